@@ -1,0 +1,44 @@
+# Two commands do everything on a machine with python3 and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test lint format types bench clean
+
+demo: $(VENV)/.installed
+	@echo "== every encoding =="
+	@$(BIN)/whorl list
+	@echo "== one of them =="
+	@$(BIN)/whorl show rope
+
+test: $(VENV)/.installed lint types
+	@echo "== tests =="
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q
+
+lint: $(VENV)/.installed
+	@echo "== format and lint =="
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+format: $(VENV)/.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+types: $(VENV)/.installed
+	@echo "== types =="
+	$(BIN)/pyright
+
+bench: $(VENV)/.installed
+	$(BIN)/whorl bench tables
+
+# Installing again costs nothing until a file that says what to install changes.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@echo "== setting up $(VENV) =="
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt torch
+	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt --editable ".[dev]"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The ``whorl`` command."""

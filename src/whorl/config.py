@@ -1,0 +1,180 @@
+"""Config: the frozen, keyword-only, hashable identity of an encoding or a scaling.
+
+A subclass is declared with the ``@config`` decorator and plain annotated fields. Values are checked
+and brought to one spelling (an int for a float field becomes a float, a list becomes a tuple), so
+that configs that mean the same compare and hash the same. Rules between fields go into ``check``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import numbers
+import types
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    Self,
+    TypeVar,
+    Union,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from whorl.errors import WhorlError, invalid, unknown
+
+C = TypeVar("C", bound="type[Config]")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def config(cls: C) -> C:
+    """Class decorator: a frozen keyword-only dataclass whose constructor answers bad names with a WhorlError."""
+    made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+    plain_init = made.__init__
+
+    @functools.wraps(plain_init)
+    def checked_init(self: Config, *args: object, **settings: Any) -> None:
+        if args:
+            raise WhorlError(
+                f"{made.call()}: settings are keyword-only, got {args[0]!r} without a name. "
+                f"Name it, as in {made.call()}({next(iter(made.fields()), 'setting')}=…)."
+            )
+        made.check_names(settings)
+        plain_init(self, **settings)
+
+    made.__init__ = checked_init
+    return made
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """Base of every config; see the module's docstring."""
+
+    name: ClassVar[str] = ""  # the registry name, written into to_dict()
+
+    def __post_init__(self) -> None:
+        hints = _hints(type(self))
+        for field in dataclasses.fields(self):
+            value = _coerce(self.call(), field.name, hints[field.name], getattr(self, field.name))
+            object.__setattr__(self, field.name, value)
+        self.check()
+
+    def check(self) -> None:
+        """Raises a WhorlError where fields contradict each other; every field already has its type."""
+
+    @classmethod
+    def call(cls) -> str:
+        """The public name in front of error messages: ``Rope`` for RopeConfig, ``Yarn`` for Yarn."""
+        return cls.__name__.removesuffix("Config")
+
+    @classmethod
+    def fields(cls) -> dict[str, dataclasses.Field[Any]]:
+        """The settings by name."""
+        return {field.name: field for field in dataclasses.fields(cls)}
+
+    @classmethod
+    def check_names(cls, settings: dict[str, Any]) -> None:
+        """Raises a WhorlError for a setting that does not exist or a required one that is missing."""
+        fields = cls.fields()
+        for given in settings:
+            if given not in fields:
+                raise unknown(f"setting of {cls.call()}:", given, fields)
+        missing = [name for name, field in fields.items() if _required(field) and name not in settings]
+        if missing:
+            names = ", ".join(missing)
+            raise WhorlError(f"{cls.call()}: {names} missing. Pass {', '.join(f'{name}=…' for name in missing)}.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON-ready data; ``whorl.from_dict`` builds it again."""
+        out: dict[str, Any] = {"name": self.name}
+        for key in self.fields():
+            value = getattr(self, key)
+            out[key] = value.to_dict() if isinstance(value, Config) else _plain(value)
+        return out
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The config that ``to_dict`` described; unknown keys raise."""
+        from whorl import registry  # the registry names config classes; imported late to keep imports pointing down
+
+        settings = dict(data)
+        given = settings.pop("name", cls.name)
+        if given != cls.name:
+            raise invalid(
+                f"{cls.call()}.from_dict", "name", repr(cls.name), given, "Use whorl.from_dict to build by name."
+            )
+        for key, value in settings.items():
+            if isinstance(value, dict):
+                settings[key] = registry.scaling_from_dict(value)
+        return cls(**settings)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some settings changed, checked like a new one."""
+        return type(self)(**{**{key: getattr(self, key) for key in self.fields()}, **changes})
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _coerce(call: str, name: str, hint: Any, value: Any) -> Any:
+    """The value in its field's type, or a WhorlError that says what the field takes."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return _coerce_union(call, name, args, value)
+    if origin is Literal:
+        if not any(value == choice and type(value) is type(choice) for choice in args):
+            raise unknown(f"{name} of {call}:", value, (str(choice) for choice in args))
+        return value
+    if origin is tuple:
+        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+            raise invalid(call, name, f"a list of {_noun(args[0])}", value)
+        return tuple(_coerce(call, f"{name}[{i}]", args[0], item) for i, item in enumerate(value))
+    if hint is float:
+        return _number(call, name, value)
+    if hint is int:
+        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+            raise invalid(call, name, "an integer", value)
+        return int(value)
+    if not isinstance(value, hint):
+        raise invalid(call, name, _noun(hint), value)
+    return value
+
+
+def _coerce_union(call: str, name: str, choices: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in choices:
+        return None
+    rest = [choice for choice in choices if choice is not type(None)]
+    for choice in rest[:-1]:
+        try:
+            return _coerce(call, name, choice, value)
+        except WhorlError:
+            continue
+    return _coerce(call, name, rest[-1], value)
+
+
+def _number(call: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise invalid(call, name, "a number", value)
+    if not math.isfinite(value):
+        raise invalid(call, name, "finite", value)
+    return float(value)
+
+
+def _noun(hint: Any) -> str:
+    return {float: "numbers", int: "integers", bool: "True or False", str: "a string"}.get(
+        hint, f"a {getattr(hint, '__name__', hint)}"
+    )

@@ -1,0 +1,1 @@
+"""Encodings, one file each; ``base`` says where position can enter."""

@@ -1,0 +1,107 @@
+"""Encoding: one class with a hook for each place where position can enter a transformer.
+
+Every hook does nothing by default, so an encoding overrides exactly the places it uses.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+from whorl.config import Config
+
+HOOKS = ("add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What an encoding says of itself; the ledger measures each."""
+
+    relative: bool  # scores depend on the distance of query and key only
+    norm_preserving: bool  # queries and keys keep their length
+    linear_attention: bool  # works without forming the score matrix
+    decays: bool  # distant keys weigh less, by construction and not as a trend
+    extrapolates: bool  # quality holds past the trained length
+
+
+class Encoding(nn.Module):
+    """A position encoding, built from keyword settings that its ``config`` records."""
+
+    Config: ClassVar[type[Config]]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "Config" in cls.__dict__:
+            cls.__signature__ = inspect.signature(cls.Config)  # so that help() shows the settings
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.config = self.Config(**settings)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        """The encoding with this config."""
+        return cls(**{name: getattr(config, name) for name in config.fields()})
+
+    @property
+    def claims(self) -> Claims:
+        """What this encoding claims with these settings."""
+        raise NotImplementedError
+
+    @property
+    def length_dependent(self) -> bool:
+        """Whether the encoding of a position changes with the ``length`` that is served."""
+        return False
+
+    @classmethod
+    def enters(cls) -> tuple[str, ...]:
+        """The hooks this encoding uses: where position enters."""
+        return tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
+
+    def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Token embeddings with position added."""
+        return x
+
+    def transform_qk(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys, rotated or scaled by position."""
+        return q, k
+
+    def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor | None:
+        """A bias per head that depends on positions only, or None."""
+        return None
+
+    def adjust_scores(
+        self,
+        scores: Tensor,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
+        """Scores with content-dependent terms; q and k come before ``transform_qk``."""
+        return scores
+
+    def adjust_output(
+        self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
+        """The attention output with terms on the values."""
+        return out
+
+    def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
+        """What multiplies the scores before the softmax."""
+        return head_dim**-0.5
+
+    def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        """Which keys a query may see, or None for all."""
+        return None
+
+    def extra_repr(self) -> str:
+        fields = self.config.fields()
+        given = {name: getattr(self.config, name) for name in fields}
+        return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != fields[name].default)

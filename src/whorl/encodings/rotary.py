@@ -1,0 +1,251 @@
+"""Rotary: what every encoding that rotates queries and keys shares, whatever its angles are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims, Encoding
+from whorl.errors import WhorlError, invalid
+from whorl.kernels.choose import Impl
+from whorl.kernels.rotate import Order, check_input, length_of, rotate
+from whorl.rotary import tables as table
+from whorl.rotary.cache import current_table_cache
+from whorl.rotary.rotation import Layout
+from whorl.rotary.scalings.base import Factors
+
+
+@config
+class RotaryConfig(Config):
+    """What every rotary config has and answers.
+
+    head_dim       dimensions of a head
+    angles         "exact" (float64), or "float32": what frameworks compute, bit for bit
+    rotated_heads  the heads that are rotated; None for all
+    """
+
+    head_dim: int
+    angles: Literal["exact", "float32"] = "exact"
+    rotated_heads: tuple[int, ...] | None = None
+
+    def check(self) -> None:
+        if self.head_dim <= 0:
+            raise invalid(self.call(), "head_dim", "positive", self.head_dim)
+        heads = self.rotated_heads
+        if heads is not None and (not heads or min(heads) < 0 or len(set(heads)) != len(heads)):
+            raise invalid(
+                self.call(), "rotated_heads", "distinct head indices from 0", heads, "Use None for all heads."
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of frequencies and angles."""
+        return torch.float64 if self.angles == "exact" else torch.float32
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs of dimensions are rotated."""
+        return self.head_dim // 2
+
+    @property
+    def start(self) -> int:
+        """The first rotated dimension."""
+        return 0
+
+    @property
+    def blocks(self) -> int:
+        """Into how many equal parts of the rotated dimensions the layout is applied one by one."""
+        return 1
+
+    @property
+    def axes(self) -> int:
+        """How many position axes a token has."""
+        return 1
+
+    @property
+    def axis_of_pair(self) -> tuple[int, ...]:
+        """Which position axis turns each pair."""
+        return (0,) * self.pairs
+
+    def scaled_frequencies(self, length: int | None = None) -> Tensor:
+        """The frequency of each pair in the precision of ``angles``, on the CPU."""
+        raise NotImplementedError
+
+    def factors(self, length: int | None = None) -> Factors:
+        """The factors on cos and sin and on the softmax scale."""
+        return Factors()
+
+
+class Rotary(Encoding):
+    """Base of the rotary encodings: one frequency and one position axis per pair of dimensions."""
+
+    config: RotaryConfig
+
+    @property
+    def layout(self) -> Layout:
+        """Which two dimensions make a pair."""
+        raise NotImplementedError
+
+    @property
+    def claims(self) -> Claims:
+        keeps = self.attention_factor() == 1.0
+        return Claims(relative=True, norm_preserving=keeps, linear_attention=True, decays=False, extrapolates=False)
+
+    def frequencies(self, length: int | None = None) -> Tensor:
+        """w_i of each pair after scaling for this length, float64, shape (pairs,)."""
+        return self._constants(length, torch.device("cpu")).double()
+
+    def attention_factor(self, length: int | None = None) -> float:
+        """What multiplies cos and sin."""
+        return self.config.factors(check_length(length, type(self).__name__)).attention
+
+    def softmax_factor(self, length: int | None = None) -> float:
+        """What multiplies the softmax scale."""
+        return self.config.factors(check_length(length, type(self).__name__)).softmax
+
+    def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
+        return super().softmax_scale(head_dim) * self.softmax_factor(length)
+
+    def tables(
+        self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32
+    ) -> table.Tables:
+        """cos and sin for these positions, the attention factor included, shape (…, pairs)."""
+        axes_first = table.check_positions(type(self).__name__, positions, self.config.axes)
+        frequencies, factor = self._table_frequencies(length, positions.device), self.attention_factor(length)
+
+        def build(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
+            if self.config.angles == "float32":
+                cos, sin = table.float32(ids, frequencies[pairs], factor)
+                return cos.to(dtype), sin.to(dtype)
+            return table.exact(ids, frequencies[pairs], factor, dtype)
+
+        return by_axis(axes_first, self.config.axis_of_pair, build)
+
+    def rotate(
+        self,
+        x: Tensor,
+        positions: Tensor,
+        length: int | None = None,
+        *,
+        inverse: bool = False,
+        order: Order = "bhld",
+        impl: Impl = "auto",
+    ) -> Tensor:
+        """One tensor, queries or keys, rotated to its positions, or back with ``inverse=True``."""
+        self._check_head(x, positions, order)
+        return self._turn(x, self._shared_tables(positions, length), inverse, order, impl)
+
+    def transform_qk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        length: int | None = None,
+        *,
+        order: Order = "bhld",
+        impl: Impl = "auto",
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys rotated to their positions; their numbers of heads may differ."""
+        self._check_head(q, q_positions, order)
+        self._check_head(k, k_positions, order)
+        q_tables = self._shared_tables(q_positions, length)
+        k_tables = q_tables if k_positions is q_positions else self._shared_tables(k_positions, length)
+        return self._turn(q, q_tables, False, order, impl), self._turn(k, k_tables, False, order, impl)
+
+    def _shared_tables(self, positions: Tensor, length: int | None) -> table.Tables:
+        """The tables through the cache that all layers share."""
+        axes_first = table.check_positions(type(self).__name__, positions, self.config.axes)
+        kept = current_table_cache().prefix(
+            (self.config, self._served(length)), axes_first, self.config.pairs, lambda ids: self.tables(ids, length)
+        )
+        if kept is None:
+            return self.tables(positions, length)
+        cos, sin = kept
+        return by_axis(
+            axes_first, self.config.axis_of_pair, lambda ids, pairs: (cos[ids][..., pairs], sin[ids][..., pairs])
+        )
+
+    def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
+        return self._constants(length, device)
+
+    def _constants(self, length: int | None, device: torch.device) -> Tensor:
+        numbers = constant_frequencies(self.config, self._served(length))
+        return torch.tensor(numbers, dtype=self.config.dtype, device=device)
+
+    def _served(self, length: int | None) -> int | None:
+        """The length, where it makes a difference."""
+        length = check_length(length, type(self).__name__)
+        return length if self.length_dependent else None
+
+    def _turn(self, x: Tensor, tables: table.Tables, inverse: bool, order: Order, impl: Impl) -> Tensor:
+        return rotate(
+            x,
+            *tables,
+            self.layout,
+            inverse=inverse,
+            start=self.config.start,
+            blocks=self.config.blocks,
+            heads=self.config.rotated_heads,
+            order=order,
+            impl=impl,
+        )
+
+    def _check_head(self, x: Tensor, positions: Tensor, order: Order) -> None:
+        call, head_dim = type(self).__name__, self.config.head_dim
+        check_input(x, order, call)
+        if x.shape[-1] != head_dim:
+            raise WhorlError(
+                f"{call}: head_dim is {head_dim}, got a tensor with {x.shape[-1]} dimensions per head. "
+                f"Build {call} with head_dim={x.shape[-1]}, or check the order of the axes."
+            )
+        if isinstance(positions, Tensor) and positions.device != x.device:
+            raise WhorlError(
+                f"{call}: positions are on {positions.device} and the tensor on {x.device}. "
+                f"Make them there: whorl.positions({length_of(x, order)}, device={str(x.device)!r})."
+            )
+
+
+def by_axis(
+    positions: Tensor, axis_of_pair: tuple[int, ...], build: Callable[[Tensor, slice | list[int]], table.Tables]
+) -> table.Tables:
+    """Tables whose pair j is turned by positions[axis_of_pair[j]]; ``build`` makes those of one axis.
+
+    One vector of axes expresses every multi-axis rotary there is: axial images, chunked, interleaved
+    and Ernie's M-RoPE, any number of axes.
+    """
+    used = sorted(set(axis_of_pair))
+    if len(used) == 1:
+        return build(positions[used[0]], slice(None))
+    own = [[j for j, axis in enumerate(axis_of_pair) if axis == one] for one in used]
+    parts = [build(positions[axis], pairs) for axis, pairs in zip(used, own, strict=True)]
+    joined = [j for pairs in own for j in pairs]
+    back = sorted(range(len(joined)), key=joined.__getitem__)
+    cos, sin = (torch.cat([part[k] for part in parts], dim=-1)[..., back] for k in (0, 1))
+    return cos, sin
+
+
+def check_length(length: int | None, call: str) -> int | None:
+    """The length to serve, or a WhorlError unless it is a positive integer or None."""
+    if length is not None and (isinstance(length, bool) or not isinstance(length, (int, torch.SymInt)) or length <= 0):
+        raise invalid(call, "length", "a positive integer or None", length)
+    return length
+
+
+@torch.compiler.assume_constant_result
+def constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
+    """The frequencies as numbers, which a traced graph takes as constants."""
+    return _constant_frequencies(config, length)
+
+
+@lru_cache(maxsize=1024)
+def _constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
+    # numbers and not a tensor: one made under a fake or functorch mode must not outlive it
+    with _disable_current_modes():
+        return tuple(config.scaled_frequencies(length).tolist())

@@ -1,0 +1,1 @@
+"""Implementations of the formulas, and the choice between them."""

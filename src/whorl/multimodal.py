@@ -1,0 +1,424 @@
+"""Multimodal ids: text, images and video in one sequence, on the axes time, row and column that M-RoPE reads.
+
+Papers: Qwen2-VL (arXiv 2409.12191); Qwen2.5-VL (arXiv 2502.13923), which ties time to seconds; Qwen3-VL
+(arXiv 2511.21631), which writes the time as text between frames. With c the first id of a segment:
+
+    Text    time = row = column = c, c + 1, …
+    Image   time = c, row = c + i, column = c + j, with i and j counted after merging patches
+    Video   as an Image, but frame k has time
+              c + k                                                     qwen2_vl
+              c + floor(k · tokens_per_second · seconds_per_frame)      qwen2_5_vl
+            and under qwen3_vl every frame is a segment of its own
+    next    c = 1 + the largest id so far on any axis
+
+Ids are laid out on the host and copied to the device once: many short segments would be many small kernels.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal
+
+import torch
+
+from whorl.errors import WhorlError, invalid, unknown
+from whorl.positions import Device, Integers, grid, positions, whole_number, whole_numbers
+
+Rule = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
+RULES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+TEXT, IMAGE, VIDEO = 0, 1, 2  # the token types of Hugging Face processors
+Table = torch.Tensor | Sequence[Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A run of text tokens, the markers around images and videos among them."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        whole_number("Text", "length", self.length)
+
+    def tokens(self, merge: int = 2) -> int:
+        """The number of tokens; text is not merged."""
+        return self.length
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of height x width patches, counted before merging."""
+
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width"):
+            whole_number("Image", name, getattr(self, name), least=1)
+
+    def tokens(self, merge: int = 2) -> int:
+        """The number of tokens once every merge x merge patches are one."""
+        return math.prod(_merged("Image.tokens", self, merge))
+
+
+@dataclass(frozen=True)
+class Video:
+    """A video of frames x height x width patches, counted before merging.
+
+    A frame is one step of the patch grid. Where a model puts two pictures into one patch, it has half as many
+    frames as pictures, and ``seconds_per_frame`` is 2 / fps: what Hugging Face calls second_per_grid_ts.
+    """
+
+    frames: int
+    height: int
+    width: int
+    seconds_per_frame: float | Fraction | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("frames", "height", "width"):
+            whole_number("Video", name, getattr(self, name), least=1)
+        if self.seconds_per_frame is not None:
+            _fraction("Video", "seconds_per_frame", self.seconds_per_frame)
+
+    def tokens(self, merge: int = 2) -> int:
+        """The number of tokens once every merge x merge patches are one."""
+        return self.frames * math.prod(_merged("Video.tokens", self, merge))
+
+
+Segment = Text | Image | Video
+
+
+def multimodal(
+    segments: Iterable[Segment],
+    *,
+    rule: Rule,
+    merge: int = 2,
+    tokens_per_second: float | Fraction | None = None,
+    offset: int = 0,
+    device: Device = None,
+) -> torch.Tensor:
+    """Returns ids (3, length) of time, row, column for text, images and video, by the rules stated above.
+
+    ``merge`` is the model's spatial_merge_size. ``tokens_per_second`` is in the vision config of models with
+    rule="qwen2_5_vl" and belongs to that rule alone. ``offset`` is the first id.
+
+    >>> multimodal([Text(2), Image(4, 4), Text(1)], rule="qwen2_vl").tolist()
+    [[0, 1, 2, 2, 2, 2, 4], [0, 1, 2, 2, 3, 3, 4], [0, 1, 2, 3, 2, 3, 4]]
+    """
+    segments = list(segments)
+    for segment in segments:
+        if not isinstance(segment, Segment):
+            raise invalid("multimodal", "segments", "a list of Text, Image and Video", segment)
+    merge = whole_number("multimodal", "merge", merge, least=1)
+    start = whole_number("multimodal", "offset", offset, least=None)
+    _check_rule("multimodal", rule)
+    rate = _rate(segments, rule, tokens_per_second)
+    blocks = [torch.zeros(3, 0, dtype=torch.int64, device="cpu")]
+    for segment in _frames_apart(segments) if rule == "qwen3_vl" else segments:
+        if isinstance(segment, Text):
+            blocks.append(positions(segment.length, offset=start, device="cpu").expand(3, -1))
+            start += segment.length
+        else:
+            rows, columns = _merged("multimodal", segment, merge)
+            times = _times(segment, rate)
+            block = grid(len(times), rows, columns, device="cpu")
+            block[0] = torch.tensor(times, dtype=torch.int64, device="cpu")[block[0]]
+            blocks.append(block + start)
+            start += max(times[-1] + 1, rows, columns)
+    return torch.cat(blocks, dim=1).to("cpu" if device is None else device)
+
+
+def timestamped(video: Video, *, before: int | Sequence[int], after: int = 0) -> list[Segment]:
+    """Returns the segments of a video with text around every frame, as the prompts of Qwen3-VL have it.
+
+    ``before`` counts the tokens in front of a frame (timestamp and start marker), once for all frames or
+    frame by frame; ``after`` those behind each frame (end marker).
+
+    >>> timestamped(Video(2, 4, 4), before=[6, 7], after=1)[:2]
+    [Text(length=6), Video(frames=1, height=4, width=4, seconds_per_frame=None)]
+    """
+    if not isinstance(video, Video):
+        raise invalid("timestamped", "video", "a Video", video)
+    each = [before] * video.frames if isinstance(before, numbers.Integral) else before
+    counts = [int(count) for count in whole_numbers("timestamped", "before", each)]
+    if len(counts) != video.frames:
+        raise invalid("timestamped", "before", f"one integer or {video.frames}, one per frame", before)
+    behind = Text(whole_number("timestamped", "after", after))
+    frames = _frames_apart([video])
+    return [part for i, frame in enumerate(frames) for part in (Text(counts[i]), frame, behind)]
+
+
+def decode_offset(ids: torch.Tensor, *, lengths: Integers | None = None) -> torch.Tensor:
+    """Returns what the index of a decoded token lacks to its id: largest id + 1 - length (Qwen's rope delta).
+
+    From ids (axes, length) comes a tensor without axes, from (axes, batch, length) one of shape (batch,).
+    Where rows are padded (with 0), ``lengths`` counts the real tokens of each. Nothing waits for the device.
+
+    >>> ids = multimodal([Text(2), Image(4, 4), Text(1)], rule="qwen2_vl")
+    >>> decode_offset(ids).item()                       # 7 tokens, the largest id is 4
+    -2
+    >>> positions(2, offset=7 + decode_offset(ids)).expand(3, -1).tolist()
+    [[5, 6], [5, 6], [5, 6]]
+    """
+    sized = isinstance(ids, torch.Tensor) and ids.ndim in (2, 3) and ids.shape[0] > 0
+    if not sized or ids.dtype != torch.int64:
+        raise invalid("decode_offset", "ids", "int64 of shape (axes, length) or (axes, batch, length)", ids)
+    length: int | torch.Tensor = ids.shape[-1]
+    largest = ids.amax(dim=(0, -1)) if length else ids.new_full(ids.shape[1:-1], -1)
+    if lengths is not None:
+        counts = whole_numbers("decode_offset", "lengths", lengths)
+        if ids.ndim != 3 or len(counts) != ids.shape[1]:
+            raise invalid(
+                "decode_offset",
+                "lengths",
+                "one integer per row of ids",
+                lengths,
+                f"Rows are the second axis of (axes, batch, length); ids have {tuple(ids.shape)}.",
+            )
+        length = torch.as_tensor(counts, dtype=torch.int64, device=ids.device)
+    return largest + 1 - length
+
+
+def segments_from_hf(
+    token_types: Table,
+    *,
+    rule: Rule,
+    image_grid_thw: Table | None = None,
+    video_grid_thw: Table | None = None,
+    second_per_grid_ts: torch.Tensor | Sequence[float] | None = None,
+    attention_mask: Table | None = None,
+    merge: int = 2,
+) -> list[list[Segment]]:
+    """Returns the segments of every row of a batch that a Hugging Face processor made.
+
+    ``token_types`` (batch, length) is its mm_token_type_ids: 0 text, 1 image, 2 video. Grids are taken in
+    order over the whole batch and must fill the runs of image and video tokens exactly; a run may hold
+    several images. Tokens with 0 in ``attention_mask`` are left out. Tensors on a device are copied to the
+    host, which waits for it.
+
+    >>> segments_from_hf([[0, 1, 0]], rule="qwen2_vl", image_grid_thw=[[1, 2, 2]])
+    [[Text(length=1), Image(height=2, width=2), Text(length=1)]]
+    """
+    call = "segments_from_hf"
+    _check_rule(call, rule)
+    merge = whole_number(call, "merge", merge, least=1)
+    types = _table(call, "token_types", token_types)
+    real = torch.ones_like(types)
+    if attention_mask is not None:
+        real = _table(call, "attention_mask", attention_mask)
+    if real.shape != types.shape:
+        raise invalid(call, "attention_mask", f"of the shape of token_types, {tuple(types.shape)}", real)
+    images = _images(call, _table(call, "image_grid_thw", image_grid_thw, columns=3))
+    videos = _videos(call, _table(call, "video_grid_thw", video_grid_thw, columns=3), second_per_grid_ts)
+    waiting = {IMAGE: iter(images), VIDEO: iter(_frames_apart(videos) if rule == "qwen3_vl" else videos)}
+    found: list[list[Segment]] = []
+    for i in range(types.shape[0]):
+        runs = _runs(call, types[i][real[i].ne(0)])
+        found.append([part for kind, length in runs for part in _take(waiting, kind, length, merge, row=i)])
+    for kind, name in ((IMAGE, "image_grid_thw"), (VIDEO, "video_grid_thw")):
+        left = len(list(waiting[kind]))
+        if left:
+            raise WhorlError(
+                f"{call}: {name} must match the token types, got {left} without tokens. "
+                "Pass the grids of this batch alone, and the token types of the whole prompt."
+            )
+    return found
+
+
+def multimodal_from_hf(
+    token_types: Table,
+    *,
+    rule: Rule,
+    image_grid_thw: Table | None = None,
+    video_grid_thw: Table | None = None,
+    second_per_grid_ts: torch.Tensor | Sequence[float] | None = None,
+    attention_mask: Table | None = None,
+    merge: int = 2,
+    tokens_per_second: float | Fraction | None = None,
+    device: Device = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns ids (3, batch, length) and decode offsets (batch,), in place of transformers' get_rope_index.
+
+    Arguments as in ``segments_from_hf`` and ``multimodal``; masked tokens get the id 0. Text after a video
+    starts behind the last id of the video, as the models were trained: get_rope_index of transformers 5
+    differs there once a video has more frames than rows and columns.
+
+    >>> ids, offsets = multimodal_from_hf([[0, 1, 0]], rule="qwen2_vl", image_grid_thw=[[1, 2, 2]])
+    >>> ids[:, 0].tolist(), offsets.tolist()
+    ([[0, 1, 2], [0, 1, 2], [0, 1, 2]], [0])
+    """
+    rows = segments_from_hf(
+        token_types,
+        rule=rule,
+        image_grid_thw=image_grid_thw,
+        video_grid_thw=video_grid_thw,
+        second_per_grid_ts=second_per_grid_ts,
+        attention_mask=attention_mask,
+        merge=merge,
+    )
+    types = torch.as_tensor(token_types, device="cpu")
+    real = torch.ones_like(types) if attention_mask is None else torch.as_tensor(attention_mask, device="cpu")
+    ids = torch.zeros(3, *types.shape, dtype=torch.int64, device="cpu")
+    offsets = torch.zeros(len(rows), dtype=torch.int64, device="cpu")
+    for i, row in enumerate(rows):
+        found = multimodal(row, rule=rule, merge=merge, tokens_per_second=tokens_per_second)
+        ids[:, i, real[i].ne(0)] = found
+        offsets[i] = decode_offset(found)
+    home = token_types.device if isinstance(token_types, torch.Tensor) else "cpu"
+    where = home if device is None else device
+    return ids.to(where), offsets.to(where)
+
+
+def _check_rule(call: str, rule: object) -> None:
+    if rule not in RULES:
+        raise unknown(f"rule of {call}:", rule, RULES)
+
+
+def _fraction(call: str, name: str, value: object) -> Fraction:
+    """The ratio a float stands for: in floats 49 frames of 2/49 s are below 2 s, and floor loses an id."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise invalid(call, name, "a number", value)
+    if not math.isfinite(value) or value <= 0:
+        raise invalid(call, name, "finite and above 0", value)
+    return value if isinstance(value, Fraction) else Fraction(float(value)).limit_denominator(1_000_000)
+
+
+def _rate(segments: list[Segment], rule: Rule, tokens_per_second: float | Fraction | None) -> Fraction | None:
+    """Ids per second of video, or None where frames are counted; refuses settings that would be ignored."""
+    videos = [segment for segment in segments if isinstance(segment, Video)]
+    if rule != "qwen2_5_vl":
+        timed = [video.seconds_per_frame for video in videos if video.seconds_per_frame is not None]
+        given = {"tokens_per_second": tokens_per_second, "seconds_per_frame": timed[0] if timed else None}
+        for name, value in given.items():
+            if value is not None:
+                raise WhorlError(
+                    f"multimodal: {name} must be left out for rule={rule!r}, got {value!r}. "
+                    "That rule does not look at seconds; rule='qwen2_5_vl' does."
+                )
+        return None
+    if any(video.seconds_per_frame is None for video in videos):
+        raise WhorlError(
+            "multimodal: seconds_per_frame must be given for a Video with rule='qwen2_5_vl', "
+            "got None. It is temporal_patch_size / fps, or the processor's second_per_grid_ts."
+        )
+    if videos and tokens_per_second is None:
+        raise WhorlError(
+            "multimodal: tokens_per_second must be given for a Video with rule='qwen2_5_vl', "
+            "got None. It is in the checkpoint's vision_config."
+        )
+    if tokens_per_second is None:
+        return None
+    return _fraction("multimodal", "tokens_per_second", tokens_per_second)
+
+
+def _times(segment: Image | Video, rate: Fraction | None) -> list[int]:
+    """The time ids of the frames, from 0; rounded down after multiplying, so that no drift builds up."""
+    if isinstance(segment, Image):
+        return [0]
+    if rate is None or segment.seconds_per_frame is None:
+        return list(range(segment.frames))
+    step = rate * _fraction("Video", "seconds_per_frame", segment.seconds_per_frame)
+    return [math.floor(frame * step) for frame in range(segment.frames)]
+
+
+def _merged(call: str, segment: Image | Video, merge: int) -> tuple[int, int]:
+    """Rows and columns of tokens."""
+    merge = whole_number(call, "merge", merge, least=1)
+    if segment.height % merge or segment.width % merge:
+        size = (segment.height, segment.width)
+        raise invalid(
+            call,
+            "height and width",
+            f"multiples of merge={merge}",
+            size,
+            "They count patches before merging; resize, or pass the model's spatial_merge_size.",
+        )
+    return segment.height // merge, segment.width // merge
+
+
+def _frames_apart(segments: Iterable[Segment]) -> list[Segment]:
+    parts: list[Segment] = []
+    for segment in segments:
+        parts += [replace(segment, frames=1)] * segment.frames if isinstance(segment, Video) else [segment]
+    return parts
+
+
+def _table(call: str, name: str, values: Table | None, *, columns: int | None = None) -> torch.Tensor:
+    """Rows of integers on the host; a mask may have bools."""
+    if values is None:
+        return torch.zeros(0, columns or 0, dtype=torch.int64, device="cpu")
+    expected = f"rows of {columns} integers" if columns else "integers of shape (batch, length)"
+    try:
+        table = torch.as_tensor(values, device="cpu")
+    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or no numbers at all
+        raise invalid(call, name, expected, values) from None
+    counted = not table.is_floating_point() and (table.dtype != torch.bool or name == "attention_mask")
+    if table.ndim != 2 or not counted or table.shape[1] != (columns or table.shape[1]):
+        raise invalid(call, name, expected, values)
+    return table
+
+
+def _images(call: str, sizes: torch.Tensor) -> list[Segment]:
+    for size in sizes.tolist():
+        if size[0] != 1:
+            raise invalid(
+                call,
+                "image_grid_thw",
+                "rows of 1, height, width",
+                size,
+                "Grids with more than one time step belong in video_grid_thw.",
+            )
+    return [Image(height, width) for _, height, width in sizes.tolist()]
+
+
+def _videos(call: str, sizes: torch.Tensor, seconds: torch.Tensor | Sequence[float] | None) -> list[Segment]:
+    count = sizes.shape[0]
+    each = [None] * count if seconds is None else seconds
+    each = each.tolist() if isinstance(each, torch.Tensor) else list(each)
+    if len(each) != count:
+        raise invalid(call, "second_per_grid_ts", f"{count} numbers, one per row of video_grid_thw", each)
+    return [Video(*size, seconds_per_frame=each[i]) for i, size in enumerate(sizes.tolist())]
+
+
+def _runs(call: str, types: torch.Tensor) -> list[tuple[int, int]]:
+    """Token types in a row as (type, how often)."""
+    kinds = types.tolist()
+    odd = next((kind for kind in kinds if kind not in (TEXT, IMAGE, VIDEO)), None)
+    if odd is not None:
+        raise invalid(
+            call,
+            "token_types",
+            "0 (text), 1 (image) or 2 (video)",
+            odd,
+            "Pass the processor's mm_token_type_ids, not input_ids.",
+        )
+    return [(kind, len(list(run))) for kind, run in itertools.groupby(kinds)]
+
+
+def _take(waiting: dict[int, Iterator[Segment]], kind: int, length: int, merge: int, *, row: int) -> list[Segment]:
+    """The next images or videos of the batch, as many as fill a run of tokens."""
+    if kind == TEXT:
+        return [Text(length)]
+    what = "image" if kind == IMAGE else "video"
+    wrong = f"segments_from_hf: {what}_grid_thw must match the token types"
+    taken: list[Segment] = []
+    filled = 0
+    while filled < length:
+        segment = next(waiting[kind], None)
+        if segment is None:
+            raise WhorlError(
+                f"{wrong}, got too few: {length - filled} of {length} {what} tokens "
+                f"in row {row} have no grid. Pass one grid per {what}."
+            )
+        taken.append(segment)
+        filled += segment.tokens(merge)
+    if filled != length:
+        raise WhorlError(
+            f"{wrong}, got grids of {filled} tokens for a run of {length} in row {row}. "
+            "Pass the model's spatial_merge_size as merge=…, and prompts that are not cut off."
+        )
+    return taken

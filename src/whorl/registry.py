@@ -1,0 +1,108 @@
+"""Names to classes: every encoding and scaling of whorl, and those a user registers.
+
+The tables hold import paths, so that listing names needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from whorl.errors import WhorlError, unknown
+
+if TYPE_CHECKING:
+    from whorl.encodings.base import Encoding
+    from whorl.rotary.scalings.base import Scaling
+
+ENCODINGS: dict[str, str | type] = {
+    "axial_rope": "whorl.encodings.axial_rope:AxialRope",
+    "mixed_rope": "whorl.encodings.mixed_rope:MixedRope",
+    "mrope": "whorl.encodings.mrope:MRope",
+    "rope": "whorl.encodings.rope:Rope",
+}
+
+SCALINGS: dict[str, str | type] = {
+    "linear": "whorl.rotary.scalings.linear:Linear",
+    "ntk": "whorl.rotary.scalings.ntk:Ntk",
+    "dynamic_ntk": "whorl.rotary.scalings.dynamic_ntk:DynamicNtk",
+    "ntk_by_parts": "whorl.rotary.scalings.ntk_by_parts:NtkByParts",
+    "yarn": "whorl.rotary.scalings.yarn:Yarn",
+    "longrope": "whorl.rotary.scalings.longrope:LongRope",
+    "llama3": "whorl.rotary.scalings.llama3:Llama3",
+    "proportional": "whorl.rotary.scalings.proportional:Proportional",
+}
+
+
+def names() -> list[str]:
+    """The names of every encoding."""
+    return sorted(ENCODINGS)
+
+
+def encoding_class(name: str) -> type[Encoding]:
+    """The class behind an encoding's name."""
+    return _find(ENCODINGS, "encoding", name)
+
+
+def scaling_class(name: str) -> type[Scaling]:
+    """The class behind a scaling's name."""
+    return _find(SCALINGS, "scaling", name)
+
+
+def build(name: str, **settings: Any) -> Encoding:
+    """The encoding of that name with exactly these settings.
+
+    >>> build("rope", head_dim=64).config.base
+    10000.0
+    """
+    return encoding_class(name)(**settings)
+
+
+def build_for(name: str, *, heads: int, head_dim: int, width: int, length: int, **settings: Any) -> Encoding:
+    """The encoding of that name, given those of the model's sizes that it asks for, and these settings.
+
+    >>> build_for("rope", heads=8, head_dim=64, width=512, length=1024, base=500_000.0).config.head_dim
+    64
+    """
+    sizes = {"heads": heads, "head_dim": head_dim, "width": width, "length": length}
+    fields = encoding_class(name).Config.fields()
+    return build(name, **{size: value for size, value in sizes.items() if size in fields} | settings)
+
+
+def from_dict(data: dict[str, Any]) -> Encoding:
+    """The encoding whose ``config.to_dict()`` this is."""
+    cls = encoding_class(_name_in(data, "encoding"))
+    return cls.from_config(cls.Config.from_dict(data))
+
+
+def scaling_from_dict(data: dict[str, Any]) -> Scaling:
+    """The scaling whose ``to_dict()`` this is."""
+    return scaling_class(_name_in(data, "scaling")).from_dict(data)
+
+
+def register(cls: type[Encoding]) -> type[Encoding]:
+    """Adds an encoding class under ``cls.Config.name``, for names(), build() and everything that lists encodings."""
+    name = cls.Config.name
+    if not name:
+        raise WhorlError(f"register: {cls.__name__}.Config has no name. Set name: ClassVar[str] = '…' in it.")
+    if ENCODINGS.get(name, cls) is not cls:
+        raise WhorlError(f"register: the name {name!r} is taken. Choose another name for {cls.__name__}.")
+    ENCODINGS[name] = cls
+    return cls
+
+
+def _name_in(data: dict[str, Any], kind: str) -> str:
+    if not isinstance(data, dict) or "name" not in data:
+        raise WhorlError(
+            f"from_dict: a dict with the {kind}'s name needed, got {data!r}. Pass what to_dict() returned."
+        )
+    return data["name"]
+
+
+def _find(table: dict[str, str | type], kind: str, name: str) -> Any:
+    if name not in table:
+        raise unknown(kind, name, table)
+    entry = table[name]
+    if isinstance(entry, str):
+        module, cls = entry.split(":")
+        return getattr(import_module(module), cls)
+    return entry

@@ -1,0 +1,1 @@
+"""Rotary formulas: frequencies, their scalings, exact tables, and the rotation itself."""

@@ -1,0 +1,73 @@
+"""What every scaling has: new frequencies, a factor on cos and sin, a factor on the softmax scale."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from torch import Tensor
+
+from whorl.config import Config, config
+from whorl.errors import WhorlError, invalid
+from whorl.rotary.frequencies import Ladder
+
+
+class Factors(NamedTuple):
+    """What a scaling multiplies beside the frequencies.
+
+    ``attention`` multiplies cos and sin, so it acts on the rotated dimensions of queries and keys.
+    ``softmax`` multiplies the softmax scale, so it acts on all dimensions of the score.
+    """
+
+    attention: float = 1.0
+    softmax: float = 1.0
+
+
+@config
+class Scaling(Config):
+    """A scheme that turns a Ladder into the frequencies for longer input."""
+
+    length_dependent: ClassVar[bool] = False  # whether frequencies change with the length asked for
+
+    def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
+        """The scaled frequencies, in the ladder's dtype."""
+        raise NotImplementedError
+
+    def factors(self, length: int | None = None) -> Factors:
+        """The two factors, which are never merged."""
+        return Factors()
+
+    def check_ladder(self, ladder: Ladder) -> None:
+        """Raises a WhorlError where the scheme cannot serve a head of this size."""
+
+    def check_at_least_one(self, name: str) -> None:
+        value = getattr(self, name)
+        if value < 1.0:
+            raise invalid(self.call(), name, "at least 1", value, "A factor of 4 serves 4 times the trained length.")
+
+    def check_positive(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise invalid(self.call(), name, "positive", value)
+
+    def check_more_than_one_pair(self, ladder: Ladder) -> None:
+        if ladder.dim == 2:
+            raise WhorlError(
+                f"{self.call()}: rotary_dim must be at least 4, got 2. "
+                "The base is raised to dim / (dim - 2), which one pair does not have; use Linear."
+            )
+
+
+def factor_for(length: int, *, trained_length: int) -> float:
+    """The smallest factor that keeps every position of ``length`` inside what the data really reached.
+
+    The trained length is the longest text the model saw, not its window: with a 4096 window filled
+    only to 3072, serving 8192 needs 8/3 and not 2 ("reverse extrapolation").
+
+    >>> round(factor_for(8192, trained_length=3072), 4)
+    2.6667
+    """
+    for name, value in (("length", length), ("trained_length", trained_length)):
+        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+            raise invalid("factor_for", name, "a positive integer", value)
+    return max(1.0, length / trained_length)
