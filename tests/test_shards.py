@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import doctest
-import importlib
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from whorl.errors import WhorlError
-from whorl.positions import grid, packed, positions
+from whorl.position_ids import grid, packed, positions
 from whorl.shards import shard, unshard
 
 
@@ -21,12 +18,6 @@ def owner(token, length, world, scheme):
         return token * world // length
     chunk = token * 2 * world // length
     return min(chunk, 2 * world - 1 - chunk)
-
-
-def test_doctests():
-    result = doctest.testmod(importlib.import_module("whorl.shards"))
-    assert result.attempted >= 3
-    assert result.failed == 0
 
 
 @settings(max_examples=60, deadline=None)

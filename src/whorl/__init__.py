@@ -15,9 +15,26 @@ if TYPE_CHECKING:
     from whorl.encodings.base import Encoding as Encoding
     from whorl.encodings.mixed_rope import MixedRope as MixedRope
     from whorl.encodings.mrope import MRope as MRope
+    from whorl.encodings.rerotation import rerotate as rerotate
     from whorl.encodings.rope import Rope as Rope
     from whorl.errors import WhorlError as WhorlError
     from whorl.kernels.rotate import rotate as rotate
+    from whorl.multimodal_hf import multimodal_from_hf as multimodal_from_hf
+    from whorl.multimodal_hf import segments_from_hf as segments_from_hf
+    from whorl.multimodal_ids import Image as Image
+    from whorl.multimodal_ids import Text as Text
+    from whorl.multimodal_ids import Video as Video
+    from whorl.multimodal_ids import decode_offset as decode_offset
+    from whorl.multimodal_ids import multimodal as multimodal
+    from whorl.multimodal_ids import timestamped as timestamped
+    from whorl.position_ids import documents as documents
+    from whorl.position_ids import from_mask as from_mask
+    from whorl.position_ids import grid as grid
+    from whorl.position_ids import left_padded as left_padded
+    from whorl.position_ids import normalized_grid as normalized_grid
+    from whorl.position_ids import packed as packed
+    from whorl.position_ids import pad_rows as pad_rows
+    from whorl.position_ids import positions as positions
     from whorl.registry import build as build
     from whorl.registry import build_for as build_for
     from whorl.registry import from_dict as from_dict
@@ -25,7 +42,6 @@ if TYPE_CHECKING:
     from whorl.registry import register as register
     from whorl.rotary.cache import TableCache as TableCache
     from whorl.rotary.cache import use_table_cache as use_table_cache
-    from whorl.rotary.rerotation import rerotate as rerotate
     from whorl.rotary.scalings.base import factor_for as factor_for
     from whorl.rotary.scalings.dynamic_ntk import DynamicNtk as DynamicNtk
     from whorl.rotary.scalings.linear import Linear as Linear
@@ -35,37 +51,47 @@ if TYPE_CHECKING:
     from whorl.rotary.scalings.ntk_by_parts import NtkByParts as NtkByParts
     from whorl.rotary.scalings.proportional import Proportional as Proportional
     from whorl.rotary.scalings.yarn import Yarn as Yarn
+    from whorl.shards import shard as shard
+    from whorl.shards import unshard as unshard
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Config": "config",
-    "WhorlError": "errors",
-    "names": "registry",
-    "build": "registry",
-    "build_for": "registry",
-    "from_dict": "registry",
-    "register": "registry",
-    "Encoding": "encodings.base",
-    "Claims": "encodings.base",
-    "Rope": "encodings.rope",
-    "MRope": "encodings.mrope",
-    "AxialRope": "encodings.axial_rope",
-    "MixedRope": "encodings.mixed_rope",
-    "Linear": "rotary.scalings.linear",
-    "Ntk": "rotary.scalings.ntk",
-    "DynamicNtk": "rotary.scalings.dynamic_ntk",
-    "NtkByParts": "rotary.scalings.ntk_by_parts",
-    "Yarn": "rotary.scalings.yarn",
-    "LongRope": "rotary.scalings.longrope",
-    "Llama3": "rotary.scalings.llama3",
-    "Proportional": "rotary.scalings.proportional",
-    "factor_for": "rotary.scalings.base",
-    "TableCache": "rotary.cache",
-    "use_table_cache": "rotary.cache",
-    "rotate": "kernels.rotate",
-    "rerotate": "rotary.rerotation",
+_PUBLIC = {
+    "config": ("Config",),
+    "errors": ("WhorlError",),
+    "registry": ("build", "build_for", "from_dict", "names", "register"),
+    "position_ids": (
+        "documents",
+        "from_mask",
+        "grid",
+        "left_padded",
+        "normalized_grid",
+        "packed",
+        "pad_rows",
+        "positions",
+    ),
+    "multimodal_ids": ("Image", "Text", "Video", "decode_offset", "multimodal", "timestamped"),
+    "multimodal_hf": ("multimodal_from_hf", "segments_from_hf"),
+    "shards": ("shard", "unshard"),
+    "encodings.base": ("Claims", "Encoding"),
+    "encodings.axial_rope": ("AxialRope",),
+    "encodings.mixed_rope": ("MixedRope",),
+    "encodings.mrope": ("MRope",),
+    "encodings.rerotation": ("rerotate",),
+    "encodings.rope": ("Rope",),
+    "kernels.rotate": ("rotate",),
+    "rotary.cache": ("TableCache", "use_table_cache"),
+    "rotary.scalings.base": ("factor_for",),
+    "rotary.scalings.dynamic_ntk": ("DynamicNtk",),
+    "rotary.scalings.linear": ("Linear",),
+    "rotary.scalings.llama3": ("Llama3",),
+    "rotary.scalings.longrope": ("LongRope",),
+    "rotary.scalings.ntk": ("Ntk",),
+    "rotary.scalings.ntk_by_parts": ("NtkByParts",),
+    "rotary.scalings.proportional": ("Proportional",),
+    "rotary.scalings.yarn": ("Yarn",),
 }
+_HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 

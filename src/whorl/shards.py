@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from whorl.errors import invalid, unknown
-from whorl.positions import whole_number
+from whorl.position_ids import whole_number
 
 Scheme = Literal["contiguous", "zigzag"]
 

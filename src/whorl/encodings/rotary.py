@@ -139,7 +139,7 @@ class Rotary(Encoding):
     ) -> Tensor:
         """One tensor, queries or keys, rotated to its positions, or back with ``inverse=True``."""
         self._check_head(x, positions, order)
-        return self._turn(x, self._shared_tables(positions, length), inverse, order, impl)
+        return self.turn(x, self._shared_tables(positions, length), inverse=inverse, order=order, impl=impl)
 
     def transform_qk(
         self,
@@ -157,7 +157,7 @@ class Rotary(Encoding):
         self._check_head(k, k_positions, order)
         q_tables = self._shared_tables(q_positions, length)
         k_tables = q_tables if k_positions is q_positions else self._shared_tables(k_positions, length)
-        return self._turn(q, q_tables, False, order, impl), self._turn(k, k_tables, False, order, impl)
+        return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
 
     def _shared_tables(self, positions: Tensor, length: int | None) -> table.Tables:
         """The tables through the cache that all layers share."""
@@ -184,7 +184,10 @@ class Rotary(Encoding):
         length = check_length(length, type(self).__name__)
         return length if self.length_dependent else None
 
-    def _turn(self, x: Tensor, tables: table.Tables, inverse: bool, order: Order, impl: Impl) -> Tensor:
+    def turn(
+        self, x: Tensor, tables: table.Tables, *, inverse: bool = False, order: Order = "bhld", impl: Impl = "auto"
+    ) -> Tensor:
+        """x turned by tables already made, in this encoding's layout and slice."""
         return rotate(
             x,
             *tables,

@@ -31,6 +31,12 @@ def inverse_tables(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     return cos / scale, -sin / scale
 
 
+def quotient_tables(new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The tables of the rotation that follows ``old`` to end where ``new`` would: angles subtract, factors divide."""
+    (cos, sin), (back_cos, back_sin) = new, inverse_tables(*old)
+    return cos * back_cos - sin * back_sin, sin * back_cos + cos * back_sin
+
+
 def turn_pairs(
     x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, *, start: int = 0, blocks: int = 1, reverse: bool = False
 ) -> Tensor:

@@ -1,7 +1,7 @@
 """Position ids: the integers an encoding is asked about, for plain, packed, padded and gridded tokens.
 
 Ids are int64. Ids of several axes have the axis first, (axes, length) or (axes, batch, length), in the order
-time, row, column. Images and video inside text are in ``whorl.multimodal``, context parallel in
+time, row, column. Images and video inside text are in ``multimodal_ids.py``, context parallel in
 ``whorl.shards``.
 
 ``device=None`` means the device of the first tensor that is given, and the CPU where none is; torch's default

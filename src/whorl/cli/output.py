@@ -1,0 +1,75 @@
+"""What every command prints by: tables for people, JSON alone on stdout, the rest on stderr.
+
+A terminal gets rich tables (which honour NO_COLOR); a pipe gets plain text that is never wrapped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+GAP = "…"  # a row of this alone stands for rows left out
+
+
+def on_terminal() -> bool:
+    """Whether a person reads stdout. FORCE_COLOR does not count: colours in a file help nobody."""
+    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def say(text: str = "") -> None:
+    """A line of the answer, on stdout."""
+    print(text)
+
+
+def note(text: str) -> None:
+    """A line beside the answer, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def suggest(command: str) -> None:
+    """The next command to type, for a person at a terminal."""
+    if sys.stderr.isatty():
+        note(f"next: {command}")
+
+
+def say_json(data: Any) -> None:
+    """The whole answer as JSON."""
+    print(json_text(data))
+
+
+def json_text(data: Any) -> str:
+    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+    """A table; the columns named in ``right`` hold numbers."""
+    aligned = [name in right for name in header]
+    if on_terminal():
+        _say_rich(header, rows, aligned)
+        return
+    widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+    for row in (header, *rows):
+        cells = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, aligned, strict=True)
+        )
+        say("  ".join(cells).rstrip())
+
+
+def _say_rich(header: Sequence[str], rows: Sequence[Sequence[str]], aligned: Sequence[bool]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for i, name in enumerate(header):
+        table.add_column(
+            name, justify="right" if aligned[i] else "left", no_wrap=i == 0 or aligned[i], style="bold" if not i else ""
+        )
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    Console().print(table)

@@ -1,0 +1,69 @@
+"""Moving cached keys: from one rotary encoding, position or served length to another, without the raw keys.
+
+A rotated key is R_old(m) k. What is wanted is R_new(n) k = (R_new(n) R_old(m)^-1) R_old(m) k, and the
+product of the two is again a rotation wherever both turn the same pairs. So one turn by the difference
+of the angles moves the key, rounding it once. This is what dynamic NTK, LongRoPE, evicted or shifted
+caches and reused prefixes need.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.encodings.rotary import Rotary
+from whorl.errors import invalid
+from whorl.kernels.rotate import Order, rotate
+from whorl.rotary.rotation import layout_ends, quotient_tables
+
+
+def rerotate(
+    keys: Tensor,
+    old: Rotary,
+    new: Rotary,
+    positions: Tensor,
+    *,
+    new_positions: Tensor | None = None,
+    old_length: int | None = None,
+    new_length: int | None = None,
+    order: Order = "bhld",
+) -> Tensor:
+    """Keys rotated by ``old`` at ``positions``, as if ``new`` had rotated them, at ``new_positions`` if given.
+
+    ``old_length`` and ``new_length`` are the lengths served before and now, for schemes that depend on them.
+
+    >>> import torch, whorl
+    >>> rope, positions = whorl.Rope(head_dim=8), whorl.positions(4)
+    >>> raw = torch.randn(1, 1, 4, 8)
+    >>> shifted = whorl.rerotate(rope.rotate(raw, positions), rope, rope, positions, new_positions=positions + 100)
+    >>> torch.allclose(shifted, rope.rotate(raw, positions + 100), atol=1e-6)
+    True
+    """
+    for name, encoding in (("old", old), ("new", new)):
+        if not isinstance(encoding, Rotary):
+            raise invalid("rerotate", name, "a rotary encoding", encoding, "Other encodings leave keys as they are.")
+    new_positions = positions if new_positions is None else new_positions
+    old_tables = old.tables(positions, old_length, dtype=torch.float64)
+    new_tables = new.tables(new_positions, new_length, dtype=torch.float64)
+    if _turn_the_same_pairs(old, new):
+        # keys lie as old wrote them, and stay so
+        written = "half" if layout_ends(old.layout)[1] == "half" else "interleaved"
+        return rotate(
+            keys,
+            *quotient_tables(new_tables, old_tables),
+            written,
+            start=old.config.start,
+            blocks=old.config.blocks,
+            heads=old.config.rotated_heads,
+            order=order,
+        )
+    raw = old.turn(keys.double(), old_tables, inverse=True, order=order)
+    return new.turn(raw, new_tables, order=order).to(keys.dtype)
+
+
+def _turn_the_same_pairs(old: Rotary, new: Rotary) -> bool:
+    def place(rope: Rotary) -> tuple[object, ...]:
+        own = rope.config
+        return own.pairs, own.start, own.blocks, own.rotated_heads, rope.layout
+
+    return place(old) == place(new)

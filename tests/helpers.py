@@ -1,0 +1,44 @@
+"""What several test files share: the scalings to try, and tolerances that are the same on every machine."""
+
+from __future__ import annotations
+
+import torch
+
+import whorl
+
+HEAD_DIM = 64
+
+# One of each scheme and each variant, all for a head of 64 dimensions trained on 256 positions.
+SCALINGS = {
+    "none": None,
+    "linear": whorl.Linear(factor=4.0),
+    "ntk": whorl.Ntk(factor=4.0),
+    "ntk_fixed": whorl.Ntk(factor=4.0, variant="fixed"),
+    "ntk_mixed": whorl.Ntk(factor=4.0, variant="mixed", exponent=0.625),
+    "dynamic_ntk": whorl.DynamicNtk(factor=4.0, original_length=256),
+    "ntk_by_parts": whorl.NtkByParts(factor=4.0, original_length=256),
+    "ntk_by_parts_v1": whorl.NtkByParts(factor=4.0, original_length=256, variant="v1"),
+    "yarn": whorl.Yarn(factor=4.0, original_length=256),
+    "yarn_smooth": whorl.Yarn(factor=4.0, original_length=256, truncate=False, extrapolation_factor=0.5),
+    "yarn_mscale": whorl.Yarn(factor=40.0, original_length=256, mscale=1.0, mscale_all_dim=0.707, scale_softmax=True),
+    "longrope": whorl.LongRope(
+        short_factor=[1.0 + i / 32 for i in range(32)],
+        long_factor=[1.0 + i for i in range(32)],
+        original_length=256,
+        factor=8.0,
+    ),
+    "llama3": whorl.Llama3(factor=8.0, original_length=256),
+    "llama4": whorl.Llama3(factor=16.0, original_length=256, low_freq_factor=1.0, high_freq_factor=1.0),
+    "proportional": whorl.Proportional(fraction=0.25),
+}
+
+LAYOUTS = ("half", "interleaved", "interleaved_to_half")
+
+# Rotating sums two products, each rounded: 3 roundings of relative size eps, on values up to sqrt(2) |x|.
+ROUNDING = {torch.float64: 2**-51, torch.float32: 2**-22, torch.bfloat16: 2**-8, torch.float16: 2**-11}
+
+
+def ulps32(got: torch.Tensor, expected: torch.Tensor) -> int:
+    """The largest distance in float32 units of the last place, after rounding both."""
+    a, b = (t.to(torch.float32).view(torch.int32).long() for t in (got.contiguous(), expected.contiguous()))
+    return int((a - b).abs().max())
