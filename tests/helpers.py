@@ -34,7 +34,7 @@ SCALINGS = {
 
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 
-# Rotating sums two products, each rounded: 3 roundings of relative size eps, on values up to sqrt(2) |x|.
+# What one rounding changes, relative to the value; float32 and float64 with room for the three of a rotation.
 ROUNDING = {torch.float64: 2**-51, torch.float32: 2**-22, torch.bfloat16: 2**-8, torch.float16: 2**-11}
 
 

@@ -133,7 +133,13 @@ class Rope(Rotary):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         if self.config.learnable:
-            self.log_scale = nn.Parameter(torch.zeros(self.config.pairs, dtype=torch.float32))
+            self.log_scale = nn.Parameter(torch.empty(self.config.pairs, dtype=torch.float32))
+            self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sets learnable frequencies back to those of the config, as loading through the meta device needs."""
+        if self.config.learnable:
+            nn.init.zeros_(self.log_scale)
 
     @classmethod
     def from_hf(cls, config: dict[str, Any], layer_type: str | None = None) -> Rope:
@@ -160,6 +166,7 @@ class Rope(Rotary):
             return super()._table_frequencies(length, device)
         return self._constants(length, device) * self.log_scale.to(device).double().exp()
 
-    def _shared_tables(self, positions: Tensor, length: int | None) -> Tables:
-        # trained frequencies change from step to step: nothing to keep
-        return self.tables(positions, length) if self.config.learnable else super()._shared_tables(positions, length)
+    def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> Tables:
+        if self.config.learnable:  # trained frequencies change from step to step: nothing to keep
+            return self.tables(positions, length, dtype=dtype)
+        return super()._shared_tables(positions, length, dtype)

@@ -139,7 +139,8 @@ class Rotary(Encoding):
     ) -> Tensor:
         """One tensor, queries or keys, rotated to its positions, or back with ``inverse=True``."""
         self._check_head(x, positions, order)
-        return self.turn(x, self._shared_tables(positions, length), inverse=inverse, order=order, impl=impl)
+        tables = self._shared_tables(positions, length, table_dtype(x))
+        return self.turn(x, tables, inverse=inverse, order=order, impl=impl)
 
     def transform_qk(
         self,
@@ -155,18 +156,24 @@ class Rotary(Encoding):
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
         self._check_head(q, q_positions, order)
         self._check_head(k, k_positions, order)
-        q_tables = self._shared_tables(q_positions, length)
-        k_tables = q_tables if k_positions is q_positions else self._shared_tables(k_positions, length)
+        q_tables = self._shared_tables(q_positions, length, table_dtype(q))
+        if k_positions is q_positions and table_dtype(k) == table_dtype(q):
+            k_tables = q_tables
+        else:
+            k_tables = self._shared_tables(k_positions, length, table_dtype(k))
         return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
 
-    def _shared_tables(self, positions: Tensor, length: int | None) -> table.Tables:
+    def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
         axes_first = table.check_positions(type(self).__name__, positions, self.config.axes)
         kept = current_table_cache().prefix(
-            (self.config, self._served(length)), axes_first, self.config.pairs, lambda ids: self.tables(ids, length)
+            (self.config, self._served(length), dtype),
+            axes_first,
+            2 * self.config.pairs * dtype.itemsize,
+            lambda ids: self.tables(ids, length, dtype=dtype),
         )
         if kept is None:
-            return self.tables(positions, length)
+            return self.tables(positions, length, dtype=dtype)
         cos, sin = kept
         return by_axis(
             axes_first, self.config.axis_of_pair, lambda ids, pairs: (cos[ids][..., pairs], sin[ids][..., pairs])
@@ -232,6 +239,11 @@ def by_axis(
     back = sorted(range(len(joined)), key=joined.__getitem__)
     cos, sin = (torch.cat([part[k] for part in parts], dim=-1)[..., back] for k in (0, 1))
     return cos, sin
+
+
+def table_dtype(x: Tensor) -> torch.dtype:
+    """The precision of tables that lose nothing on x: float32, and float64 for float64."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def check_length(length: int | None, call: str) -> int | None:

@@ -53,10 +53,12 @@ class TableCache:
         with self._lock:
             self._tables.clear()
 
-    def prefix(self, key: Hashable, positions: Tensor, pairs: int, build: Callable[[Tensor], Tables]) -> Tables | None:
+    def prefix(
+        self, key: Hashable, positions: Tensor, row_bytes: int, build: Callable[[Tensor], Tables]
+    ) -> Tables | None:
         """The kept tables that cover these positions, built or grown if need be, or None: compute them.
 
-        ``build`` makes the tables of given positions, (length, pairs) each.
+        ``build`` makes the tables of given positions, which take ``row_bytes`` for each.
         """
         if self.policy == "on_the_fly" or positions.dtype not in INTEGERS or not positions.numel():
             return None
@@ -68,7 +70,7 @@ class TableCache:
         with self._lock:
             kept = self._tables.get(key)
             if kept is None or kept[0].shape[0] <= high:
-                rows = self._rows(high, pairs)
+                rows = self._rows(high, row_bytes)
                 if rows is None:
                     return None
                 kept = build(torch.arange(rows, device="cpu"))
@@ -77,9 +79,9 @@ class TableCache:
             self._make_room()
             return kept
 
-    def _rows(self, high: int, pairs: int) -> int | None:
+    def _rows(self, high: int, row_bytes: int) -> int | None:
         """How many rows to build: a power of two, so that growing costs little in all."""
-        row_bytes, rows = 8 * pairs, 1 << high.bit_length()
+        rows = 1 << high.bit_length()
         if self.policy == "hybrid":
             rows = min(rows, self.length)
         if rows * row_bytes > self.max_bytes:

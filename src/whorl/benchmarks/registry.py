@@ -1,0 +1,49 @@
+"""Names to benchmarks. The table holds import paths, so that listing names needs no torch.
+
+A benchmark is a function of keyword settings, all with defaults, that returns the groups to time
+(``whorl.benchmarks.runner.Group``). Measuring them is the runner's business.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from whorl.errors import invalid, unknown
+
+if TYPE_CHECKING:
+    from whorl.benchmarks.runner import Group
+
+Benchmark = Callable[..., "tuple[Group, ...]"]
+
+BENCHMARKS: dict[str, str | Benchmark] = {
+    "tables": "whorl.benchmarks.tables:tables",
+}
+
+
+def benchmark(name: str) -> Benchmark:
+    """The function behind a benchmark's name."""
+    if name not in BENCHMARKS:
+        raise unknown("benchmark", name, BENCHMARKS)
+    entry = BENCHMARKS[name]
+    if not isinstance(entry, str):
+        return entry
+    module, function = entry.split(":")
+    return getattr(import_module(module), function)
+
+
+def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a benchmark, those given in place of its defaults.
+
+    >>> complete_settings("tables", {"length": 4096})["head_dim"]
+    128
+    """
+    known = {key: parameter.default for key, parameter in inspect.signature(benchmark(name)).parameters.items()}
+    for key, value in given.items():
+        if key not in known:
+            raise unknown(f"setting of benchmark {name}:", key, known)
+        if type(value) is not type(known[key]):
+            raise invalid(f"bench {name}", key, f"like {known[key]!r}", value)
+    return {**known, **given}

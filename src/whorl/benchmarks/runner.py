@@ -1,0 +1,249 @@
+"""The runner: checks first, then times, and gives ratios measured in one run.
+
+Every round times every path once, in an order that moves on from round to round, so that a machine
+that slows down slows all paths. A ratio is the median over rounds of a path's time over the baseline's
+time in the same round. A path whose check fails is not timed: a speed of wrong numbers is worth nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from whorl.benchmarks import registry
+from whorl.errors import invalid
+
+SAMPLE = 0.005  # seconds a sample lasts at least: shorter work is repeated within it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """Whether a path computes the right thing, in words, and the numbers behind them."""
+
+    ok: bool
+    text: str
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One path: the work, its check, and the ratio to the baseline it is meant to stay under."""
+
+    name: str
+    run: Callable[[], object]
+    check: Callable[[], Check]
+    bar: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Paths that do the same job, the first being what the others are compared with."""
+
+    name: str
+    summary: str
+    cases: tuple[Case, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came out for one path; the times are None where it was not timed."""
+
+    name: str
+    check: Check
+    bar: float | None
+    seconds: float | None = None
+    seconds_spread: tuple[float, float] | None = None
+    ratio: float | None = None
+    ratio_spread: tuple[float, float] | None = None
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the ratio is within the bar; None where there is nothing to compare."""
+        return None if self.bar is None or self.ratio is None else self.ratio <= self.bar
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**dataclasses.asdict(self), "met": self.met}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A finished run."""
+
+    name: str
+    settings: dict[str, Any]
+    repeats: int
+    machine: dict[str, Any]
+    groups: tuple[tuple[Group, tuple[Result, ...]], ...]
+
+    @property
+    def correct(self) -> bool:
+        """Whether every check passed."""
+        return all(result.check.ok for _, results in self.groups for result in results)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-ready data."""
+        groups = [
+            {"name": group.name, "summary": group.summary, "results": [result.to_dict() for result in results]}
+            for group, results in self.groups
+        ]
+        return {
+            "name": self.name,
+            "settings": self.settings,
+            "repeats": self.repeats,
+            "correct": self.correct,
+            "machine": self.machine,
+            "groups": groups,
+        }
+
+
+def run(
+    name: str,
+    *,
+    repeats: int = 15,
+    settings: Mapping[str, Any] | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Report:
+    """The report of a benchmark by name; ``tell`` hears a line about each step.
+
+    >>> report = run("tables", repeats=1, settings={"length": 512, "batch": 2})
+    >>> report.correct
+    True
+    """
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise invalid("bench", "repeats", "a positive integer", repeats)
+    complete = registry.complete_settings(name, settings or {})
+    machine, before = machine_facts(), load()
+    groups = []
+    for group in registry.benchmark(name)(**complete):
+        tell(f"{group.name}: {len(group.cases)} paths, {repeats} rounds")
+        groups.append((group, measure(group, repeats)))
+    machine |= {"load_before": before, "load_after": load()}
+    return Report(name=name, settings=complete, repeats=repeats, machine=machine, groups=tuple(groups))
+
+
+def measure(group: Group, repeats: int) -> tuple[Result, ...]:
+    """The results of a group's paths, in their order."""
+    checks = [case.check() for case in group.cases]
+    sound = [case for case, check in zip(group.cases, checks, strict=True) if check.ok]
+    # without a sound baseline there is nothing to compare with
+    times = _time(sound, repeats) if checks[0].ok else {}
+    first = times.get(group.cases[0].name)
+    results = []
+    for case, check in zip(group.cases, checks, strict=True):
+        own = times.get(case.name)
+        if own is None or first is None:
+            results.append(Result(name=case.name, check=check, bar=case.bar))
+            continue
+        ratios = [mine / base for mine, base in zip(own, first, strict=True)]
+        results.append(
+            Result(
+                name=case.name,
+                check=check,
+                bar=case.bar,
+                seconds=statistics.median(own),
+                seconds_spread=middle_half(own),
+                ratio=statistics.median(ratios),
+                ratio_spread=middle_half(ratios),
+            )
+        )
+    return tuple(results)
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float]:
+    """The first and third quartile.
+
+    >>> middle_half([1.0, 2.0, 3.0, 4.0, 5.0])
+    (2.0, 4.0)
+    """
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return low, high
+
+
+def machine_facts() -> dict[str, Any]:
+    """What a number depends on beside the code."""
+    import numpy
+    import torch
+
+    from whorl import __version__
+
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": _cpu_model(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": _cores(),
+        "torch_threads": torch.get_num_threads(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "whorl": __version__,
+    }
+
+
+def load() -> float | None:
+    """The machine's load average over the last minute, where it has one."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):  # not on Windows
+        return None
+
+
+def _time(cases: Sequence[Case], repeats: int) -> dict[str, list[float]]:
+    """Seconds per call of each case, one number per round."""
+    calls = {case.name: _calls(case.run) for case in cases}
+    times: dict[str, list[float]] = {case.name: [] for case in cases}
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        for i in range(repeats):
+            turn = i % len(cases)
+            for case in (*cases[turn:], *cases[:turn]):
+                times[case.name].append(_sample(case.run, calls[case.name]))
+    finally:
+        if was_on:
+            gc.enable()
+    return times
+
+
+def _calls(work: Callable[[], object]) -> int:
+    """How many calls make a sample long enough to time; also warms the path up."""
+    _sample(work, 1)
+    return max(1, math.ceil(SAMPLE / max(_sample(work, 1), 1e-7)))
+
+
+def _sample(work: Callable[[], object], calls: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(calls):
+        made = work()
+    end = time.perf_counter()
+    del made  # giving back the last result's memory is not part of making it
+    return (end - begin) / calls
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    """The cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux can say
+        return os.cpu_count() or 1

@@ -1,0 +1,96 @@
+"""``whorl bench NAME``: measures, in one run, against the plain way of doing the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whorl.benchmarks import registry
+from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
+from whorl.cli.show import parse_settings
+from whorl.errors import WhorlError, unknown
+
+
+def complete_name(incomplete: str) -> list[str]:
+    return [name for name in registry.BENCHMARKS if name.startswith(incomplete)]
+
+
+def bench(
+    name: Annotated[
+        str,
+        typer.Argument(help=f"One of: {', '.join(sorted(registry.BENCHMARKS))}.", autocompletion=complete_name),
+    ],
+    repeats: Annotated[int, typer.Option(help="Rounds; every round times every path once.")] = 15,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Its sizes, as in --set length=4096.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="A new file for the JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """Ratios measured in one run, with machine facts. Exits 1 where a path computes the wrong thing."""
+    if name not in registry.BENCHMARKS:
+        raise unknown("benchmark", name, registry.BENCHMARKS)
+    if out is not None and out.exists():
+        raise WhorlError(f"bench: {out} exists, and recorded results are kept. Choose another name for --out.")
+    from whorl.benchmarks.runner import run
+
+    report = run(name, repeats=repeats, settings=parse_settings(settings or [], "bench"), tell=note).to_dict()
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json_text(report) + "\n", encoding="utf-8")
+        note(f"written to {out}")
+    if as_json:
+        say_json(report)
+    else:
+        print_report(report)
+        suggest(f"whorl bench {name} --out benchmarks/results/{report['machine']['date'][:10]}-{name}.json")
+    if not report["correct"]:
+        note("A path computes the wrong thing; its speed is not shown.")
+        raise typer.Exit(1)
+
+
+def print_report(report: dict[str, Any]) -> None:
+    machine = report["machine"]
+    load = " then ".join(
+        f"{value:.2f}" for value in (machine["load_before"], machine["load_after"]) if value is not None
+    )
+    say(f"{report['name']}: {', '.join(f'{key}={value}' for key, value in report['settings'].items())}")
+    say(
+        f"{machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} torch threads, load {load or 'unknown'}"
+    )
+    say(f"torch {machine['torch']}, numpy {machine['numpy']}, whorl {machine['whorl']}, {machine['date']}")
+    for group in report["groups"]:
+        say()
+        say(f"{group['name']}: {group['summary']}")
+        header = ("path", "ratio", "middle half", "bar", "time", "check")
+        say_table(header, [_row(one) for one in group["results"]], right=("ratio", "middle half", "bar", "time"))
+    say()
+    say(f"ratio: time over that of the first path, median of {report['repeats']} rounds that timed every path in turn.")
+
+
+def _row(one: dict[str, Any]) -> tuple[str, ...]:
+    check = one["check"]
+    if one["seconds"] is None:
+        return (one["name"], "-", "-", _bar(one), "not timed", check["text"])
+    low, high = one["ratio_spread"]
+    return (
+        one["name"],
+        f"{one['ratio']:.2f}",
+        f"{low:.2f}-{high:.2f}",
+        _bar(one),
+        _time(one["seconds"]),
+        check["text"],
+    )
+
+
+def _bar(one: dict[str, Any]) -> str:
+    if one["bar"] is None:
+        return ""
+    verdict = {True: " met", False: " missed", None: ""}[one["met"]]
+    return f"≤ {one['bar']:g}{verdict}"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"

@@ -1,0 +1,91 @@
+"""``whorl list``: every encoding and scaling in the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whorl import registry
+from whorl.cli import examples
+from whorl.cli.output import say, say_json, say_table, suggest
+
+if TYPE_CHECKING:
+    from whorl.encodings.base import Encoding
+
+WORDS = {
+    "add_to_input": "token embeddings",
+    "transform_qk": "queries and keys",
+    "score_bias": "score bias",
+    "adjust_scores": "scores",
+    "adjust_output": "values",
+}
+
+
+def list_all(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
+    """Every encoding and every scaling."""
+    encodings = [describe_encoding(name) for name in registry.names()]
+    scalings = [describe_scaling(name) for name in sorted(registry.SCALINGS)]
+    if as_json:
+        say_json({"encodings": encodings, "scalings": scalings})
+        return
+    say_table(
+        ("encoding", "what it is", "position enters", "parameters", "claims"),
+        [
+            (one["name"], one["summary"], enters(one["enters"]), parameters(one["parameters"]), claims(one["claims"]))
+            for one in encodings
+        ],
+    )
+    say()
+    say_table(
+        ("scaling", "what it does", "depends on the length served"),
+        [(one["name"], one["summary"], "yes" if one["length_dependent"] else "no") for one in scalings],
+    )
+    suggest("whorl show rope")
+
+
+def describe_encoding(name: str) -> dict[str, Any]:
+    """What the registry knows of an encoding, at example sizes, as JSON-ready data."""
+    encoding, filled = examples.build(name)
+    return {"name": name, "summary": summary(type(encoding)), "example": filled} | facts(encoding)
+
+
+def facts(encoding: Encoding) -> dict[str, Any]:
+    """Where position enters an encoding, what it trains and what it claims."""
+    return {
+        "enters": list(encoding.enters()),
+        "parameters": {key: list(one.shape) for key, one in encoding.named_parameters()},
+        "claims": dataclasses.asdict(encoding.claims),
+        "length_dependent": encoding.length_dependent,
+    }
+
+
+def describe_scaling(name: str) -> dict[str, Any]:
+    cls = registry.scaling_class(name)
+    return {"name": name, "summary": summary(cls), "length_dependent": cls.length_dependent}
+
+
+def description(cls: type) -> str:
+    """The text that explains a class: its file's docstring in whorl, its own elsewhere."""
+    home = sys.modules[cls.__module__] if cls.__module__.startswith("whorl.") else cls
+    return inspect.cleandoc(home.__doc__ or cls.__doc__ or "")
+
+
+def summary(cls: type) -> str:
+    """The first line of the text that explains a class, without its full stop."""
+    return description(cls).partition("\n")[0].removesuffix(".")
+
+
+def enters(hooks: list[str]) -> str:
+    return ", ".join(WORDS[hook] for hook in hooks) or "nowhere"
+
+
+def parameters(shapes: dict[str, list[int]]) -> str:
+    return ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "none"
+
+
+def claims(stated: dict[str, bool]) -> str:
+    return ", ".join(name.replace("_", " ") for name, holds in stated.items() if holds) or "none"

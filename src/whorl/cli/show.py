@@ -1,0 +1,279 @@
+"""``whorl show NAME``: one encoding or scaling from the inside: formula, settings, frequencies, factors."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whorl import registry
+from whorl.cli import examples, listing
+from whorl.cli.output import GAP, note, say, say_json, say_table, suggest
+from whorl.errors import WhorlError, invalid, unknown
+
+if TYPE_CHECKING:
+    from whorl.encodings.base import Encoding
+    from whorl.encodings.rotary import Rotary
+
+ENDS = 3  # pairs shown at each end
+
+
+def complete_name(incomplete: str) -> list[str]:
+    return [name for name in (*registry.names(), *registry.SCALINGS) if name.startswith(incomplete)]
+
+
+def complete_scaling(incomplete: str) -> list[str]:
+    return [name for name in registry.SCALINGS if name.startswith(incomplete)]
+
+
+def show(
+    name: Annotated[
+        str, typer.Argument(help="An encoding or a scaling; see whorl list.", autocompletion=complete_name)
+    ],
+    head_dim: Annotated[int | None, typer.Option(help="Dimensions of a head.")] = None,
+    base: Annotated[float | None, typer.Option(help="Base of the frequencies.")] = None,
+    scaling: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A scaling, such as yarn.", autocompletion=complete_scaling)
+    ] = None,
+    factor: Annotated[float | None, typer.Option(help="The scaling's factor.")] = None,
+    original_length: Annotated[int | None, typer.Option(help="The length trained on.")] = None,
+    length: Annotated[int | None, typer.Option(help="The length to serve.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in --set scaling.beta_fast=16."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every pair, not only where something happens.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, every pair.")] = False,
+) -> None:
+    """One encoding from the inside: formula, settings, wavelengths, factors."""
+    given = parse_settings(settings or [], "show")
+    for key, value in (("head_dim", head_dim), ("base", base), ("scaling.name", scaling)):
+        add_setting(given, key, value, f"--{key.removesuffix('.name').replace('_', '-')}")
+    for key, value in (("scaling.factor", factor), ("scaling.original_length", original_length)):
+        add_setting(given, key, value, f"--{key.removeprefix('scaling.').replace('_', '-')}")
+    encoding, filled = build(name, given)
+    answer = describe(encoding, length)
+    if filled:
+        example = ", ".join(f"{key}={_short(value)}" for key, value in filled.items())
+        note(f"filled in as an example: {example}. Choose your own with --set.")
+    if as_json:
+        say_json({"name": name, "filled_in": filled} | answer)
+        return
+    print_description(answer, every)
+    next_scaling = "--scaling yarn --factor 4" if answer["config"].get("scaling", 0) is None else "--all"
+    suggest(f"whorl show {name} {next_scaling}")
+
+
+def build(name: str, given: dict[str, Any]) -> tuple[Encoding, dict[str, Any]]:
+    """The encoding of that name, or a rope with the scaling of that name, and what was filled in."""
+    own = {key: value for key, value in given.items() if not key.startswith("scaling.")}
+    scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in own}
+    if "scaling" in own:
+        whole = own.pop("scaling")  # a name, the dict of to_dict(), or null
+        if whole is None and scaling:
+            raise WhorlError("show: scaling=null leaves its settings without a scaling. Leave one of them out.")
+        whole = whole if isinstance(whole, dict) else {"name": whole} if whole is not None else {}
+        for key, value in whole.items():
+            add_setting(scaling, key, value, f"scaling={_short(whole)}")
+    if name in registry.ENCODINGS:
+        return examples.build(name, own, scaling or None)
+    if name not in registry.SCALINGS:
+        raise unknown("encoding or scaling", name, (*registry.ENCODINGS, *registry.SCALINGS))
+    if scaling.setdefault("name", name) != name:
+        raise WhorlError(f"show: {name} is a scaling already, got another, {scaling['name']!r}. Leave --scaling out.")
+    return examples.build("rope", own, scaling)
+
+
+def parse_settings(pairs: list[str], call: str) -> dict[str, Any]:
+    """The settings of ``--set key=value …``, each value as JSON where it is JSON, else as a string.
+
+    >>> parse_settings(["layout=half", "rotary_dim=64", "scaling.truncate=false"], "show")
+    {'layout': 'half', 'rotary_dim': 64, 'scaling.truncate': False}
+    """
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise invalid(call, "--set", "key=value", pair, "As in --set layout=interleaved.")
+        try:
+            value = json.loads(text)
+        except json.JSONDecodeError:
+            value = text
+        if key in out:
+            raise WhorlError(f"{call}: --set {key} is given twice. Leave one out.")
+        out[key] = value
+    return out
+
+
+def add_setting(settings: dict[str, Any], key: str, value: Any, option: str) -> None:
+    """Adds an option that was given; raises where ``--set`` says the same thing."""
+    if value is None:
+        return
+    if key in settings:
+        raise WhorlError(f"show: {option} and --set {key} both give {key}. Leave one out.")
+    settings[key] = value
+
+
+def describe(encoding: Encoding, length: int | None = None) -> dict[str, Any]:
+    """Everything ``whorl show`` prints, as JSON-ready data."""
+    from whorl.encodings.rotary import Rotary
+
+    text = listing.description(type(encoding))
+    out: dict[str, Any] = {
+        "summary": listing.summary(type(encoding)),
+        "description": text,
+        "formula": formula(text),
+        "config": encoding.config.to_dict(),
+        **listing.facts(encoding),
+    }
+    scaling = getattr(encoding.config, "scaling", None)
+    if scaling is not None:
+        text = listing.description(type(scaling))
+        out["scaling"] = {
+            "name": scaling.name,
+            "summary": listing.summary(type(scaling)),
+            "description": text,
+            "formula": formula(text),
+        }
+    if isinstance(encoding, Rotary):
+        out |= describe_rotary(encoding, length)
+    elif length is not None:
+        raise WhorlError(
+            f"show: --length would be ignored, {encoding.config.name} has no frequencies. Leave --length out."
+        )
+    return out
+
+
+def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
+    """The factors and, for each pair, frequency, wavelength and turns within the context.
+
+    The context is the length asked for, else the original length, else an example.
+    """
+    scaling = getattr(encoding.config, "scaling", None)
+    example = examples.CONTEXTS.get(encoding.config.name, examples.ORIGINAL_LENGTH)
+    context = length or getattr(scaling, "original_length", None) or example
+    plain = None
+    if scaling is not None:
+        unscaled: dict[str, Any] = {"scaling": None}
+        plain = type(encoding).from_config(encoding.config.replace(**unscaled))
+    return {
+        "length": length,
+        "context": context,
+        "attention_factor": encoding.attention_factor(length),
+        "softmax_factor": encoding.softmax_factor(length),
+        "axes": encoding.config.axes,
+        "pairs": pair_rows(encoding, plain, length, context),
+    }
+
+
+def pair_rows(encoding: Rotary, plain: Rotary | None, length: int | None, context: int) -> list[dict[str, Any]]:
+    """One row for each frequency: its pair, its position axis, and its head where heads differ.
+
+    ``plain`` is the same encoding without scaling, to say how much slower a pair turns.
+    """
+    from whorl.rotary.frequencies import wavelengths
+
+    frequencies = encoding.frequencies(length).detach()
+    turns = wavelengths(frequencies.abs())
+    if frequencies.ndim == 1:
+        axes = encoding.config.axis_of_pair
+        places = [((pair,), {"pair": pair, "axis": axes[pair]}) for pair in range(len(axes))]
+    else:
+        shape = (range(size) for size in frequencies.shape)
+        places = [(at, dict(zip(("axis", "head", "pair"), at, strict=True))) for at in itertools.product(*shape)]
+    unscaled = None if plain is None else plain.frequencies().detach()
+    rows = []
+    for at, place in places:
+        w, turn = float(frequencies[at]), float(turns[at])
+        row = {**place, "frequency": w, "wavelength": turn if math.isfinite(turn) else None, "turns": context / turn}
+        if unscaled is not None:
+            row["slower"] = float(unscaled[at]) / w if w else None
+        rows.append(row)
+    return rows
+
+
+def formula(text: str) -> list[str]:
+    """The indented lines of a description, which are its formulas."""
+    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+def print_description(answer: dict[str, Any], every: bool) -> None:
+    say(answer["description"])
+    if "scaling" in answer:
+        say()
+        say(answer["scaling"]["description"])
+    say()
+    config = dict(answer["config"])
+    scaling = config.pop("scaling", None)
+    say(f"settings          {_settings(config)}")
+    if scaling:
+        say(f"scaling           {_settings(scaling)}")
+    say(f"position enters   {listing.enters(answer['enters'])}")
+    say(f"parameters        {listing.parameters(answer['parameters'])}")
+    say(f"claims            {listing.claims(answer['claims'])}")
+    if "pairs" not in answer:
+        return
+    say(f"attention factor  {answer['attention_factor']:.6g}   multiplies cos and sin")
+    say(f"softmax factor    {answer['softmax_factor']:.6g}   multiplies the softmax scale")
+    say(f"context           {answer['context']:,} positions")
+    say()
+    print_pairs(answer, every)
+    if answer["length_dependent"] and answer["length"] is None:
+        note("The frequencies depend on the length served; these serve the original length. Pass --length for more.")
+
+
+def print_pairs(answer: dict[str, Any], every: bool) -> None:
+    rows = answer["pairs"]
+    header = ["pair", "frequency", "wavelength", "turns in context"]
+    header += ["slower by"] if "slower" in rows[0] else []
+    header += ["axis"] if answer["axes"] > 1 else []
+    header += ["head"] if "head" in rows[0] else []
+    cells, last = [], -1
+    for i in range(len(rows)) if every else worth_showing(rows):
+        if i != last + 1:
+            cells.append([GAP] * len(header))
+        cells.append(_cells(rows[i], header))
+        last = i
+    if last != len(rows) - 1:
+        cells.append([GAP] * len(header))
+    say_table(header, cells, right=header)
+    say()
+    slow = sum(row["turns"] < 1 for row in rows)
+    what = "pairs" if "head" not in rows[0] else "frequencies"
+    along = " along an axis" if answer["axes"] > 1 else ""
+    say(f"{slow} of {len(rows)} {what} do not make one turn within {answer['context']:,} positions{along}.")
+
+
+def worth_showing(rows: list[dict[str, Any]]) -> list[int]:
+    """The rows at the ends and where the wavelength passes the context, on each axis of the first head."""
+    chosen: set[int] = set()
+    for axis in {row["axis"] for row in rows}:
+        own = [i for i, row in enumerate(rows) if row["axis"] == axis and not row.get("head")]
+        chosen.update(own[:ENDS], own[-ENDS:])
+        for i, j in itertools.pairwise(own):
+            if (rows[i]["turns"] < 1) != (rows[j]["turns"] < 1):
+                chosen |= {i, j}
+    return sorted(chosen)
+
+
+def _cells(row: dict[str, Any], header: list[str]) -> list[str]:
+    keys = {"wavelength": "wavelength", "turns in context": "turns", "slower by": "slower"}
+    return [_number(row[keys.get(name, name)]) for name in header]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "∞"
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
+
+
+def _settings(config: dict[str, Any]) -> str:
+    return "  ".join(f"{key}={_short(value)}" for key, value in config.items())
+
+
+def _short(value: Any) -> str:
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,259 @@
+"""What the model families of transformers fix in their code and leave out of their config files.
+
+One row per family whose rotary code differs from Llama's (half layout, whole head, base 10,000); every family
+without a row is read as Llama is. Families are named by ``model_type``, without the ``_text`` of the text part
+of a multimodal model. Checked against the sources of transformers 5.22.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal
+
+from whorl.rotary.rotation import Layout
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerDefaults:
+    """How one layer type reads the flat (version 4) fields of a family whose layers differ."""
+
+    base: float
+    base_key: str = "rope_theta"
+    scaled: bool = True  # whether rope_scaling is meant for these layers
+    attention_factor: float | None = None  # taken for yarn where the config gives none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What a family's code says of its rotation.
+
+    layout            which two dimensions make a pair
+    base, partial     the base, and the share of the head that is rotated, where the config names none
+    slice             where the rotated dimensions lie
+    scale_softmax     whether g(factor, mscale_all_dim)^2 multiplies the softmax scale
+    sections          the M-RoPE sections where the config names none, in the family's ``arrangement``
+    layers            how the flat fields of version 4 split over layer types
+    unrotated         layer types without rotation
+    full_head_dim     the head size of full-attention layers where the config names none
+    rotated_heads     the heads that are rotated; None for all
+    learnable         whether the weights hold a log scale per pair
+    needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
+    refusal           why the rotation cannot be built, where it cannot
+    """
+
+    layout: Layout = "half"
+    base: float = 10_000.0
+    partial: float = 1.0
+    slice: Literal["leading", "trailing"] = "leading"
+    scale_softmax: bool = False
+    sections: tuple[int, ...] | None = None
+    arrangement: Literal["chunked", "interleaved", "ernie"] = "chunked"
+    layers: Mapping[str, LayerDefaults] = field(default_factory=lambda: MappingProxyType({}))
+    unrotated: tuple[str, ...] = ()
+    full_head_dim: int | None = None
+    rotated_heads: tuple[int, ...] | None = None
+    learnable: bool = False
+    needs_parameters: bool = False
+    refusal: str = ""
+
+
+def family_of(config: Mapping[str, Any]) -> Family:
+    """The family of a config, Llama's conventions where its ``model_type`` has no row."""
+    return FAMILIES.get(family_name(config), Family())
+
+
+def family_name(config: Mapping[str, Any]) -> str:
+    """The ``model_type`` without what marks the text part of a multimodal model; empty if there is none."""
+    return str(config.get("model_type") or "").removesuffix("_model").removesuffix("_text")
+
+
+def _global_and_local(global_base: float, local_base: float, **keys: Any) -> dict[str, LayerDefaults]:
+    """Full attention with one base and the scaling, sliding attention with another base and none."""
+    return {
+        FULL: LayerDefaults(base=global_base, base_key=keys.get("global_key", "rope_theta")),
+        SLIDING: LayerDefaults(
+            base=local_base,
+            base_key=keys.get("local_key", "rope_local_base_freq"),
+            scaled=keys.get("both_scaled", False),
+        ),
+    }
+
+
+_GEMMA3 = Family(layers=_global_and_local(1_000_000.0, 10_000.0))
+_GEMMA4 = Family(full_head_dim=512, needs_parameters=True)
+_MODERNBERT = Family(
+    layers=_global_and_local(
+        160_000.0, 10_000.0, global_key="global_rope_theta", local_key="local_rope_theta", both_scaled=True
+    )
+)
+_DEEPSEEK_V3 = Family(layout="interleaved_to_half", scale_softmax=True)
+_INTERLEAVED = Family(layout="interleaved")
+_QWEN2_VL = Family(base=1_000_000.0, sections=(16, 24, 24))
+_QWEN3_VL = Family(base=500_000.0, sections=(24, 20, 20), arrangement="interleaved")
+_QWEN3_5 = Family(partial=0.25, sections=(11, 11, 10), arrangement="interleaved")
+_GLM4V = Family(layout="interleaved", sections=(8, 12, 12))
+_OWN_SCALING = Family(needs_parameters=True)
+_FULL_UNROTATED = Family(unrotated=(FULL,))
+
+_IMAGES = "its rotation is that of images. Use whorl.AxialRope"
+
+FAMILIES: dict[str, Family] = {
+    "afmoe": _FULL_UNROTATED,
+    "apertus": Family(base=12_000_000.0, needs_parameters=True),
+    "axk1": _DEEPSEEK_V3,
+    "axk2": _DEEPSEEK_V3,
+    "bailing_hybrid": Family(layout="interleaved_to_half", scale_softmax=True, base=6_000_000.0),
+    "bamba": Family(partial=0.5),
+    "beam": _OWN_SCALING,
+    "bitnet": Family(base=500_000.0),
+    "blt": Family(layout="interleaved", base=500_000.0),
+    "blt_global_transformer": Family(layout="interleaved", base=500_000.0),
+    "blt_local_decoder": Family(layout="interleaved", base=500_000.0),
+    "blt_local_encoder": Family(layout="interleaved", base=500_000.0),
+    "blt_patcher": _INTERLEAVED,
+    "codegen": _INTERLEAVED,
+    "cohere": Family(layout="interleaved", base=500_000.0),
+    "cohere2": Family(layout="interleaved", unrotated=(FULL,)),
+    "cohere2_moe": Family(layout="interleaved", unrotated=(FULL,)),
+    "cohere_compass": Family(sections=(24, 20, 20), arrangement="interleaved", needs_parameters=True),
+    "cosmos3_edge": Family(base=100_000_000.0, sections=(24, 20, 20), arrangement="interleaved"),
+    "csm": Family(base=500_000.0),
+    "csm_depth_decoder": Family(base=500_000.0),
+    "cwm": Family(base=1_000_000.0, needs_parameters=True),
+    "deepseek_v2": Family(layout="interleaved", scale_softmax=True),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "deepseek_v32": _DEEPSEEK_V3,
+    "deepseek_v4": Family(
+        layout="interleaved",
+        slice="trailing",
+        partial=0.125,
+        layers={
+            "main": LayerDefaults(base=10_000.0, scaled=False),
+            # the family's own code leaves cos and sin unscaled
+            "compress": LayerDefaults(base=160_000.0, base_key="compress_rope_theta", attention_factor=1.0),
+        },
+    ),
+    "diffusion_gemma": _GEMMA4,
+    "dinov3_vit": Family(refusal=_IMAGES),
+    "efficientloftr": Family(refusal=_IMAGES),
+    "embedding_gemma2": _GEMMA4,
+    "emu3": Family(base=1_000_000.0),
+    "eomt_dinov3": Family(refusal=_IMAGES),
+    "ernie4_5": Family(layout="interleaved", base=500_000.0),
+    "ernie4_5_moe": Family(layout="interleaved", base=500_000.0),
+    "ernie4_5_vl_moe": Family(layout="interleaved", base=500_000.0, sections=(22, 22, 20), arrangement="ernie"),
+    "esm": Family(),
+    "evolla": Family(base=500_000.0),
+    "exaone4": _FULL_UNROTATED,
+    "exaone_moe": _FULL_UNROTATED,
+    "falcon": Family(),
+    "flex_olmo": Family(base=500_000.0),
+    "flint": _FULL_UNROTATED,
+    "gemma": Family(),
+    "gemma2": Family(),
+    "gemma3": _GEMMA3,
+    "gemma3n": _GEMMA3,
+    "gemma4": _GEMMA4,
+    "gemma4_unified": _GEMMA4,
+    "glm": Family(layout="interleaved", partial=0.5),
+    "glm4": Family(layout="interleaved", partial=0.5),
+    "glm4_moe": Family(partial=0.5),
+    "glm4_moe_lite": _DEEPSEEK_V3,
+    "glm4v": _GLM4V,
+    "glm4v_moe": Family(partial=0.5, sections=(8, 12, 12)),
+    "glm_image": Family(sections=(8, 12, 12)),
+    "glm_moe_dsa": _DEEPSEEK_V3,
+    "glm_ocr": _GLM4V,
+    "glmasr_encoder": Family(partial=0.5),
+    "gpt_neox": Family(partial=0.25),
+    "gpt_neox_japanese": Family(),
+    "gpt_oss": Family(base=150_000.0, needs_parameters=True),
+    "gptj": _INTERLEAVED,
+    "gte": Family(base=160_000.0),
+    "helium": Family(layout="interleaved", base=100_000.0),
+    "higgs_audio_v2": _OWN_SCALING,
+    # two projects read its sections in two ways, and in transformers' the two halves of a pair turn differently
+    "hunyuan_vl": Family(refusal="its sections split the two dimensions of a pair, which is not a rotation"),
+    "hy_v3": Family(base=11_158_840.0),
+    "hy_v4": Family(scale_softmax=True),
+    "jina_embeddings_v3": Family(base=20_000.0),
+    "kimi_linear": Family(refusal="its attention has no position encoding. Use the encoding 'none'"),
+    "kolibri1": _FULL_UNROTATED,
+    "laguna": _OWN_SCALING,
+    "lfm2": Family(base=1_000_000.0),
+    "lfm2_moe": Family(base=1_000_000.0),
+    "lightglue": Family(refusal=_IMAGES),
+    "llama": Family(),
+    "llama4": Family(layout="interleaved", base=500_000.0, unrotated=(FULL,)),
+    "llama4_vision": Family(refusal=_IMAGES),
+    "longcat_flash": Family(layout="interleaved_to_half", scale_softmax=True, base=10_000_000.0),
+    "mellum": _OWN_SCALING,
+    "mimo_v2_flash": Family(
+        partial=0.334, layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta")
+    ),
+    "minicpm3": Family(scale_softmax=True),
+    "minimax": Family(base=1_000_000.0),
+    "minimax_m2": Family(base=5_000_000.0),
+    "minimax_m3_vl": Family(base=5_000_000.0),
+    "ministral3": _OWN_SCALING,
+    "mistral": Family(),
+    "mistral4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True),
+    "mistral_large4": Family(
+        layout="interleaved_to_half", scale_softmax=True, needs_parameters=True, learnable=True
+    ),
+    "mixtral": Family(base=1_000_000.0),
+    "mllama": Family(base=500_000.0),
+    "modernbert": _MODERNBERT,
+    "modernbert-decoder": _MODERNBERT,
+    "moonshine": Family(layout="interleaved", partial=0.9),
+    "moonshine_streaming": Family(layout="interleaved", needs_parameters=True),
+    "muse_glimmer_assistant": Family(base=500_000.0),
+    "musicflamingo": Family(refusal="its rotation follows the time stamps of audio windows, not positions"),
+    "nanochat": Family(refusal="it turns every pair backwards. Build whorl.Rope by hand and negate the positions"),
+    "nemotron": Family(partial=0.5),
+    "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
+    "nomic_bert": Family(base=1_000.0),
+    "olmo3": Family(
+        layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}
+    ),
+    "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True),
+    "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),
+    "pe_audio_encoder": Family(layout="interleaved", base=20_000.0),
+    "pe_audio_video_encoder": Family(layout="interleaved", base=20_000.0),
+    "pe_video_encoder": Family(layout="interleaved", base=20_000.0),
+    "persimmon": Family(partial=0.5),
+    "phi": Family(partial=0.5),
+    "phi3": Family(),
+    "phi4_multimodal": Family(),
+    "phimoe": Family(base=1_000_000.0),
+    "qwen2": Family(),
+    "qwen2_5_omni": _QWEN2_VL,
+    "qwen2_5_omni_dit": Family(layout="interleaved_to_half", rotated_heads=(0,)),
+    "qwen2_5_omni_talker": _QWEN2_VL,
+    "qwen2_5_vl": _QWEN2_VL,
+    "qwen2_vl": _QWEN2_VL,
+    "qwen3": Family(),
+    "qwen3_5": _QWEN3_5,
+    "qwen3_5_moe": _QWEN3_5,
+    "qwen3_next": Family(partial=0.25),
+    "qwen3_omni_moe": Family(base=1_000_000.0, sections=(24, 20, 20), arrangement="interleaved"),
+    "qwen3_omni_moe_talker": Family(sections=(24, 20, 20), arrangement="interleaved"),
+    "qwen3_vl": _QWEN3_VL,
+    "qwen3_vl_moe": _QWEN3_VL,
+    "qwen4_exp": Family(sections=(11, 11, 10), arrangement="interleaved"),
+    "recurrent_gemma": Family(partial=0.5),
+    "roformer": _INTERLEAVED,
+    "sapiens2": Family(refusal=_IMAGES),
+    "smollm3": Family(base=2_000_000.0),
+    "solar_open": Family(base=1_000_000.0),
+    "stablelm": Family(partial=0.25),
+    "t5gemma2": _GEMMA3,
+    "t5gemma2_decoder": _GEMMA3,
+    "ultrabert": _OWN_SCALING,
+    "youtu": _DEEPSEEK_V3,
+    "zaya": _OWN_SCALING,
+}

@@ -1,0 +1,140 @@
+"""M-RoPE, the rotary position embedding of tokens that have a time, a row and a column.
+
+Wang et al. 2024, "Qwen2-VL: Enhancing Vision-Language Model's Perception of the World at Any Resolution".
+    pair j of a token at position (t, h, w) is turned by the angle position[axis(j)] * w_j
+    w_j are the frequencies of RoPE, scaled as there, and axis(j) is one vector:
+        chunked      t t t … h h h … w w w …     Qwen2-VL, Qwen2.5-VL, GLM-4V; HunYuan's XD-RoPE with four axes
+        interleaved  t h w t h w … t t t         Qwen3-VL
+        ernie        h w h w … t t t             Ernie 4.5 VL
+A text token has one position on all axes and is turned as RoPE turns it. Scores depend on the
+difference of two positions along each axis, and norms are kept as in RoPE.
+Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, get_args
+
+from whorl.config import config
+from whorl.encodings.rope import Rope, RopeConfig
+from whorl.errors import WhorlError, invalid
+
+Arrangement = Literal["chunked", "interleaved", "ernie"]
+
+ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
+
+TIME, ROW, COLUMN = range(3)  # the axes of positions, whatever the order of the sections
+
+
+@config
+class MRopeConfig(RopeConfig):
+    """Everything that makes one M-RoPE differ from another, beside what RoPE has.
+
+    sections       how many pairs each axis turns, all pairs in sum: (t, h, w), and (h, w, t) for "ernie"
+    arrangement    how the axes lie on the ladder of frequencies; independent of ``layout``
+    """
+
+    name: ClassVar[str] = "mrope"
+    sections: tuple[int, ...]
+    arrangement: Arrangement = "chunked"
+
+    def check(self) -> None:
+        super().check()
+        call, sections = self.call(), self.sections
+        if len(sections) < 2 or min(sections) < 1:
+            raise invalid(
+                call,
+                "sections",
+                "at least 2 positive integers",
+                sections,
+                "Each is the number of pairs one axis turns; with one axis use Rope.",
+            )
+        if sum(sections) != self.pairs:
+            raise WhorlError(
+                f"{call}: sections must sum to rotary_dim / 2 = {self.pairs}, got {sections}, which sum to "
+                f"{sum(sections)}. Every rotated pair belongs to one axis."
+            )
+        if self.arrangement != "chunked":
+            self._check_three_axes()
+
+    def _check_three_axes(self) -> None:
+        call, sections, arrangement = self.call(), self.sections, self.arrangement
+        if len(sections) != 3:
+            raise WhorlError(
+                f"{call}: arrangement={arrangement!r} takes 3 sections, got {sections}. "
+                "Use arrangement='chunked' for another number of axes."
+            )
+        if arrangement == "ernie" and sections[0] != sections[1]:
+            raise WhorlError(
+                f"{call}: arrangement='ernie' alternates rows and columns, so sections (h, w, t) must have h == w, "
+                f"got {sections}. Ernie 4.5 VL has (22, 22, 20), with time last."
+            )
+        if arrangement == "interleaved":
+            # rows sit at 1, 4, 7 …, columns at 2, 5, 8 …: this many of each fit below pairs
+            most = ((self.pairs + 1) // 3, self.pairs // 3)
+            if sections[ROW] > most[0] or sections[COLUMN] > most[1]:
+                raise WhorlError(
+                    f"{call}: arrangement='interleaved' has room for at most {most[0]} row and {most[1]} column pairs "
+                    f"of {self.pairs}, got sections (t, h, w) = {sections}. Larger ones would come out short; "
+                    "use arrangement='chunked' or give more to t."
+                )
+
+    @property
+    def axes(self) -> int:
+        return len(self.sections)
+
+    @property
+    def axis_of_pair(self) -> tuple[int, ...]:
+        return {"chunked": chunked, "interleaved": interleaved, "ernie": ernie}[self.arrangement](self.sections)
+
+
+def chunked(sections: tuple[int, ...]) -> tuple[int, ...]:
+    """The axis of each pair: one axis after another.
+
+    >>> chunked((2, 1, 3))
+    (0, 0, 1, 2, 2, 2)
+    """
+    return tuple(axis for axis, size in enumerate(sections) for _ in range(size))
+
+
+def interleaved(sections: tuple[int, ...]) -> tuple[int, ...]:
+    """The axis of each pair: time, row, column in turn, and time where rows and columns have had their share.
+
+    >>> interleaved((4, 2, 1))
+    (0, 1, 2, 0, 1, 0, 0)
+    """
+    turn = (j % 3 for j in range(sum(sections)))
+    return tuple(axis if axis != TIME and j < 3 * sections[axis] else TIME for j, axis in enumerate(turn))
+
+
+def ernie(sections: tuple[int, ...]) -> tuple[int, ...]:
+    """The axis of each pair: row and column in turn, then time; sections are (h, w, t) with h == w.
+
+    >>> ernie((2, 2, 3))
+    (1, 2, 1, 2, 0, 0, 0)
+    """
+    return (ROW, COLUMN) * sections[0] + (TIME,) * sections[2]
+
+
+class MRope(Rope):
+    """Rotary position embedding with several position axes, each turning its own pairs.
+
+    Positions are (axes, length) or (axes, batch, length), axes in the order time, row, column, as
+    whorl.multimodal returns them; (length,) stands for text, the same on all axes.
+
+    >>> import torch, whorl
+    >>> mrope = whorl.MRope(head_dim=128, sections=(16, 24, 24), base=1_000_000.0)
+    >>> positions = whorl.multimodal([whorl.Text(1), whorl.Image(4, 4), whorl.Text(1)], rule="qwen2_vl")
+    >>> q, k = torch.randn(1, 8, 6, 128), torch.randn(1, 2, 6, 128)
+    >>> q, k = mrope.transform_qk(q, k, positions, positions)
+    >>> q.shape, k.shape
+    (torch.Size([1, 8, 6, 128]), torch.Size([1, 2, 6, 128]))
+
+    Blocks of unequal size with a ladder each, as video models have, are sections with frequencies given:
+
+    >>> ladders = [whorl.Rope(head_dim=size).frequencies() for size in (16, 56, 56)]
+    >>> video = whorl.MRope(head_dim=128, sections=(8, 28, 28), frequencies=torch.cat(ladders).tolist())
+    """
+
+    Config = MRopeConfig
+    config: MRopeConfig
