@@ -158,3 +158,19 @@ def test_gradients_reach_positions_and_frequencies():
     )
     ids = torch.tensor([1, 7, 1000])
     assert torch.autograd.gradcheck(lambda f: tables.exact(ids, f, 1.5, torch.float64), (frequencies,), atol=1e-4)
+
+
+def test_forward_mode_reaches_positions_and_frequencies():
+    from torch.autograd import forward_ad
+
+    frequencies, ids = torch.tensor([1.0, 0.1], dtype=torch.float64), torch.tensor([1, 7])
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(frequencies, torch.ones_like(frequencies))
+        cos, sin = tables.exact(ids, dual, 1.0, torch.float64)
+        moved = [forward_ad.unpack_dual(t).tangent for t in (cos, sin)]
+        angles = ids[:, None] * frequencies
+        torch.testing.assert_close(moved[0], -angles.sin() * ids[:, None])
+        torch.testing.assert_close(moved[1], angles.cos() * ids[:, None])
+        places = forward_ad.make_dual(ids.double(), torch.ones(2, dtype=torch.float64))
+        tangent = forward_ad.unpack_dual(tables.exact(places, frequencies, 1.0, torch.float64)[1]).tangent
+        torch.testing.assert_close(tangent, angles.cos() * frequencies)

@@ -40,10 +40,12 @@ def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     >>> complete_settings("tables", {"length": 4096})["head_dim"]
     128
     """
-    known = {key: parameter.default for key, parameter in inspect.signature(benchmark(name)).parameters.items()}
+    settings = {key: parameter.default for key, parameter in inspect.signature(benchmark(name)).parameters.items()}
     for key, value in given.items():
-        if key not in known:
-            raise unknown(f"setting of benchmark {name}:", key, known)
-        if type(value) is not type(known[key]):
-            raise invalid(f"bench {name}", key, f"like {known[key]!r}", value)
-    return {**known, **given}
+        if key not in settings:
+            raise unknown(f"setting of benchmark {name}:", key, settings)
+        kind = type(settings[key])
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise invalid(f"bench {name}", key, f"like {settings[key]!r}", value)
+        settings[key] = kind(value)
+    return settings

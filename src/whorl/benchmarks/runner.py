@@ -224,6 +224,7 @@ def _calls(work: Callable[[], object]) -> int:
 
 
 def _sample(work: Callable[[], object], calls: int) -> float:
+    made = None
     begin = time.perf_counter()
     for _ in range(calls):
         made = work()

@@ -53,13 +53,10 @@ def bench(
 
 def print_report(report: dict[str, Any]) -> None:
     machine = report["machine"]
-    load = " then ".join(
-        f"{value:.2f}" for value in (machine["load_before"], machine["load_after"]) if value is not None
-    )
+    load = " then ".join(f"{machine[key]:.2f}" for key in ("load_before", "load_after") if machine[key] is not None)
+    threads = f"{machine['cores']} cores, {machine['torch_threads']} torch threads"
     say(f"{report['name']}: {', '.join(f'{key}={value}' for key, value in report['settings'].items())}")
-    say(
-        f"{machine['cpu']}, {machine['cores']} cores, {machine['torch_threads']} torch threads, load {load or 'unknown'}"
-    )
+    say(f"{machine['cpu']}, {threads}, load {load or 'unknown'}")
     say(f"torch {machine['torch']}, numpy {machine['numpy']}, whorl {machine['whorl']}, {machine['date']}")
     for group in report["groups"]:
         say()

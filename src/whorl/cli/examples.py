@@ -90,8 +90,7 @@ def build(name: str, given: Settings | None = None, scaling: Settings | None = N
 def build_scaling(given: dict[str, Any], pairs: int) -> tuple[Scaling, dict[str, Any]]:
     """The scaling with the settings given, for a head of so many pairs, and the settings that were filled in."""
     if "name" not in given:
-        names = " ".join(f"{key}=" for key in given)
-        raise WhorlError(f"show: {names} belongs to a scaling, and none is named. Pass --scaling yarn, say.")
+        raise WhorlError(f"show: no scaling is named to have {', '.join(given)}. Pass --scaling yarn, say.")
     name = given.pop("name")
     if not isinstance(name, str):
         raise unknown("scaling", name, registry.SCALINGS)

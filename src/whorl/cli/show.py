@@ -62,9 +62,9 @@ def show(
     if as_json:
         say_json({"name": name, "filled_in": filled} | answer)
         return
-    print_description(answer, every)
-    next_scaling = "--scaling yarn --factor 4" if answer["config"].get("scaling", 0) is None else "--all"
-    suggest(f"whorl show {name} {next_scaling}")
+    print_description(name, answer, every)
+    could_scale = answer["config"].get("scaling", "has none") is None
+    suggest(f"whorl show {name} --scaling yarn --factor 4" if could_scale else "whorl bench tables")
 
 
 def build(name: str, given: dict[str, Any]) -> tuple[Encoding, dict[str, Any]]:
@@ -153,8 +153,8 @@ def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
     The context is the length asked for, else the original length, else an example.
     """
     scaling = getattr(encoding.config, "scaling", None)
-    example = examples.CONTEXTS.get(encoding.config.name, examples.ORIGINAL_LENGTH)
-    context = length or getattr(scaling, "original_length", None) or example
+    original = getattr(scaling, "original_length", None)
+    context = length or original or examples.CONTEXTS.get(encoding.config.name, examples.ORIGINAL_LENGTH)
     plain = None
     if scaling is not None:
         unscaled: dict[str, Any] = {"scaling": None}
@@ -162,6 +162,7 @@ def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
     return {
         "length": length,
         "context": context,
+        "context_is": "asked for" if length else "the original length" if original else "an example",
         "attention_factor": encoding.attention_factor(length),
         "softmax_factor": encoding.softmax_factor(length),
         "axes": encoding.config.axes,
@@ -178,6 +179,7 @@ def pair_rows(encoding: Rotary, plain: Rotary | None, length: int | None, contex
 
     frequencies = encoding.frequencies(length).detach()
     turns = wavelengths(frequencies.abs())
+    places: list[tuple[tuple[int, ...], dict[str, int]]]
     if frequencies.ndim == 1:
         axes = encoding.config.axis_of_pair
         places = [((pair,), {"pair": pair, "axis": axes[pair]}) for pair in range(len(axes))]
@@ -188,9 +190,15 @@ def pair_rows(encoding: Rotary, plain: Rotary | None, length: int | None, contex
     rows = []
     for at, place in places:
         w, turn = float(frequencies[at]), float(turns[at])
-        row = {**place, "frequency": w, "wavelength": turn if math.isfinite(turn) else None, "turns": context / turn}
+        row: dict[str, Any] = {
+            **place,
+            "frequency": w,
+            "wavelength": turn if math.isfinite(turn) else None,
+            "turns": context / turn,
+        }
         if unscaled is not None:
-            row["slower"] = float(unscaled[at]) / w if w else None
+            was = float(unscaled[at])
+            row["slower"] = 1.0 if was == w else was / w if w else None
         rows.append(row)
     return rows
 
@@ -200,12 +208,13 @@ def formula(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.startswith("    ")]
 
 
-def print_description(answer: dict[str, Any], every: bool) -> None:
-    say(answer["description"])
-    if "scaling" in answer:
+def print_description(name: str, answer: dict[str, Any], every: bool) -> None:
+    if name == answer["config"]["name"]:
+        say(answer["description"])
         say()
+    if "scaling" in answer:
         say(answer["scaling"]["description"])
-    say()
+        say()
     config = dict(answer["config"])
     scaling = config.pop("scaling", None)
     say(f"settings          {_settings(config)}")
@@ -218,7 +227,7 @@ def print_description(answer: dict[str, Any], every: bool) -> None:
         return
     say(f"attention factor  {answer['attention_factor']:.6g}   multiplies cos and sin")
     say(f"softmax factor    {answer['softmax_factor']:.6g}   multiplies the softmax scale")
-    say(f"context           {answer['context']:,} positions")
+    say(f"context           {answer['context']:,} positions, {answer['context_is']}")
     say()
     print_pairs(answer, every)
     if answer["length_dependent"] and answer["length"] is None:
@@ -271,7 +280,7 @@ def _number(value: float | None) -> str:
 
 
 def _settings(config: dict[str, Any]) -> str:
-    return "  ".join(f"{key}={_short(value)}" for key, value in config.items())
+    return "  ".join(f"{key}={_short(value)}" for key, value in config.items() if value is not None)
 
 
 def _short(value: Any) -> str:

@@ -7,7 +7,7 @@ Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer", an
 The public conventions differ in base, in the axis that comes first, and in which dimensions make a pair:
     rope_vit       100      column first  interleaved                    RoPE-ViT; SAM 2 with base=10_000
     qwen_vision    10,000   row first     half, over the whole head      Qwen2-VL, Qwen2.5-VL, Qwen3-VL
-    apex           10,000   row first     half, inside each axis' share  NVIDIA apex; Gemma 4 with base=100, columns first
+    apex           10,000   row first     half, inside each axis' share  NVIDIA apex; Gemma 4: base=100, columns first
     llama4_vision  10,000   column first  interleaved                    Llama 4, which counts positions from 1
     pixtral        10,000   row first     half, over the whole head      Pixtral: w = base^(-2i/head_dim), of which
                                                                          rows have the even i, columns the odd

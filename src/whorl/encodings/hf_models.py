@@ -192,9 +192,7 @@ FAMILIES: dict[str, Family] = {
     "llama4_vision": Family(refusal=_IMAGES),
     "longcat_flash": Family(layout="interleaved_to_half", scale_softmax=True, base=10_000_000.0),
     "mellum": _OWN_SCALING,
-    "mimo_v2_flash": Family(
-        partial=0.334, layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta")
-    ),
+    "mimo_v2_flash": Family(partial=0.334, layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta")),
     "minicpm3": Family(scale_softmax=True),
     "minimax": Family(base=1_000_000.0),
     "minimax_m2": Family(base=5_000_000.0),
@@ -202,9 +200,7 @@ FAMILIES: dict[str, Family] = {
     "ministral3": _OWN_SCALING,
     "mistral": Family(),
     "mistral4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True),
-    "mistral_large4": Family(
-        layout="interleaved_to_half", scale_softmax=True, needs_parameters=True, learnable=True
-    ),
+    "mistral_large4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True, learnable=True),
     "mixtral": Family(base=1_000_000.0),
     "mllama": Family(base=500_000.0),
     "modernbert": _MODERNBERT,
@@ -217,9 +213,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family(partial=0.5),
     "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
     "nomic_bert": Family(base=1_000.0),
-    "olmo3": Family(
-        layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}
-    ),
+    "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
     "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),
     "pe_audio_encoder": Family(layout="interleaved", base=20_000.0),

@@ -150,9 +150,9 @@ class MixedRope(Rotary):
             return super().turn(x.unsqueeze(0), tables, inverse=inverse, order=whole, impl=impl).squeeze(0)
         return super().turn(x, tables, inverse=inverse, order=order, impl=impl)
 
-    def _shared_tables(self, positions: Tensor, length: int | None) -> Tables:
+    def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> Tables:
         # trained frequencies change from step to step: nothing to keep
-        return self.tables(positions, length)
+        return self.tables(positions, length, dtype=dtype)
 
     def _check_head(self, x: Tensor, positions: Tensor, order: Order) -> None:
         super()._check_head(x, positions, order)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.rotary.tables import INTEGERS, Tables, is_traced
+from whorl.rotary.tables import INTEGERS, Tables, readable
 
 Policy = Literal["full", "on_the_fly", "hybrid"]
 
@@ -62,7 +62,7 @@ class TableCache:
         """
         if self.policy == "on_the_fly" or positions.dtype not in INTEGERS or not positions.numel():
             return None
-        if positions.device.type != "cpu" or is_traced():
+        if not readable(positions):
             return None
         low, high = (int(bound) for bound in torch.aminmax(positions))
         if low < 0 or (self.policy == "hybrid" and high >= self.length):

@@ -67,7 +67,7 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
     """
     if _splits(positions, frequencies):
         return _split(positions, frequencies, factor, dtype)
-    if is_traced() or _wants_grad(positions, frequencies):
+    if _traced() or _wants_grad(positions, frequencies):
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
     return _direct(positions, frequencies.to(positions.device), factor, dtype)
@@ -84,23 +84,25 @@ def block_rows(pairs: int) -> int:
     return max(16, min(1024, 1 << ((CHUNK // pairs).bit_length() - 1))) if pairs else 16
 
 
-def is_traced() -> bool:
-    """Whether values cannot be looked at: under compile, export or a functorch transform."""
-    return torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None  # pyright: ignore[reportAttributeAccessIssue]
+def readable(positions: Tensor) -> bool:
+    """Whether the values may be looked at: a plain CPU tensor, outside compile, export and functorch transforms."""
+    return type(positions) is Tensor and positions.device.type == "cpu" and not _traced()
+
+
+def _traced() -> bool:
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is not None
 
 
 def _wants_grad(*tensors: Tensor) -> bool:
-    return any(t.requires_grad for t in tensors) and torch.is_grad_enabled()
+    """Whether derivatives are taken, in reverse or in forward mode: then nothing is written into given memory."""
+    forward = torch.autograd.forward_ad._current_level >= 0
+    return forward or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
 
 
 def _splits(positions: Tensor, frequencies: Tensor) -> bool:
-    return (
-        positions.dtype in INTEGERS
-        and positions.device.type == "cpu"
-        and positions.numel() > 0
-        and not is_traced()
-        and not _wants_grad(frequencies)
-    )
+    whole = positions.dtype in INTEGERS and positions.numel() > 0
+    return whole and readable(positions) and not _wants_grad(frequencies)
 
 
 def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:

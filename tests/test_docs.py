@@ -1,0 +1,42 @@
+"""Every Python block of the README and the docs runs, and README's two commands exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from whorl import registry
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCKS = [
+    (page, number, block)
+    for page in PAGES
+    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
+]
+
+
+@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{p.name}-{n}" for p, n, _ in BLOCKS])
+def test_code_in_the_docs_runs(page, number, block, monkeypatch):
+    monkeypatch.setattr(registry, "ENCODINGS", dict(registry.ENCODINGS))  # a page may register its own
+    exec(compile(block, f"{page.name} block {number}", "exec"), {})
+
+
+def test_the_readme_example_is_short():
+    page, _, block = BLOCKS[0]
+    assert page.name == "README.md"
+    assert len(block.strip().splitlines()) <= 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+def test_the_two_commands_are_what_ci_runs():
+    readme, makefile, ci = ((ROOT / name).read_text() for name in ("README.md", "Makefile", ".ci/run"))
+    for command in ("demo", "test"):
+        assert f"make {command}" in readme
+        assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
+    assert "make test" in ci
