@@ -334,7 +334,7 @@ def test_two_conventions_share_no_table():
     ("settings_", "message"),
     [
         ({}, "AxialRope: convention missing. Pass convention=…."),
-        ({"convention": "rope-vit"}, "unknown convention of AxialRope: 'rope-vit'. Did you mean 'rope_vit'?"),
+        ({"convention": "rope-vit"}, "AxialRope: unknown convention 'rope-vit'. Did you mean 'rope_vit'?"),
         ({"convention": "apex", "head_dim": 0}, "AxialRope: head_dim must be positive, got 0."),
         (
             {"convention": "apex", "head_dim": 66},
@@ -358,7 +358,7 @@ def test_two_conventions_share_no_table():
             "AxialRope: base must be larger than 1, got 1.0. dinov3 uses 100.",
         ),
         ({"convention": "apex", "base": float("nan")}, "AxialRope: base must be finite, got nan."),
-        ({"convention": "apex", "layout": "half"}, "unknown setting of AxialRope: 'layout'."),
+        ({"convention": "apex", "layout": "half"}, "AxialRope: unknown setting 'layout'."),
         ({"convention": "apex", "rotated_heads": ()}, "AxialRope: rotated_heads must be distinct head indices from 0"),
     ],
 )

@@ -69,10 +69,10 @@ CASES = {
     ),
     "learnable in float32": (rope(learnable=True, angles="float32"), "learnable frequencies have no float32 mode"),
     # names
-    "unknown setting": (rope(heads=8), "unknown setting of Rope: 'heads'. Did you mean 'head_dim'?"),
-    "unknown layout": (rope(layout="neox"), "unknown layout of Rope: 'neox'. Expected one of: half, interleaved"),
-    "misspelt layout": (rope(layout="interleave"), "unknown layout of Rope: 'interleave'. Did you mean 'interleaved'?"),
-    "unknown angles": (rope(angles="float64"), "unknown angles of Rope: 'float64'. Did you mean 'float32'?"),
+    "unknown setting": (rope(heads=8), "Rope: unknown setting 'heads'. Did you mean 'head_dim'?"),
+    "unknown layout": (rope(layout="neox"), "Rope: unknown layout 'neox'. Expected one of: half, interleaved"),
+    "misspelt layout": (rope(layout="interleave"), "Rope: unknown layout 'interleave'. Did you mean 'interleaved'?"),
+    "unknown angles": (rope(angles="float64"), "Rope: unknown angles 'float64'. Did you mean 'float32'?"),
     "unknown encoding": (lambda: whorl.build("roep", head_dim=64), "unknown encoding 'roep'. Did you mean 'rope'?"),
     "unknown scaling": (
         lambda: whorl.from_dict({"name": "rope", "head_dim": 64, "scaling": {"name": "yran"}}),
@@ -80,7 +80,7 @@ CASES = {
     ),
     "unknown key in a dict": (
         lambda: whorl.from_dict({"name": "rope", "head_dim": 64, "theta": 1e4}),
-        "unknown setting of Rope: 'theta'.",
+        "Rope: unknown setting 'theta'.",
     ),
     "dict without a name": (lambda: whorl.from_dict({"head_dim": 64}), "a dict with the encoding's name needed"),
     "dict of another": (lambda: Yarn.from_dict({"name": "linear", "factor": 2}), "name must be 'yarn', got 'linear'"),
@@ -184,14 +184,14 @@ CASES = {
         turn(x=X.long()),
         "Rope: x must be a floating tensor, got torch.int64 of shape (2, 3, 5, 64).",
     ),
-    "unknown order": (turn(order="bldh"), "unknown order of Rope: 'bldh'. Did you mean 'blhd'?"),
+    "unknown order": (turn(order="bldh"), "Rope: unknown order 'bldh'. Did you mean 'blhd'?"),
     "rank against order": (turn(order="thd"), "x must be of shape (tokens, heads, head_dim) for order='thd'"),
     "order mistaken": (turn(order="blhd"), "rotate: tables are for 5 positions, x has 3 in order 'blhd'."),
     "heads that are not there": (
         turn(settings={"rotated_heads": (3,)}),
         "rotate: heads must be between 0 and 2, got (3,)",
     ),
-    "unknown layout to rotate": (table_rotate(layout="neox"), "unknown layout of rotate: 'neox'."),
+    "unknown layout to rotate": (table_rotate(layout="neox"), "rotate: unknown layout 'neox'."),
     "tables of two shapes": (
         table_rotate(sin=torch.zeros(5, 16)),
         "cos and sin must have one shape (…, length, pairs)",
@@ -205,7 +205,7 @@ CASES = {
     # caches
     "unknown policy": (
         lambda: TableCache("lazy"),
-        "unknown policy of TableCache: 'lazy'. Expected one of: full, hybrid",
+        "TableCache: unknown policy 'lazy'. Expected one of: full, hybrid",
     ),
     "negative cache": (lambda: TableCache(max_bytes=-1), "TableCache: max_bytes must be a positive integer, got -1."),
     "cache length": (lambda: TableCache(length=1.5), "TableCache: length must be a positive integer, got 1.5."),

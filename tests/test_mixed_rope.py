@@ -270,7 +270,7 @@ def test_config_is_identity():
         ({"head_dim": 16, "heads": 2, "seed": 0.5}, "MixedRope: seed must be an integer, got 0.5."),
         ({"head_dim": 16, "heads": 2, "angles": "float32"}, "MixedRope: learned frequencies have no float32 mode."),
         ({"head_dim": 16, "heads": 2, "rotated_heads": [2]}, "MixedRope: rotated_heads must be between 0 and 1"),
-        ({"head_dim": 16, "heads": 2, "axes": 3}, "unknown setting of MixedRope: 'axes'."),
+        ({"head_dim": 16, "heads": 2, "axes": 3}, "MixedRope: unknown setting 'axes'."),
     ],
 )
 def test_bad_settings(settings_, message):

@@ -350,9 +350,9 @@ def test_two_arrangements_share_no_table():
         ),
         (
             {"sections": (8, 12, 12), "arrangement": "interleave"},
-            "unknown arrangement of MRope: 'interleave'. Did you mean 'interleaved'?",
+            "MRope: unknown arrangement 'interleave'. Did you mean 'interleaved'?",
         ),
-        ({"section": (8, 12, 12)}, "unknown setting of MRope: 'section'. Did you mean 'sections'?"),
+        ({"section": (8, 12, 12)}, "MRope: unknown setting 'section'. Did you mean 'sections'?"),
     ],
 )
 def test_bad_settings(settings_, message):

@@ -353,7 +353,7 @@ REFUSALS = [
         "They count patches before merging; resize, or pass the model's spatial_merge_size.",
     ),
     (lambda: multimodal([3], rule="qwen2_vl"), "multimodal: segments must be a list of Text, Image and Video, got 3."),
-    (lambda: multimodal([Text(1)], rule="qwen2vl"), "unknown rule of multimodal: 'qwen2vl'. Did you mean 'qwen2_vl'?"),
+    (lambda: multimodal([Text(1)], rule="qwen2vl"), "multimodal: unknown rule 'qwen2vl'. Did you mean 'qwen2_vl'?"),
     (lambda: multimodal([Text(1)], rule="qwen2_vl", merge=0), "multimodal: merge must be 1 or more, got 0."),
     (lambda: multimodal([Text(1)], rule="qwen2_vl", offset=1.5), "multimodal: offset must be an integer, got 1.5."),
     (

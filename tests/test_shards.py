@@ -75,7 +75,7 @@ REFUSALS = [
     (lambda: shard(positions(8), rank=0, world=0), "shard: world must be 1 or more, got 0."),
     (
         lambda: shard(positions(8), rank=0, world=2, scheme="zig_zag"),
-        "unknown scheme of shard: 'zig_zag'. Did you mean 'zigzag'?",
+        "shard: unknown scheme 'zig_zag'. Did you mean 'zigzag'?",
     ),
     (lambda: shard(positions(8), rank=0, world=2, dim=1), "shard: dim must be between -1 and 0 for shape (8,), got 1."),
     (
@@ -94,7 +94,7 @@ REFUSALS = [
     ),
     (
         lambda: unshard([positions(4)], scheme="ring"),
-        "unknown scheme of unshard: 'ring'. Expected one of: contiguous, zigzag.",
+        "unshard: unknown scheme 'ring'. Expected one of: contiguous, zigzag.",
     ),
 ]
 

@@ -82,7 +82,7 @@ class Config:
         fields = cls.fields()
         for given in settings:
             if given not in fields:
-                raise unknown(f"setting of {cls.call()}:", given, fields)
+                raise unknown("setting", given, fields, call=cls.call())
         missing = [name for name, field in fields.items() if _required(field) and name not in settings]
         if missing:
             names = ", ".join(missing)
@@ -137,7 +137,7 @@ def _coerce(call: str, name: str, hint: Any, value: Any) -> Any:
         return _coerce_union(call, name, args, value)
     if origin is Literal:
         if not any(value == choice and type(value) is type(choice) for choice in args):
-            raise unknown(f"{name} of {call}:", value, (str(choice) for choice in args))
+            raise unknown(name, value, (str(choice) for choice in args), call=call)
         return value
     if origin is tuple:
         if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):

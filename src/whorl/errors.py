@@ -21,12 +21,12 @@ def invalid(call: str, name: str, expected: str, got: object, remedy: str = "") 
     return WhorlError(f"{sentence} {remedy}".rstrip())
 
 
-def unknown(what: str, got: object, known: Iterable[str]) -> WhorlError:
+def unknown(what: str, got: object, known: Iterable[str], call: str = "") -> WhorlError:
     """The error for a name that does not exist: suggests the nearest one, else lists what there is."""
     names = sorted(known)
     near = get_close_matches(str(got), names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Expected one of: {', '.join(names) or 'nothing'}."
-    return WhorlError(f"unknown {what} {got!r}. {hint}")
+    return WhorlError(f"{call}: unknown {what} {got!r}. {hint}" if call else f"unknown {what} {got!r}. {hint}")
 
 
 def shown(value: object) -> str:

@@ -183,7 +183,7 @@ def decode_offset(ids: torch.Tensor, *, lengths: Integers | None = None) -> torc
 def check_rule(call: str, rule: object) -> None:
     """Raises a WhorlError for a rule that does not exist."""
     if rule not in RULES:
-        raise unknown(f"rule of {call}:", rule, RULES)
+        raise unknown("rule", rule, RULES, call=call)
 
 
 def _fraction(call: str, name: str, value: object) -> Fraction:

@@ -53,7 +53,7 @@ def rope(
     elif layout == "interleaved":
         first, second = np.s_[..., 0::2], np.s_[..., 1::2]
     else:
-        raise unknown("layout of rope:", layout, ("half", "interleaved"))
+        raise unknown("layout", layout, ("half", "interleaved"), call="rope")
     out[first] = x[first] * cos - x[second] * sin
     out[second] = x[second] * cos + x[first] * sin
     return out

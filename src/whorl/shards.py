@@ -73,7 +73,7 @@ def unshard(parts: Sequence[torch.Tensor], *, scheme: Scheme = "contiguous", dim
 
 def _check_scheme(call: str, scheme: object) -> None:
     if scheme not in ("contiguous", "zigzag"):
-        raise unknown(f"scheme of {call}:", scheme, ("contiguous", "zigzag"))
+        raise unknown("scheme", scheme, ("contiguous", "zigzag"), call=call)
 
 
 def _length(call: str, x: object, dim: int) -> int:

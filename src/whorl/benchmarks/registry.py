@@ -43,7 +43,7 @@ def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
     settings = {key: parameter.default for key, parameter in inspect.signature(benchmark(name)).parameters.items()}
     for key, value in given.items():
         if key not in settings:
-            raise unknown(f"setting of benchmark {name}:", key, settings)
+            raise unknown("setting", key, settings, call=f"benchmark {name}")
         kind = type(settings[key])
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise invalid(f"bench {name}", key, f"like {settings[key]!r}", value)

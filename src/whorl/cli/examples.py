@@ -30,9 +30,7 @@ ORIGINAL_LENGTH = 4096
 def _mrope(given: Settings) -> Settings:
     """Sections in the shares that Qwen2-VL, Qwen3-VL and Ernie 4.5 VL have of their 64 pairs."""
     dim = given.get("rotary_dim") or given["head_dim"]
-    if not isinstance(dim, int):
-        return {}  # the config says what is wrong with it
-    pairs = dim // 2
+    pairs = (dim if isinstance(dim, int) else SIZES["head_dim"]) // 2  # the config says what is wrong with it
     arrangement = given.get("arrangement", "chunked")
     row = pairs * {"interleaved": 20, "ernie": 22}.get(arrangement, 24) // 64
     time = pairs - 2 * row

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.encodings.hf_fields import CALL, ORIGINAL, Fields, read_fields
+from whorl.encodings.hf_fields import ORIGINAL, Fields, read_fields
 from whorl.encodings.hf_models import family_name
+from whorl.encodings.hf_sizes import CALL
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.rotary.rotation import Layout
@@ -56,7 +57,7 @@ def rope_from_hf(config: dict[str, Any], layer_type: str | None = None) -> Rope:
         "base": fields.base,
         "layout": _layout(fields),
         "slice": family.slice if fields.rotary_dim < fields.head_dim else "leading",
-        "scaling": rule.build(fields),
+        "scaling": rule.scaling(fields),
         "rotated_heads": family.rotated_heads,
         "learnable": family.learnable,
     }
@@ -99,7 +100,7 @@ def _arrangement(fields: Fields) -> str:
 class Rule:
     """What a rope type needs, may have, and how its scaling is built from it."""
 
-    build: Callable[[Fields], Scaling | None]
+    scaling: Callable[[Fields], Scaling | None]
     needs: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     passes_over: tuple[str, ...] = (ORIGINAL,)
@@ -109,7 +110,7 @@ def _rule(fields: Fields) -> Rule:
     """The rule of the rope type, every key of the rope dict having a place in it."""
     if fields.rope_type == "axial":
         raise WhorlError(f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope.")
-    if not isinstance(fields.rope_type, str) or fields.rope_type not in RULES:
+    if fields.rope_type not in RULES:
         raise unknown(f"rope_type in {fields.place} of {CALL}:", fields.rope_type, RULES)
     rule = RULES[fields.rope_type]
     if _is_hunyuan(fields) and fields.rope_type == "dynamic" and fields.parameters.get("alpha"):
@@ -171,7 +172,8 @@ def _temperature(fields: Fields, factor: Any) -> dict[str, Any]:
     """The settings behind Yarn's two factors: which of the keys transformers and the family's attention heed."""
     given = fields.parameters
     both = {key: given.get(key) or None for key in ("mscale", "mscale_all_dim")}
-    attention = given.get("attention_factor", fields.layer.attention_factor if fields.layer else None)
+    layer = fields.family.layers.get(fields.layer_type or "")
+    attention = given.get("attention_factor", layer.attention_factor if layer else None)
     softmax = fields.family.scale_softmax and both["mscale_all_dim"] is not None
     if attention is None and None not in both.values():
         return {**both, "scale_softmax": softmax}

@@ -1,6 +1,6 @@
 """Mixed RoPE, the rotary position embedding of images whose frequencies are learned for each head.
 
-Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer", section 3.2 (RoPE-Mixed).
+Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer" (RoPE-Mixed).
     pair j of head h at position (row, column) is turned by the angle row * u_hj + column * v_hj
     so a pair reads diagonal directions too, which axial RoPE cannot
     start: with s_j = base^(-4j/d), j < d/4, and a random direction p_h in 0 … 2 pi of each head,

@@ -13,15 +13,13 @@ Position enters in every layer, on queries and keys. No parameters; one multiply
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, get_args
+from typing import ClassVar, Literal
 
 from whorl.config import config
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid
 
 Arrangement = Literal["chunked", "interleaved", "ernie"]
-
-ARRANGEMENTS: tuple[str, ...] = get_args(Arrangement)
 
 TIME, ROW, COLUMN = range(3)  # the axes of positions, whatever the order of the sections
 
@@ -120,7 +118,8 @@ class MRope(Rope):
     """Rotary position embedding with several position axes, each turning its own pairs.
 
     Positions are (axes, length) or (axes, batch, length), axes in the order time, row, column, as
-    whorl.multimodal returns them; (length,) stands for text, the same on all axes.
+    whorl.multimodal returns them (HunYuan's four are index, column, row, time); (length,) stands for text,
+    the same on all axes.
 
     >>> import torch, whorl
     >>> mrope = whorl.MRope(head_dim=128, sections=(16, 24, 24), base=1_000_000.0)

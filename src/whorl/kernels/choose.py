@@ -18,7 +18,7 @@ def choose(impl: Impl, operation: str) -> str:
     'torch'
     """
     if impl not in IMPLS:
-        raise unknown(f"impl of {operation}:", impl, IMPLS)
+        raise unknown("impl", impl, IMPLS, call=operation)
     if impl in ("auto", "torch"):
         return "torch"
     raise WhorlError(

@@ -48,7 +48,7 @@ def rotate(
     """
     choose(impl, "rotate")
     if layout not in LAYOUTS:
-        raise unknown("layout of rotate:", layout, LAYOUTS)
+        raise unknown("layout", layout, LAYOUTS, call="rotate")
     check_input(x, order)
     _check_tables(x, cos, sin, order, start, blocks)
     cos, sin = _aligned(cos, x, order), _aligned(sin, x, order)
@@ -61,7 +61,7 @@ def rotate(
 def check_input(x: Tensor, order: Order, call: str = "rotate") -> None:
     """Raises a WhorlError unless x is a floating tensor of the named order."""
     if order not in ORDERS:
-        raise unknown(f"order of {call}:", order, ORDERS)
+        raise unknown("order", order, ORDERS, call=call)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise invalid(call, "x", "a floating tensor", x)
     if (order == "blhd" and x.ndim != 4) or (order == "thd" and x.ndim != 3) or x.ndim < 2:

@@ -32,7 +32,7 @@ class TableCache:
 
     def __init__(self, policy: Policy = "hybrid", *, length: int = 8192, max_bytes: int = 256 * 2**20) -> None:
         if policy not in get_args(Policy):
-            raise unknown("policy of TableCache:", policy, get_args(Policy))
+            raise unknown("policy", policy, get_args(Policy), call="TableCache")
         for name, value in (("length", length), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise invalid("TableCache", name, "a positive integer", value)
