@@ -333,7 +333,6 @@ def test_two_conventions_share_no_table():
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({}, "AxialRope: convention missing. Pass convention=…."),
         ({"convention": "rope-vit"}, "AxialRope: unknown convention 'rope-vit'. Did you mean 'rope_vit'?"),
         ({"convention": "apex", "head_dim": 0}, "AxialRope: head_dim must be positive, got 0."),
         (

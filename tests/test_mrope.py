@@ -319,7 +319,6 @@ def test_two_arrangements_share_no_table():
 @pytest.mark.parametrize(
     ("settings_", "message"),
     [
-        ({}, "MRope: sections missing. Pass sections=…."),
         ({"sections": (32,)}, "MRope: sections must be at least 2 positive integers, got (32,)."),
         ({"sections": ()}, "MRope: sections must be at least 2 positive integers, got ()."),
         ({"sections": (32, 0)}, "MRope: sections must be at least 2 positive integers, got (32, 0)."),

@@ -21,6 +21,7 @@ app = typer.Typer(
     help="Position encodings of transformers: list them, look inside one, measure.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # rich help costs as much time as everything else
 )
 
 

@@ -20,7 +20,9 @@ def complete_name(incomplete: str) -> list[str]:
 def bench(
     name: Annotated[
         str,
-        typer.Argument(help=f"One of: {', '.join(sorted(registry.BENCHMARKS))}.", autocompletion=complete_name),
+        typer.Argument(
+            metavar="NAME", help=f"One of: {', '.join(sorted(registry.BENCHMARKS))}.", autocompletion=complete_name
+        ),
     ],
     repeats: Annotated[int, typer.Option(help="Rounds; every round times every path once.")] = 15,
     settings: Annotated[

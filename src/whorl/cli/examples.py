@@ -73,7 +73,7 @@ def build(name: str, given: Settings | None = None, scaling: Settings | None = N
     """
     cls = registry.encoding_class(name)
     settings = dict(given or {})
-    filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if size in cls.Config.fields()}, settings)
+    filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if _required(cls.Config, size)}, settings)
     settings |= filled
     if name in ENCODINGS:
         own = _missing(cls.Config, ENCODINGS[name](settings), settings)

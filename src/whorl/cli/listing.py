@@ -12,6 +12,7 @@ import typer
 from whorl import registry
 from whorl.cli import examples
 from whorl.cli.output import say, say_json, say_table, suggest
+from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
@@ -22,6 +23,8 @@ WORDS = {
     "score_bias": "score bias",
     "adjust_scores": "scores",
     "adjust_output": "values",
+    "branches": "remapped positions",
+    "mask": "mask",
 }
 
 
@@ -48,9 +51,17 @@ def list_all(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdou
 
 
 def describe_encoding(name: str) -> dict[str, Any]:
-    """What the registry knows of an encoding, at example sizes, as JSON-ready data."""
-    encoding, filled = examples.build(name)
-    return {"name": name, "summary": summary(type(encoding)), "example": filled} | facts(encoding)
+    """What the registry knows of an encoding, at example sizes, as JSON-ready data.
+
+    One that must be told more than a model's sizes is listed all the same, with None for what depends on it.
+    """
+    cls = registry.encoding_class(name)
+    out: dict[str, Any] = {"name": name, "summary": summary(cls), "enters": list(cls.enters())}
+    try:
+        encoding, filled = examples.build(name)
+    except WhorlError:
+        return out | {"example": None, "parameters": None, "claims": None, "length_dependent": None}
+    return out | {"example": filled} | facts(encoding)
 
 
 def facts(encoding: Encoding) -> dict[str, Any]:
@@ -80,12 +91,16 @@ def summary(cls: type) -> str:
 
 
 def enters(hooks: list[str]) -> str:
-    return ", ".join(WORDS[hook] for hook in hooks) or "nowhere"
+    return ", ".join(WORDS.get(hook, hook) for hook in hooks) or "nowhere"
 
 
-def parameters(shapes: dict[str, list[int]]) -> str:
+def parameters(shapes: dict[str, list[int]] | None) -> str:
+    if shapes is None:
+        return "?"
     return ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "none"
 
 
-def claims(stated: dict[str, bool]) -> str:
+def claims(stated: dict[str, bool] | None) -> str:
+    if stated is None:
+        return "?"
     return ", ".join(name.replace("_", " ") for name, holds in stated.items() if holds) or "none"

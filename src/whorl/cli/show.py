@@ -31,7 +31,8 @@ def complete_scaling(incomplete: str) -> list[str]:
 
 def show(
     name: Annotated[
-        str, typer.Argument(help="An encoding or a scaling; see whorl list.", autocompletion=complete_name)
+        str,
+        typer.Argument(metavar="NAME", help="An encoding or a scaling; see whorl list.", autocompletion=complete_name),
     ],
     head_dim: Annotated[int | None, typer.Option(help="Dimensions of a head.")] = None,
     base: Annotated[float | None, typer.Option(help="Base of the frequencies.")] = None,
@@ -48,7 +49,7 @@ def show(
     every: Annotated[bool, typer.Option("--all", help="Every pair, not only where something happens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, every pair.")] = False,
 ) -> None:
-    """One encoding from the inside: formula, settings, wavelengths, factors."""
+    """One encoding: formula, wavelengths, factors."""
     given = parse_settings(settings or [], "show")
     for key, value in (("head_dim", head_dim), ("base", base), ("scaling.name", scaling)):
         add_setting(given, key, value, f"--{key.removesuffix('.name').replace('_', '-')}")

@@ -69,7 +69,7 @@ class AxialRopeConfig(RotaryConfig):
     """
 
     name: ClassVar[str] = "axial_rope"
-    convention: ConventionName
+    convention: ConventionName = "rope_vit"
     base: float | None = None
     axes: int = 2  # pyright: ignore[reportIncompatibleMethodOverride]  # a setting here, where others answer
 

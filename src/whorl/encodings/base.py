@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
 from whorl.config import Config
 
-HOOKS = ("add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output")
+HOOKS = ("add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output", "branches", "mask")
+
+
+class Branch(NamedTuple):
+    """One way to place queries and keys, for the pairs of them where ``allowed`` holds."""
+
+    q_positions: Tensor
+    k_positions: Tensor
+    allowed: Tensor  # (queries, keys) or (batch, queries, keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +91,15 @@ class Encoding(nn.Module):
         q_positions: Tensor,
         k_positions: Tensor,
         hidden: Tensor | None = None,
+        *,
+        scale: float,
     ) -> Tensor:
-        """Scores with content-dependent terms; q and k come before ``transform_qk``."""
+        """Scores with content-dependent terms, before any bias.
+
+        ``scores`` (batch, heads, queries, keys) are scaled already; a term made of q and k is multiplied by
+        ``scale`` here. q and k come before ``transform_qk``, k with as many heads as q. ``hidden`` is what
+        ``remember`` kept of the keys' tokens.
+        """
         return scores
 
     def adjust_output(
@@ -92,6 +107,14 @@ class Encoding(nn.Module):
     ) -> Tensor:
         """The attention output with terms on the values."""
         return out
+
+    def branches(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Branch, ...] | None:
+        """Several placements with disjoint masks, one score each; None where ``transform_qk`` has one for all."""
+        return None
+
+    def remember(self, hidden: Tensor) -> Tensor | None:
+        """What ``adjust_scores`` needs of hidden states (batch, length, width), tokens on the last axis; or None."""
+        return None
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         """What multiplies the scores before the softmax."""

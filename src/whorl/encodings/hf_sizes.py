@@ -47,8 +47,8 @@ def share_of(config: dict[str, Any], parameters: dict[str, Any], layer_type: str
     if "partial_rotary_factor" in parameters:
         given = {"partial_rotary_factor": parameters["partial_rotary_factor"]}
     for key, value in given.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
-            raise invalid(CALL, key, "larger than 0 and at most 1", value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+            raise invalid(CALL, key, "between 0 and 1", value)
     if len(set(given.values())) > 1:
         raise WhorlError(f"{CALL}: {', '.join(f'{key}={value}' for key, value in given.items())} differ. Keep one.")
     return next(iter(given.values()), None)

@@ -14,8 +14,7 @@ heads * length * head_dim / 2 cosines and sines in float64, then one multiply-ad
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -165,11 +164,3 @@ class MixedRope(Rotary):
                 f"{call}: heads is {heads}, got a tensor with {found} heads in order {order!r}. Each head has its own "
                 "frequencies; repeat keys that several heads share, or check the order of the axes."
             )
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # rounded to bfloat16, a frequency of 1 is off by a fifth of a radian at position 100: only the device is taken
-        def at_least_float32(tensor: Tensor) -> Tensor:
-            out = fn(tensor)
-            return tensor.to(out.device) if out.dtype in (torch.float16, torch.bfloat16) else out
-
-        return super()._apply(at_least_float32, recurse)

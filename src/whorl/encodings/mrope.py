@@ -28,17 +28,20 @@ TIME, ROW, COLUMN = range(3)  # the axes of positions, whatever the order of the
 class MRopeConfig(RopeConfig):
     """Everything that makes one M-RoPE differ from another, beside what RoPE has.
 
-    sections       how many pairs each axis turns, all pairs in sum: (t, h, w), and (h, w, t) for "ernie"
+    sections       how many pairs each axis turns, all pairs in sum: (t, h, w), and (h, w, t) for "ernie";
+                   None for the shares of Qwen2-VL, a quarter to time and the rest to rows and columns
     arrangement    how the axes lie on the ladder of frequencies; independent of ``layout``
     """
 
     name: ClassVar[str] = "mrope"
-    sections: tuple[int, ...]
+    sections: tuple[int, ...] | None = None
     arrangement: Arrangement = "chunked"
 
     def check(self) -> None:
         super().check()
-        call, sections = self.call(), self.sections
+        if self.sections is None:
+            object.__setattr__(self, "sections", shares(self.pairs, self.arrangement))
+        call, sections = self.call(), self.shared
         if len(sections) < 2 or min(sections) < 1:
             raise invalid(
                 call,
@@ -56,7 +59,7 @@ class MRopeConfig(RopeConfig):
             self._check_three_axes()
 
     def _check_three_axes(self) -> None:
-        call, sections, arrangement = self.call(), self.sections, self.arrangement
+        call, sections, arrangement = self.call(), self.shared, self.arrangement
         if len(sections) != 3:
             raise WhorlError(
                 f"{call}: arrangement={arrangement!r} takes 3 sections, got {sections}. "
@@ -78,12 +81,29 @@ class MRopeConfig(RopeConfig):
                 )
 
     @property
+    def shared(self) -> tuple[int, ...]:
+        """The sections, which ``check`` has filled in."""
+        assert self.sections is not None
+        return self.sections
+
+    @property
     def axes(self) -> int:
-        return len(self.sections)
+        return len(self.shared)
 
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
-        return {"chunked": chunked, "interleaved": interleaved, "ernie": ernie}[self.arrangement](self.sections)
+        return {"chunked": chunked, "interleaved": interleaved, "ernie": ernie}[self.arrangement](self.shared)
+
+
+def shares(pairs: int, arrangement: Arrangement) -> tuple[int, int, int]:
+    """Sections in the shares of the models that use the arrangement: Qwen2-VL, Qwen3-VL, Ernie 4.5 VL.
+
+    >>> shares(64, "chunked"), shares(64, "interleaved"), shares(64, "ernie")
+    ((16, 24, 24), (24, 20, 20), (22, 22, 20))
+    """
+    space = {"chunked": 24, "interleaved": 20, "ernie": 22}[arrangement] * pairs // 64
+    time = pairs - 2 * space
+    return (space, space, time) if arrangement == "ernie" else (time, space, space)
 
 
 def chunked(sections: tuple[int, ...]) -> tuple[int, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -174,10 +174,14 @@ class Rotary(Encoding):
         )
         if kept is None:
             return self.tables(positions, length, dtype=dtype)
-        cos, sin = kept
-        return by_axis(
-            axes_first, self.config.axis_of_pair, lambda ids, pairs: (cos[ids][..., pairs], sin[ids][..., pairs])
-        )
+
+        def look_up(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
+            first = table.contiguous_from(ids)
+            rows = ids if first is None else slice(first, first + ids.numel())  # a slice copies nothing
+            cos, sin = (t[rows][..., pairs] for t in kept)
+            return cos, sin
+
+        return by_axis(axes_first, self.config.axis_of_pair, look_up)
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
         return self._constants(length, device)
@@ -206,6 +210,14 @@ class Rotary(Encoding):
             order=order,
             impl=impl,
         )
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # rounded to bfloat16, a frequency of 1 is off by a fifth of a radian at position 100: only the device is taken
+        def at_least_float32(tensor: Tensor) -> Tensor:
+            out = fn(tensor)
+            return tensor.to(out.device) if out.dtype in (torch.float16, torch.bfloat16) else out
+
+        return super()._apply(at_least_float32, recurse)
 
     def _check_head(self, x: Tensor, positions: Tensor, order: Order) -> None:
         call, head_dim = type(self).__name__, self.config.head_dim
@@ -253,10 +265,13 @@ def check_length(length: int | None, call: str) -> int | None:
     return length
 
 
-@torch.compiler.assume_constant_result
 def constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
     """The frequencies as numbers, which a traced graph takes as constants."""
     return _constant_frequencies(config, length)
+
+
+# What torch.compiler.assume_constant_result does, which would import the whole compiler to do it.
+constant_frequencies._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @lru_cache(maxsize=1024)

@@ -4,11 +4,11 @@ An angle position * w_i in float32 is wrong by up to half a unit of its last pla
 131,072 is 4e-3 radian and at 10 million more than half a radian. Here the angle is never formed in
 float32, so a table entry differs from the true cosine only by its own rounding (3.0e-8).
 
-For integer positions on the CPU the angle is split, m = BLOCK * coarse + fine, and the addition
+For integer positions on the CPU the angle is split, m = BLOCK * c + f, and the addition
 theorem joins two small tables with four multiplications instead of two trigonometric calls:
     cos(m w) = cos(B c w) cos(f w) - sin(B c w) sin(f w)
-Contiguous and arbitrary positions take the same arithmetic, so the entry of a position is one value
-whatever else is asked for beside it.
+and the coarse table is split once more where positions pass BLOCK^2. Contiguous and arbitrary positions
+take the same arithmetic, so the entry of a position is one value whatever else is asked for beside it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,15 @@ from whorl.errors import invalid
 INTEGERS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
 
+# Fine positions per coarse step. One number for every head, so that an entry never depends on what is beside it.
+BLOCK = 512
+
 # Elements worked on at a time: torch runs up to this many on one thread, which keeps the float64
 # temporaries in cache and never waits for a descheduled worker.
 CHUNK = 32768
+
+# The same where every element is a trigonometric call: torch spreads those over threads anyway, so fewer and larger.
+TRIGONOMETRIC_CHUNK = 2**20
 
 Tables = tuple[Tensor, Tensor]
 
@@ -76,12 +82,14 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
 def float32(positions: Tensor, frequencies: Tensor, factor: float = 1.0) -> Tables:
     """The same tables as frameworks compute them, bit for bit: every step in float32."""
     angles = positions.unsqueeze(-1).float() * frequencies.to(positions.device)
-    return angles.cos() * factor, angles.sin() * factor
+    cos, sin = angles.cos(), angles.sin()
+    return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)
 
 
-def block_rows(pairs: int) -> int:
-    """The number of fine positions per coarse step: a power of two that fits CHUNK, from the pairs alone."""
-    return max(16, min(1024, 1 << ((CHUNK // pairs).bit_length() - 1))) if pairs else 16
+def chunk_rows(pairs: int) -> int:
+    """How many positions make a chunk: a divisor of BLOCK."""
+    rows = min(BLOCK, CHUNK // max(pairs, 1))
+    return 1 << (max(rows, 1).bit_length() - 1)
 
 
 def readable(positions: Tensor) -> bool:
@@ -106,56 +114,77 @@ def _splits(positions: Tensor, frequencies: Tensor) -> bool:
 
 
 def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:
-    pairs, rows = frequencies.numel(), block_rows(frequencies.numel())
-    flat = positions.reshape(-1)
-    out = torch.empty(2, flat.numel(), pairs, dtype=dtype, device="cpu")
-    fine = _waves(torch.arange(rows, dtype=torch.float64, device="cpu"), frequencies)
-    first = int(flat[0])
-    if _contiguous(flat, first):
-        _fill_contiguous(out, first, fine, frequencies, factor)
+    flat = positions.reshape(-1).long()
+    out = torch.empty(2, flat.numel(), frequencies.numel(), dtype=dtype, device="cpu")
+    _fill(out, flat.abs(), 1, frequencies, factor)
+    if int(flat.min()) < 0:
+        out[1].mul_(flat.sign().unsqueeze(-1))  # sin is odd, cos is even
+    shape = (*positions.shape, frequencies.numel())
+    return out[0].view(shape), out[1].view(shape)
+
+
+def _fill(out: Tensor, ids: Tensor, unit: int, frequencies: Tensor, factor: float) -> None:
+    """Writes factor times cos and sin of ids * unit * frequencies into out (2, ids, pairs); no id is negative."""
+    count = ids.numel()
+    coarse_ids = torch.div(ids, BLOCK, rounding_mode="floor")
+    fine_ids = ids - coarse_ids * BLOCK
+    low, high = (int(bound) for bound in torch.aminmax(coarse_ids))
+    contiguous = count > BLOCK and contiguous_from(ids) is not None
+    if count < BLOCK:  # few positions: only the fine rows they need
+        fine_steps, fine_ids = torch.unique(fine_ids, return_inverse=True)
     else:
-        _fill_gathered(out, flat, fine, frequencies, factor)
-    return out[0].view(*positions.shape, pairs), out[1].view(*positions.shape, pairs)
+        fine_steps = torch.arange(BLOCK, device="cpu")
+    if high - low >= count:  # far-apart positions: only the coarse rows they need
+        coarse_steps, coarse_ids = torch.unique(coarse_ids, return_inverse=True)
+    else:
+        coarse_steps, coarse_ids = torch.arange(low, high + 1, device="cpu"), coarse_ids - low
+    fine = _waves(fine_steps, unit, frequencies)
+    if high < BLOCK:
+        coarse = _waves(coarse_steps, unit * BLOCK, frequencies)
+    else:  # the same split once more
+        coarse = torch.empty(2, coarse_steps.numel(), frequencies.numel(), dtype=torch.float64, device="cpu")
+        _fill(coarse, coarse_steps, unit * BLOCK, frequencies, 1.0)
+    if factor != 1.0:
+        coarse *= factor
+    if contiguous:
+        _join_blocks(out, int(ids[0]), coarse, fine)
+    else:
+        _join_gathered(out, coarse, coarse_ids, fine, fine_ids)
 
 
-def _contiguous(flat: Tensor, first: int) -> bool:
-    count = flat.numel()
-    if int(flat[-1]) - first != count - 1:
-        return False
-    return torch.equal(flat, torch.arange(first, first + count, dtype=flat.dtype, device="cpu"))
+def contiguous_from(ids: Tensor) -> int | None:
+    """The first of ids where they are one-dimensional and each is one more than the last, else None."""
+    if ids.ndim != 1 or not ids.numel():
+        return None
+    first, count = int(ids[0]), ids.numel()
+    if int(ids[-1]) - first != count - 1:
+        return None
+    return first if torch.equal(ids, torch.arange(first, first + count, dtype=ids.dtype, device="cpu")) else None
 
 
-def _waves(steps: Tensor, frequencies: Tensor, factor: float = 1.0) -> Tensor:
-    """(2, steps, pairs): cos and sin in float64."""
-    angles = steps.unsqueeze(-1) * frequencies
-    return torch.stack((angles.cos(), angles.sin())) * factor
+def _waves(steps: Tensor, unit: int, frequencies: Tensor) -> Tensor:
+    """(2, steps, pairs): cos and sin of steps * unit * frequencies in float64; the first product is a whole number."""
+    angles = (steps * unit).double().unsqueeze(-1) * frequencies
+    return torch.stack((angles.cos(), angles.sin()))
 
 
-def _fill_contiguous(out: Tensor, first: int, fine: Tensor, frequencies: Tensor, factor: float) -> None:
-    rows, count = fine.shape[1], out.shape[1]
-    start = first // rows
-    steps = torch.arange(start, (first + count - 1) // rows + 1, dtype=torch.float64, device="cpu") * rows
-    coarse = _waves(steps, frequencies, factor)
-    one, two = torch.empty_like(fine[0]), torch.empty_like(fine[0])
+def _join_blocks(out: Tensor, first: int, coarse: Tensor, fine: Tensor) -> None:
+    """Joins every coarse row with the fine rows of its block, for contiguous positions."""
+    count, pairs = out.shape[1:]
+    size, start = chunk_rows(pairs), first // BLOCK
+    one, two = (torch.empty(size, pairs, dtype=torch.float64, device="cpu") for _ in range(2))
     for i, (cos, sin) in enumerate(zip(*coarse.unbind(), strict=True)):
-        block = (start + i) * rows - first  # where this block's first row falls in the output
-        low, high = max(0, -block), min(rows, count - block)
-        own = slice(low, high)
-        _join(out[:, block + low : block + high], (cos, sin), (fine[0, own], fine[1, own]), one[own], two[own])
+        block = (start + i) * BLOCK - first  # where this block's first row falls in the output
+        for low in range(max(0, -block), min(BLOCK, count - block), size):
+            high = min(low + size, BLOCK, count - block)
+            target, rows = out[:, block + low : block + high], high - low
+            _join(target, (cos, sin), (fine[0, low:high], fine[1, low:high]), one[:rows], two[:rows])
 
 
-def _fill_gathered(out: Tensor, flat: Tensor, fine: Tensor, frequencies: Tensor, factor: float) -> None:
-    rows, count, pairs = fine.shape[1], *out.shape[1:]
-    coarse_ids = torch.div(flat, rows, rounding_mode="floor").long()
-    fine_ids = flat.long() - coarse_ids * rows
-    low, high = int(coarse_ids.min()), int(coarse_ids.max())
-    if high - low >= count:  # far-apart positions: one coarse row each instead of all between them
-        steps, coarse_ids = torch.unique(coarse_ids, return_inverse=True)
-    else:
-        steps = torch.arange(low, high + 1, dtype=torch.int64, device="cpu")
-        coarse_ids = coarse_ids - low
-    coarse = _waves(steps.double() * rows, frequencies, factor)
-    size = min(count, max(1, CHUNK // max(pairs, 1)))
+def _join_gathered(out: Tensor, coarse: Tensor, coarse_ids: Tensor, fine: Tensor, fine_ids: Tensor) -> None:
+    """Joins for each position its coarse and its fine row."""
+    count, pairs = out.shape[1:]
+    size = min(count, chunk_rows(pairs))
     scratch = torch.empty(6, size, pairs, dtype=torch.float64, device="cpu")
     for begin in range(0, count, size):
         part = slice(begin, min(begin + size, count))
@@ -178,10 +207,10 @@ def _join(out: Tensor, coarse: Tables, fine: Tables, one: Tensor, two: Tensor) -
 
 
 def _direct(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:
-    """Trigonometry on every element, a cache-sized chunk at a time on the CPU."""
+    """Trigonometry on every element, by chunks that keep the float64 temporaries small."""
     pairs, flat = frequencies.numel(), positions.reshape(-1)
     out = torch.empty(2, flat.numel(), pairs, dtype=dtype, device=positions.device)
-    size = max(1, CHUNK // max(pairs, 1)) if positions.device.type == "cpu" else max(1, flat.numel())
+    size = max(1, TRIGONOMETRIC_CHUNK // max(pairs, 1)) if positions.device.type == "cpu" else max(1, flat.numel())
     for begin in range(0, flat.numel(), size):
         angles = flat[begin : begin + size].to(torch.float64).unsqueeze(-1) * frequencies
         cos, sin = angles.cos(), angles.sin_()

@@ -33,5 +33,11 @@ class Proportional(Scaling):
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         turning = int(self.fraction * ladder.dim // 2)
-        plain = ladder.frequencies()
-        return torch.where(torch.arange(ladder.dim // 2, device="cpu") < turning, plain, 0.0) / self.factor
+        if ladder.base is None:
+            fast = ladder.frequencies()[:turning]
+        else:
+            # only the turning pairs go through the power, as in frameworks: torch rounds the last few of a
+            # vector differently, so a longer one has other bits in float32
+            fast = 1.0 / (ladder.base ** ladder.exponents()[:turning])
+        still = torch.zeros(ladder.dim // 2 - turning, dtype=ladder.dtype, device="cpu")
+        return torch.cat((fast, still)) / self.factor

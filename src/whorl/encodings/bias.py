@@ -1,0 +1,49 @@
+"""Bias: what every encoding that adds a number to the score shares, whatever the number is made of."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.encodings.base import Encoding
+from whorl.errors import invalid
+from whorl.rotary.tables import FLOATS, INTEGERS
+
+
+class Bias(Encoding):
+    """Base of the encodings whose score bias depends on the head and the two positions only.
+
+    A subclass writes ``bias_at`` once, element by element. The dense bias is that formula over a grid of
+    queries and keys, and FlexAttention calls the same formula inside its kernel.
+    """
+
+    @property
+    def heads(self) -> int:
+        """How many heads have a bias of their own."""
+        return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
+
+    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""
+        raise NotImplementedError
+
+    def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
+        """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
+        call = type(self).__name__
+        check_bias_positions(call, q_positions)
+        check_bias_positions(call, k_positions)
+        if q_positions.ndim != k_positions.ndim:
+            q_positions, k_positions = torch.atleast_2d(q_positions), torch.atleast_2d(k_positions)
+        head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
+        return self.bias_at(head, q_positions[..., None, :, None], k_positions[..., None, None, :])
+
+
+def check_bias_positions(call: str, positions: Tensor) -> None:
+    """Raises a WhorlError unless positions are of one axis: (length,) or (batch, length)."""
+    if not isinstance(positions, Tensor) or positions.dtype not in INTEGERS + FLOATS or positions.ndim not in (1, 2):
+        raise invalid(
+            call,
+            "positions",
+            "int32, int64, float32 or float64 of shape (length,) or (batch, length)",
+            positions,
+            "Make them with whorl.positions(length).",
+        )
