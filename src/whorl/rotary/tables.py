@@ -24,12 +24,9 @@ FLOATS = (torch.float32, torch.float64)
 # Fine positions per coarse step. One number for every head, so that an entry never depends on what is beside it.
 BLOCK = 512
 
-# Elements worked on at a time: torch runs up to this many on one thread, which keeps the float64
-# temporaries in cache and never waits for a descheduled worker.
-CHUNK = 32768
-
-# The same where every element is a trigonometric call: torch spreads those over threads anyway, so fewer and larger.
-TRIGONOMETRIC_CHUNK = 2**20
+# Elements worked on at a time: large enough that threads are started seldom, since each start may wait for a
+# descheduled worker, and small enough that the float64 temporaries stay in cache.
+CHUNK = 2**19
 
 Tables = tuple[Tensor, Tensor]
 
@@ -87,9 +84,8 @@ def float32(positions: Tensor, frequencies: Tensor, factor: float = 1.0) -> Tabl
 
 
 def chunk_rows(pairs: int) -> int:
-    """How many positions make a chunk: a divisor of BLOCK."""
-    rows = min(BLOCK, CHUNK // max(pairs, 1))
-    return 1 << (max(rows, 1).bit_length() - 1)
+    """How many positions make a chunk, at least one block."""
+    return max(1, CHUNK // (max(pairs, 1) * BLOCK)) * BLOCK
 
 
 def readable(positions: Tensor) -> bool:
@@ -171,14 +167,19 @@ def _waves(steps: Tensor, unit: int, frequencies: Tensor) -> Tensor:
 def _join_blocks(out: Tensor, first: int, coarse: Tensor, fine: Tensor) -> None:
     """Joins every coarse row with the fine rows of its block, for contiguous positions."""
     count, pairs = out.shape[1:]
-    size, start = chunk_rows(pairs), first // BLOCK
-    one, two = (torch.empty(size, pairs, dtype=torch.float64, device="cpu") for _ in range(2))
-    for i, (cos, sin) in enumerate(zip(*coarse.unbind(), strict=True)):
-        block = (start + i) * BLOCK - first  # where this block's first row falls in the output
-        for low in range(max(0, -block), min(BLOCK, count - block), size):
-            high = min(low + size, BLOCK, count - block)
-            target, rows = out[:, block + low : block + high], high - low
-            _join(target, (cos, sin), (fine[0, low:high], fine[1, low:high]), one[:rows], two[:rows])
+    together, start, end = chunk_rows(pairs) // BLOCK, first // BLOCK, first + count
+    scratch = torch.empty(2, together, BLOCK, pairs, dtype=torch.float64, device="cpu")
+    block = start
+    while block * BLOCK < end:
+        low = max(first, block * BLOCK)
+        blocks, rows = min(together, (end - low) // BLOCK), slice(0, BLOCK)
+        if low % BLOCK or not blocks:  # the ragged ends
+            blocks, rows = 1, slice(low % BLOCK, min(BLOCK, end - block * BLOCK))
+        cos, sin = coarse[:, block - start : block - start + blocks, None]
+        one, two = scratch[:, :blocks, : rows.stop - rows.start]
+        target = out[:, low - first : low - first + one.shape[0] * one.shape[1]].view(2, blocks, -1, pairs)
+        _join(target, (cos, sin), (fine[0, rows], fine[1, rows]), one, two)
+        block += blocks
 
 
 def _join_gathered(out: Tensor, coarse: Tensor, coarse_ids: Tensor, fine: Tensor, fine_ids: Tensor) -> None:
@@ -210,7 +211,7 @@ def _direct(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.
     """Trigonometry on every element, by chunks that keep the float64 temporaries small."""
     pairs, flat = frequencies.numel(), positions.reshape(-1)
     out = torch.empty(2, flat.numel(), pairs, dtype=dtype, device=positions.device)
-    size = max(1, TRIGONOMETRIC_CHUNK // max(pairs, 1)) if positions.device.type == "cpu" else max(1, flat.numel())
+    size = chunk_rows(pairs) if positions.device.type == "cpu" else max(1, flat.numel())
     for begin in range(0, flat.numel(), size):
         angles = flat[begin : begin + size].to(torch.float64).unsqueeze(-1) * frequencies
         cos, sin = angles.cos(), angles.sin_()
