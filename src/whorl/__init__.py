@@ -9,14 +9,41 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl.attend.cache import KVCache as KVCache
+    from whorl.attend.softmax import attention as attention
+    from whorl.attend.softmax import explain_attention as explain_attention
     from whorl.config import Config as Config
+    from whorl.encodings.alibi import Alibi as Alibi
     from whorl.encodings.axial_rope import AxialRope as AxialRope
     from whorl.encodings.base import Claims as Claims
     from whorl.encodings.base import Encoding as Encoding
+    from whorl.encodings.combined import Combined as Combined
+    from whorl.encodings.cope import Cope as Cope
+    from whorl.encodings.deberta import Deberta as Deberta
+    from whorl.encodings.fire import Fire as Fire
+    from whorl.encodings.forgetting_gate import ForgettingGate as ForgettingGate
+    from whorl.encodings.kerple import Kerple as Kerple
+    from whorl.encodings.layer_plan import LayerPlan as LayerPlan
+    from whorl.encodings.learned import Learned as Learned
+    from whorl.encodings.masks import Sinks as Sinks
+    from whorl.encodings.masks import Window as Window
     from whorl.encodings.mixed_rope import MixedRope as MixedRope
     from whorl.encodings.mrope import MRope as MRope
+    from whorl.encodings.none import NoPE as NoPE
+    from whorl.encodings.position_remaps import LeakyReRope as LeakyReRope
+    from whorl.encodings.position_remaps import ReRope as ReRope
+    from whorl.encodings.position_remaps import SelfExtend as SelfExtend
     from whorl.encodings.rerotation import rerotate as rerotate
     from whorl.encodings.rope import Rope as Rope
+    from whorl.encodings.sandwich import Sandwich as Sandwich
+    from whorl.encodings.score_scaling import Llama4Temperature as Llama4Temperature
+    from whorl.encodings.score_scaling import LogN as LogN
+    from whorl.encodings.score_scaling import SSMax as SSMax
+    from whorl.encodings.shaw import Shaw as Shaw
+    from whorl.encodings.sinusoidal import Sinusoidal as Sinusoidal
+    from whorl.encodings.t5 import T5 as T5
+    from whorl.encodings.transformer_xl import TransformerXL as TransformerXL
+    from whorl.encodings.xpos import XPos as XPos
     from whorl.errors import WhorlError as WhorlError
     from whorl.kernels.rotate import rotate as rotate
     from whorl.multimodal_hf import multimodal_from_hf as multimodal_from_hf
@@ -50,6 +77,7 @@ if TYPE_CHECKING:
     from whorl.rotary.scalings.ntk import Ntk as Ntk
     from whorl.rotary.scalings.ntk_by_parts import NtkByParts as NtkByParts
     from whorl.rotary.scalings.proportional import Proportional as Proportional
+    from whorl.rotary.scalings.resonance import Resonance as Resonance
     from whorl.rotary.scalings.yarn import Yarn as Yarn
     from whorl.shards import shard as shard
     from whorl.shards import unshard as unshard
@@ -73,12 +101,33 @@ _PUBLIC = {
     "multimodal_ids": ("Image", "Text", "Video", "decode_offset", "multimodal", "timestamped"),
     "multimodal_hf": ("multimodal_from_hf", "segments_from_hf"),
     "shards": ("shard", "unshard"),
+    "attend.cache": ("KVCache",),
+    "attend.softmax": ("attention", "explain_attention"),
     "encodings.base": ("Claims", "Encoding"),
+    "encodings.combined": ("Combined",),
+    "encodings.cope": ("Cope",),
+    "encodings.deberta": ("Deberta",),
+    "encodings.forgetting_gate": ("ForgettingGate",),
+    "encodings.layer_plan": ("LayerPlan",),
+    "encodings.masks": ("Sinks", "Window"),
+    "encodings.none": ("NoPE",),
+    "encodings.learned": ("Learned",),
+    "encodings.position_remaps": ("LeakyReRope", "ReRope", "SelfExtend"),
+    "encodings.score_scaling": ("Llama4Temperature", "LogN", "SSMax"),
+    "encodings.shaw": ("Shaw",),
+    "encodings.sinusoidal": ("Sinusoidal",),
+    "encodings.alibi": ("Alibi",),
+    "encodings.t5": ("T5",),
+    "encodings.kerple": ("Kerple",),
+    "encodings.fire": ("Fire",),
+    "encodings.sandwich": ("Sandwich",),
     "encodings.axial_rope": ("AxialRope",),
     "encodings.mixed_rope": ("MixedRope",),
     "encodings.mrope": ("MRope",),
     "encodings.rerotation": ("rerotate",),
     "encodings.rope": ("Rope",),
+    "encodings.transformer_xl": ("TransformerXL",),
+    "encodings.xpos": ("XPos",),
     "kernels.rotate": ("rotate",),
     "rotary.cache": ("TableCache", "use_table_cache"),
     "rotary.scalings.base": ("factor_for",),
@@ -89,6 +138,7 @@ _PUBLIC = {
     "rotary.scalings.ntk": ("Ntk",),
     "rotary.scalings.ntk_by_parts": ("NtkByParts",),
     "rotary.scalings.proportional": ("Proportional",),
+    "rotary.scalings.resonance": ("Resonance",),
     "rotary.scalings.yarn": ("Yarn",),
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -15,10 +15,32 @@ if TYPE_CHECKING:
     from whorl.rotary.scalings.base import Scaling
 
 ENCODINGS: dict[str, str | type] = {
+    "alibi": "whorl.encodings.alibi:Alibi",
     "axial_rope": "whorl.encodings.axial_rope:AxialRope",
+    "cope": "whorl.encodings.cope:Cope",
+    "deberta": "whorl.encodings.deberta:Deberta",
+    "fire": "whorl.encodings.fire:Fire",
+    "forgetting_gate": "whorl.encodings.forgetting_gate:ForgettingGate",
+    "kerple": "whorl.encodings.kerple:Kerple",
+    "leaky_rerope": "whorl.encodings.position_remaps:LeakyReRope",
+    "learned": "whorl.encodings.learned:Learned",
+    "llama4_temperature": "whorl.encodings.score_scaling:Llama4Temperature",
+    "log_n": "whorl.encodings.score_scaling:LogN",
     "mixed_rope": "whorl.encodings.mixed_rope:MixedRope",
     "mrope": "whorl.encodings.mrope:MRope",
+    "none": "whorl.encodings.none:NoPE",
+    "rerope": "whorl.encodings.position_remaps:ReRope",
     "rope": "whorl.encodings.rope:Rope",
+    "sandwich": "whorl.encodings.sandwich:Sandwich",
+    "self_extend": "whorl.encodings.position_remaps:SelfExtend",
+    "shaw": "whorl.encodings.shaw:Shaw",
+    "sinks": "whorl.encodings.masks:Sinks",
+    "sinusoidal": "whorl.encodings.sinusoidal:Sinusoidal",
+    "ssmax": "whorl.encodings.score_scaling:SSMax",
+    "t5": "whorl.encodings.t5:T5",
+    "transformer_xl": "whorl.encodings.transformer_xl:TransformerXL",
+    "window": "whorl.encodings.masks:Window",
+    "xpos": "whorl.encodings.xpos:XPos",
 }
 
 SCALINGS: dict[str, str | type] = {
@@ -30,7 +52,12 @@ SCALINGS: dict[str, str | type] = {
     "longrope": "whorl.rotary.scalings.longrope:LongRope",
     "llama3": "whorl.rotary.scalings.llama3:Llama3",
     "proportional": "whorl.rotary.scalings.proportional:Proportional",
+    "resonance": "whorl.rotary.scalings.resonance:Resonance",
 }
+
+
+# Made of other encodings: read back from a dict, but not built by name.
+JOINED: dict[str, str | type] = {"combined": "whorl.encodings.combined:Combined"}
 
 
 def names() -> list[str]:
@@ -40,7 +67,7 @@ def names() -> list[str]:
 
 def encoding_class(name: str) -> type[Encoding]:
     """The class behind an encoding's name."""
-    return _find(ENCODINGS, "encoding", name)
+    return _find(JOINED if name in JOINED else ENCODINGS, "encoding", name)
 
 
 def scaling_class(name: str) -> type[Scaling]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
 from whorl.config import Config
@@ -64,10 +65,31 @@ class Encoding(nn.Module):
         """Whether the encoding of a position changes with the ``length`` that is served."""
         return False
 
+    @property
+    def axes(self) -> int:
+        """How many axes a position has."""
+        return 1
+
+    @property
+    def reads_hidden(self) -> bool:
+        """Whether ``adjust_scores`` needs something of the hidden states."""
+        return type(self).remember is not Encoding.remember
+
+    @property
+    def key_policy(self) -> Literal["transformed", "raw"]:
+        """What a cache keeps: keys after ``transform_qk``, or before it where a later call needs them so."""
+        uses = self.enters()
+        again = "branches" in uses or ("adjust_scores" in uses and "transform_qk" in uses)
+        return "raw" if again or self.length_dependent else "transformed"
+
     @classmethod
     def enters(cls) -> tuple[str, ...]:
         """The hooks this encoding uses: where position enters."""
         return tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Encoding, hook))
+
+    def query_limit(self, dtype: torch.dtype) -> int | None:
+        """How many queries ``transform_qk`` can place at a time in this dtype, or None for any number."""
+        return None
 
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
         """Token embeddings with position added."""

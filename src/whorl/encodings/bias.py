@@ -22,6 +22,18 @@ class Bias(Encoding):
         """How many heads have a bias of their own."""
         return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
 
+    @property
+    def folds(self) -> bool:
+        """Whether the bias is separable, so that ``fold`` can put it into further dimensions of queries and keys."""
+        return False
+
+    def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
+        """Further dimensions whose inner product, times ``scale``, is the bias, up to a constant per query.
+
+        The first broadcasts against (batch, heads, queries, e), the second against (batch, heads, keys, e).
+        """
+        raise NotImplementedError
+
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""
         raise NotImplementedError

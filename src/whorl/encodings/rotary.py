@@ -93,6 +93,10 @@ class Rotary(Encoding):
         raise NotImplementedError
 
     @property
+    def axes(self) -> int:
+        return self.config.axes
+
+    @property
     def claims(self) -> Claims:
         keeps = self.attention_factor() == 1.0
         return Claims(relative=True, norm_preserving=keeps, linear_attention=True, decays=False, extrapolates=False)
@@ -116,7 +120,7 @@ class Rotary(Encoding):
         self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32
     ) -> table.Tables:
         """cos and sin for these positions, the attention factor included, shape (…, pairs)."""
-        axes_first = table.check_positions(type(self).__name__, positions, self.config.axes)
+        axes_first = table.check_positions(type(self).__name__, positions, self.axes)
         frequencies, factor = self._table_frequencies(length, positions.device), self.attention_factor(length)
 
         def build(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
@@ -165,7 +169,7 @@ class Rotary(Encoding):
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
-        axes_first = table.check_positions(type(self).__name__, positions, self.config.axes)
+        axes_first = table.check_positions(type(self).__name__, positions, self.axes)
         kept = current_table_cache().prefix(
             (self.config, self._served(length), dtype),
             axes_first,

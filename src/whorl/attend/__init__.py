@@ -1,0 +1,1 @@
+"""Attention that takes any encoding."""

@@ -1,0 +1,224 @@
+"""A call of ``attention``, checked, with its defaults filled in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from whorl.attend.visibility import Causal, Visibility
+from whorl.encodings.base import Encoding
+from whorl.encodings.none import NoPE
+from whorl.errors import WhorlError, invalid
+from whorl.position_ids import positions as make_positions
+
+
+@dataclass(frozen=True)
+class Call:
+    """One checked call of ``attention``."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    encoding: Encoding
+    visible: Visibility
+    scale: float
+    softcap: float | None
+    dropout: float
+    hidden: Tensor | None
+    length: int | None
+    wants_lse: bool = False
+    wants_weights: bool = False
+    placed: bool = False  # whether q and k have been through transform_qk already
+
+    @property
+    def q_positions(self) -> Tensor:
+        return self.visible.q_positions
+
+    @property
+    def k_positions(self) -> Tensor:
+        return self.visible.k_positions
+
+    def placed_qk(self) -> tuple[Tensor, Tensor]:
+        """Queries and keys where the encoding puts them."""
+        if self.placed:
+            return self.q, self.k
+        return self.encoding.transform_qk(self.q, self.k, self.q_positions, self.k_positions, self.length)
+
+
+def checked(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: Encoding | None = None,
+    causal: Causal = True,
+    positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    softcap: float | None = None,
+    hidden: Tensor | None = None,
+    remembered: Tensor | None = None,
+    length: int | None = None,
+    return_lse: bool = False,
+    return_weights: bool = False,
+    placed: bool = False,
+) -> Call:
+    """The call with its defaults filled in, or a WhorlError for what is wrong with it."""
+    encoding = NoPE() if encoding is None else encoding
+    if not isinstance(encoding, Encoding):
+        raise invalid("attention", "encoding", "an encoding", encoding, "Build one by name: whorl.build('rope', …).")
+    _check_shapes(q, k, v)
+    if causal not in (True, False, "positions"):
+        raise invalid("attention", "causal", "True, False or 'positions'", causal)
+    if not 0 <= dropout < 1:
+        raise invalid("attention", "dropout", "at least 0 and below 1", dropout)
+    for name, value in (("scale", scale), ("softcap", softcap)):
+        if value is not None and not value > 0:
+            raise invalid("attention", name, "positive", value)
+    queries, keys = q.shape[2], k.shape[2]
+    positions, key_positions = _positions(q, queries, keys, positions, key_positions)
+    if documents is not None and key_documents is None:
+        if queries != keys:
+            raise WhorlError("attention: documents need key_documents where keys are other tokens. Pass both.")
+        key_documents = documents
+    if documents is None and key_documents is not None:
+        raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
+    if remembered is None:
+        remembered = _remembered(encoding, hidden, keys)
+    visible = Visibility(
+        queries=queries,
+        keys=keys,
+        causal=causal,
+        q_positions=positions,
+        k_positions=key_positions,
+        encoding=encoding,
+        mask=_mask(mask, q, keys),
+        key_mask=_key_mask(key_mask, q, keys),
+        q_documents=_documents("documents", documents, q.shape[0], queries),
+        k_documents=_documents("key_documents", key_documents, q.shape[0], keys),
+    )
+    own_scale = encoding.softmax_scale(q.shape[-1], length) if scale is None else float(scale)
+    return Call(
+        q=q,
+        k=k,
+        v=v,
+        encoding=encoding,
+        visible=visible,
+        scale=own_scale,
+        softcap=softcap,
+        dropout=dropout,
+        hidden=remembered,
+        length=length,
+        wants_lse=return_lse,
+        wants_weights=return_weights,
+        placed=placed,
+    )
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+            raise invalid("attention", name, "a floating tensor of shape (batch, heads, length, dim)", x)
+        if x.device != q.device or x.dtype != q.dtype:
+            raise WhorlError(
+                f"attention: q, k and v must share device and dtype, got {q.dtype} on {q.device} "
+                f"and {name} in {x.dtype} on {x.device}. Move them with .to()."
+            )
+    if k.shape[:3] != v.shape[:3]:
+        raise WhorlError(
+            f"attention: k and v must have the same batch, heads and length, got {tuple(k.shape)} and {tuple(v.shape)}."
+        )
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise WhorlError(
+            f"attention: q and k must have the same batch and dim, got {tuple(q.shape)} and {tuple(k.shape)}. "
+            "Axes are (batch, heads, length, dim)."
+        )
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise WhorlError(
+            f"attention: {q.shape[1]} query heads cannot share {k.shape[1]} key heads equally. "
+            "Axes are (batch, heads, length, dim); use a number of key heads that divides the query heads."
+        )
+
+
+def _positions(
+    q: Tensor, queries: int, keys: int, positions: Tensor | None, key_positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    if key_positions is None:
+        if positions is None:
+            key_positions = make_positions(keys, device=q.device)
+        elif queries == keys:
+            key_positions = positions
+        else:
+            raise WhorlError(
+                f"attention: positions of {queries} queries do not tell those of {keys} keys. Pass key_positions too."
+            )
+    if positions is None:
+        if queries > keys:
+            raise WhorlError(
+                f"attention: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
+            )
+        positions = key_positions[..., keys - queries :]
+    for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
+        if not isinstance(ids, Tensor) or not ids.ndim or ids.shape[-1] != count:
+            raise invalid("attention", name, f"a tensor with {count} on its last axis", ids)
+        if ids.device != q.device:
+            raise WhorlError(
+                f"attention: {name} are on {ids.device} and q on {q.device}. Make them on the device of q."
+            )
+    return positions, key_positions
+
+
+def _remembered(encoding: Encoding, hidden: Tensor | None, keys: int) -> Tensor | None:
+    if not encoding.reads_hidden:
+        if hidden is not None:
+            raise WhorlError(
+                f"attention: hidden would be ignored, {type(encoding).__name__} does not read it. Leave it out."
+            )
+        return None
+    if hidden is None:
+        raise WhorlError(
+            f"attention: {type(encoding).__name__} reads hidden states. Pass hidden=… of shape (batch, keys, width)."
+        )
+    if hidden.ndim != 3 or hidden.shape[1] != keys:
+        raise invalid("attention", "hidden", f"of shape (batch, {keys}, width), one row per key", hidden)
+    return encoding.remember(hidden)
+
+
+def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        raise invalid(
+            "attention", "mask", "a bool tensor, True where a key may be seen", mask,
+            "A bias on scores is an encoding; padding is key_mask.",
+        )  # fmt: skip
+    wanted = (*q.shape[:3], keys)
+    fits = 2 <= mask.ndim <= 4 and all(
+        a in (1, b) for a, b in zip(reversed(mask.shape), reversed(wanted), strict=False)
+    )
+    if not fits:
+        raise invalid("attention", "mask", f"broadcastable to (batch, heads, queries, keys) = {wanted}", mask)
+    return mask
+
+
+def _key_mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (q.shape[0], keys):
+        raise invalid("attention", "key_mask", f"a bool tensor of shape (batch, keys) = ({q.shape[0]}, {keys})", mask)
+    return mask
+
+
+def _documents(name: str, ids: Tensor | None, batch: int, count: int) -> Tensor | None:
+    if ids is None:
+        return None
+    if not isinstance(ids, Tensor) or tuple(ids.shape) not in ((count,), (batch, count)):
+        raise invalid("attention", name, f"of shape ({count},) or ({batch}, {count})", ids, "See whorl.documents.")
+    return ids

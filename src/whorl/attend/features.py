@@ -1,0 +1,158 @@
+"""What queries and keys become before linear attention sums them: a feature map, then the encoding's rotation.
+
+Rotation comes after the feature map, because a map such as elu + 1 does not commute with it: rotated first, the
+weights would no longer depend on the distance alone.
+
+An encoding whose ``transform_qk`` also scales queries and keys by their positions (xPos) would overflow if it were
+applied to the whole length. Such an encoding has two more methods:
+
+    linear_decay()   head_dim floats, none positive: the log of what the product of query and key is multiplied by
+                     for each position of distance, in each dimension as ``transform_qk`` writes them; None for no decay
+    linear_qk(q, k, q_positions, k_positions, length=None)   as ``transform_qk``, without these scales
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError, invalid
+
+Feature = Literal["elu+1", "relu", "squared_relu", "identity"]
+Form = Literal["numerator", "both", "one_plus_cosine", "decay", "unnormalised"]
+
+FEATURES: tuple[str, ...] = get_args(Feature)
+FORMS: tuple[str, ...] = get_args(Form)
+
+# Why an encoding that enters there has no linear form, the first that applies.
+REASONS = {
+    "score_bias": "adds a bias to the score of each query and key",
+    "adjust_scores": "changes the score of each query and key by their content",
+    "adjust_output": "adds a term for each query and key to the output",
+    "branches": "places a pair of query and key by their distance",
+    "mask": "hides keys by their distance",
+    "transform_qk": "scales queries for a softmax",
+}
+
+
+class Terms(NamedTuple):
+    """out_i = sum_j (a_i . b_j) values_j over sum_j plain_a_i . plain_b_j, or over the same weights' sum.
+
+    Axes are (batch, key heads, groups, length, dim): query heads are key heads times groups.
+    """
+
+    a: Tensor
+    b: Tensor  # one group; zero for keys that are left out
+    values: Tensor  # one group; a last column of ones where the weights' sum is needed
+    plain: tuple[Tensor, Tensor] | None
+
+
+def feature_map(x: Tensor, feature: Feature) -> Tensor:
+    """The feature of every entry.
+
+    >>> feature_map(torch.tensor([-1.0, 0.0, 2.0]), "elu+1")
+    tensor([0.3679, 1.0000, 3.0000])
+    """
+    if feature == "elu+1":  # not elu(x) + 1, which loses e^x below the rounding of 1
+        return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+    if feature == "identity":
+        return x
+    return x.relu() if feature == "relu" else x.relu().square()
+
+
+def unit(x: Tensor) -> Tensor:
+    """Every vector divided by its length; a zero vector stays zero, with a gradient of zero."""
+    peak = x.detach().abs().amax(-1, keepdim=True)  # squares of tiny entries would vanish
+    x = x / peak.masked_fill(peak == 0, 1.0)
+    squares = x.square().sum(-1, keepdim=True)
+    return x * squares.masked_fill(peak == 0, 1.0).rsqrt()
+
+
+def make_terms(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: Encoding | None,
+    feature: Feature,
+    form: Form,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    key_mask: Tensor | None,
+    length: int | None,
+    ones: bool,
+) -> Terms:
+    """What a form sums, in float32 or, for float64 input, in float64; with ``ones`` always a column of ones."""
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    a, b, values = feature_map(q.to(wide), feature), feature_map(k.to(wide), feature), v.to(wide)
+    if form == "one_plus_cosine":
+        a, b = unit(a), unit(b)
+    plain = None if form == "unnormalised" or _one_sum(encoding, form) else (a, b)
+    if encoding is not None:
+        for part in parts_of(encoding):
+            turn = getattr(part, "linear_qk", part.transform_qk)
+            a, b = turn(a, b, q_positions, k_positions, length)
+    if form == "one_plus_cosine":
+        a, b = (torch.cat((x, torch.ones_like(x[..., :1])), dim=-1) for x in (a, b))
+    if ones or (form != "unnormalised" and plain is None):
+        values = torch.cat((values, torch.ones_like(values[..., :1])), dim=-1)
+    if key_mask is not None:  # the values too: 0 * NaN is NaN
+        hidden = ~key_mask[:, None, :, None]
+        b, values = b.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
+        plain = None if plain is None else (plain[0], plain[1].masked_fill(hidden, 0.0))
+    by_group = (k.shape[1], q.shape[1] // k.shape[1])
+    if plain is not None:
+        plain = (plain[0].unflatten(1, by_group), plain[1].unsqueeze(2))
+    return Terms(a.unflatten(1, by_group), b.unsqueeze(2), values.unsqueeze(2), plain)
+
+
+def _one_sum(encoding: Encoding | None, form: Form) -> bool:
+    """Whether the denominator is the sum of the numerator's weights."""
+    return form in ("both", "one_plus_cosine") or encoding is None or "transform_qk" not in encoding.enters()
+
+
+def check_encoding(call: str, encoding: Encoding | None) -> None:
+    """Raises a WhorlError for an encoding that needs the score of each query and key."""
+    if encoding is None:
+        return
+    if not isinstance(encoding, Encoding):
+        raise invalid(call, "encoding", "an encoding or None", encoding, "Build one by name: whorl.build('rope', …).")
+    for part in parts_of(encoding):
+        if part.claims.linear_attention:
+            continue
+        used = [hook for hook in REASONS if hook in part.enters()]
+        why = f"it {REASONS[used[0]]}, and linear attention never forms scores" if used else "its claim says so"
+        remedy = "Use RoPE, xPos or another encoding whose claims.linear_attention is True"
+        if "score_bias" in used:
+            remedy += "; a bias that is linear in the distance, as ALiBi's, becomes decay=… with its slopes"
+        raise WhorlError(f"{call}: {type(part).__name__} has no linear form: {why}. {remedy}.")
+
+
+def decay_rates(encoding: Encoding | None, form: Form) -> tuple[float, ...] | None:
+    """How fast each dimension of ``Terms.a`` times ``Terms.b`` fades by the encoding alone, or None."""
+    found = [] if encoding is None else [part for part in parts_of(encoding) if hasattr(part, "linear_decay")]
+    logs = [part.linear_decay() for part in found]  # pyright: ignore[reportCallIssue]
+    logs = [one for one in logs if one is not None]
+    if not logs:
+        return None
+    rates = tuple(-sum(column) for column in zip(*logs, strict=True))
+    return (*rates, 0.0) if form == "one_plus_cosine" else rates
+
+
+def position_axes(encoding: Encoding | None) -> int:
+    """How many position axes a token has."""
+    return 1 if encoding is None else max(getattr(part.config, "axes", 1) for part in parts_of(encoding))
+
+
+def parts_of(encoding: Encoding) -> Iterator[Encoding]:
+    """The encodings that a combined one is made of, or the one itself."""
+    parts = getattr(encoding, "encodings", None)
+    if parts is None:
+        yield encoding
+    else:
+        for part in parts:
+            yield from parts_of(part)

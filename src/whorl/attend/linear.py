@@ -1,0 +1,279 @@
+"""``linear_attention``: attention without a softmax, in time and memory linear in the length.
+
+Katharopoulos, Vyas, Pappas, Fleuret 2020, "Transformers are RNNs"; with RoPE: Su et al. 2021, "RoFormer", section 3.3.
+    f is the feature map, R the encoding's rotation, taken after it; sums go over the keys j that query i sees
+    numerator        sum (R_i f(q_i)) . (R_j f(k_j)) v_j / (sum f(q_i) . f(k_j) + eps)     RoFormer, equation 19
+    both             the same with the rotated products in the denominator too
+    one_plus_cosine  weights 1 + (R_i q^) . (R_j k^), q^ = f(q) / |f(q)|; Su's form has feature="identity"
+    decay            as numerator, weights of both sums times e^(-decay |i - j|)
+    unnormalised     the numerator alone, divided by the root of its mean square + eps (RMSNorm)
+A rotated product of positive features may be negative: weights of ``numerator`` have both signs and need not sum to
+1, and a denominator of ``both`` may vanish. ``one_plus_cosine`` stays a probability with an encoding that keeps norms,
+but is never sharper than 2 : 1 against an orthogonal key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.attend.features import Feature, Form, Terms, make_terms, position_axes
+from whorl.attend.linear_checks import Decay, Rule, check_key_mask, check_shapes, chunk_of, fading, place
+from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError, invalid
+from whorl.kernels.choose import Impl, choose
+from whorl.position_ids import positions as make_positions
+
+# A denominator is near zero when all but this share of it cancelled.
+NEAR_ZERO = 1e-3
+
+
+class LinearStats(NamedTuple):
+    """What the weights of a call are like, detached; rows that see no key are left out of the last three numbers.
+
+    negative_share   the share of negative weights, counted in at most 1024 rows, evenly spaced in blocks
+    row_sums         (batch, heads, queries): what the weights of a query sum to
+    denominators     (batch, heads, queries), without eps; None for ``unnormalised``, as the next two
+    min_denominator  the smallest absolute value among them
+    near_zero        how many are below 1/1000 of |a_i| sum_j |b_j|, the most they could be
+    """
+
+    negative_share: Tensor
+    row_sums: Tensor
+    denominators: Tensor | None
+    min_denominator: Tensor | None
+    near_zero: Tensor | None
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: Encoding | None = None,
+    feature: Feature = "elu+1",
+    form: Form = "numerator",
+    causal: bool = True,
+    positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    decay: Decay = None,
+    chunk: int | None = None,
+    eps: float = 1e-6,
+    length: int | None = None,
+    impl: Impl = "auto",
+    return_stats: bool = False,
+) -> Any:
+    """The linear attention output (batch, heads, queries, value dim); with ``return_stats`` also a LinearStats.
+
+    q is (batch, heads, queries, dim), k and v have as many heads or fewer that divide them. ``causal`` goes by the
+    order of tokens, which are the same for queries and keys then. ``key_mask`` (batch, keys) is False for
+    padding; a query that sees no key gets zeros. ``decay`` is one rate of at least 0 for all heads or one for
+    each; it fades numerator and denominator of every form with the distance of positions, which must not
+    decrease then. An encoding that fades by itself (xPos) is causal, and fades only where it rotates. Packed
+    documents are not told apart: pass them as rows of a batch.
+
+    Sums are float32, float64 for float64 input. ``chunk`` tokens (64 unless given) are worked on at a time; a
+    chunk as long as the input is the parallel form, which is quadratic. ``LinearState`` goes on token by token.
+
+    >>> import torch, whorl
+    >>> q, k, v = torch.randn(1, 8, 300, 64), torch.randn(1, 2, 300, 64), torch.randn(1, 2, 300, 32)
+    >>> linear_attention(q, k, v, encoding=whorl.Rope(head_dim=64)).shape
+    torch.Size([1, 8, 300, 32])
+    """
+    rule = Rule("linear_attention", encoding, feature, form, decay, chunk, eps, length)
+    choose(impl, rule.call)
+    check_shapes(rule.call, q, k, v)
+    check_key_mask(rule.call, key_mask, k)
+    if not isinstance(causal, bool):
+        raise invalid(rule.call, "causal", "True or False", causal, "The order is that of the tokens.")
+    places = place(rule, q, k, causal, positions, key_positions)
+    fade = fading(rule, q, k, causal, places, even=positions is None)
+    size = chunk_of(rule, fade)
+    with _full_precision(q):
+        terms = _terms(rule, q, k, v, places, key_mask, ones=return_stats)
+        given = (terms.a, terms.b, terms.values, fade, size)
+        sums = past_keys(*given)[0] if causal else all_keys(*given)
+        bottom = None if form == "unnormalised" else sums[..., -1]
+        if terms.plain is not None:
+            bottom = sums_of_weights(*terms.plain, Fade.by_head(fade), causal, size)
+        seen = None
+        if key_mask is not None:
+            seen = key_mask.cumsum(-1) > 0 if causal else key_mask.any(-1, keepdim=True)
+        out = _finish(rule, sums[..., : v.shape[-1]], bottom, seen).to(v.dtype)
+        if not return_stats:
+            return out
+        with torch.no_grad():
+            return out, _stats(rule, terms, sums[..., -1], bottom, seen, key_mask, fade, causal, size)
+
+
+class LinearState:
+    """Causal linear attention that goes on from call to call: all it keeps of the past is one matrix per head.
+
+    ``step(q, k, v)`` takes the next tokens, one or many, and returns for them what ``linear_attention`` over all tokens
+    so far returns. ``sums`` holds that matrix of dim x value dim numbers (S), ``plain`` the same of a separate
+    denominator (z), ``position`` what the next token gets, for each row or for all.
+
+    >>> import torch, whorl
+    >>> state = LinearState(encoding=whorl.Rope(head_dim=64))
+    >>> prompt, token = torch.randn(3, 1, 8, 100, 64), torch.randn(3, 1, 8, 1, 64)
+    >>> state.step(*prompt).shape, state.step(*token).shape, int(state.position)
+    (torch.Size([1, 8, 100, 64]), torch.Size([1, 8, 1, 64]), 101)
+    """
+
+    def __init__(
+        self,
+        *,
+        encoding: Encoding | None = None,
+        feature: Feature = "elu+1",
+        form: Form = "numerator",
+        decay: Decay = None,
+        chunk: int | None = None,
+        eps: float = 1e-6,
+        length: int | None = None,
+    ) -> None:
+        self._rule = Rule("LinearState", encoding, feature, form, decay, chunk, eps, length)
+        self._shapes: tuple[tuple[int, ...], ...] | None = None  # of q, k and v, known from the first step on
+        self._seen: Tensor | None = None  # (batch,): which rows have seen a key; None for all
+        self.sums: State | None = None
+        self.plain: State | None = None
+        self.position: Tensor | None = None  # (1 or batch,); None before the first step, and after several axes
+
+    def step(
+        self, q: Tensor, k: Tensor, v: Tensor, *, positions: Tensor | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        """The output (batch, heads, length, value dim) for the next tokens, which the state takes in."""
+        rule, even = self._rule, positions is None
+        check_shapes(rule.call, q, k, v)
+        check_key_mask(rule.call, key_mask, k)
+        shapes = tuple((*x.shape[:2], x.shape[-1]) for x in (q, k, v))
+        if self._shapes not in (None, shapes):
+            raise WhorlError(
+                f"{rule.call}: batch, heads and dim of q, k and v must stay {self._shapes}, got {shapes}. "
+                "Make a new LinearState for another batch."
+            )
+        if positions is None and self._shapes is not None:
+            positions = self._next(q.shape[2])
+        places = place(rule, q, k, True, positions, None)
+        if not q.shape[2]:
+            return v.new_zeros(*q.shape[:3], v.shape[-1])
+        fade = fading(rule, q, k, True, places, even, after=None if self.sums is None else self.sums.at)
+        size = chunk_of(rule, fade)
+        with _full_precision(q):
+            terms = _terms(rule, q, k, v, places, key_mask, ones=False)
+            sums, self.sums = go_on(terms.a, terms.b, terms.values, fade, size, self.sums)
+            bottom = None if rule.form == "unnormalised" else sums[..., -1]
+            if terms.plain is not None:
+                one = torch.ones_like(terms.values[..., :1])
+                below, self.plain = go_on(*terms.plain, one, Fade.by_head(fade), size, self.plain)
+                bottom = below[..., 0]
+            out = _finish(rule, sums[..., : v.shape[-1]], bottom, self._see(key_mask)).to(v.dtype)
+        self._shapes = shapes
+        several = position_axes(rule.encoding) > 1 and places[0].ndim > 1
+        self.position = None if several else torch.atleast_2d(places[0])[:, -1] + 1
+        return out
+
+    def reorder(self, rows: Tensor) -> None:
+        """Lets row i go on from where row ``rows[i]`` was, for beam search."""
+        batch = 0 if self._shapes is None else self._shapes[0][0]
+        if not isinstance(rows, Tensor) or tuple(rows.shape) != (batch,):
+            raise invalid("LinearState.reorder", "rows", f"a tensor of {batch} row indices", rows)
+
+        def moved(x: Tensor | None) -> Tensor | None:
+            return x if x is None or len(x) == 1 else x[rows]  # one for all rows stays
+
+        self.sums, self.plain = (
+            None if state is None else State(state.sums[rows], moved(state.at)) for state in (self.sums, self.plain)
+        )
+        self.position, self._seen = moved(self.position), moved(self._seen)
+
+    def _next(self, length: int) -> Tensor:
+        if self.position is None:
+            raise WhorlError("LinearState: positions of several axes do not tell the next ones. Pass positions=….")
+        ids = self.position[:, None] + make_positions(length, device=self.position.device)
+        return ids[0] if len(ids) == 1 else ids
+
+    def _see(self, key_mask: Tensor | None) -> Tensor | None:
+        """Which of these queries see a key: all but those of rows that begin with padding."""
+        if key_mask is None:
+            self._seen = None
+            return None
+        before = key_mask.new_full(key_mask.shape[:1], self._shapes is not None) if self._seen is None else self._seen
+        seen = (key_mask.cumsum(-1) > 0) | before[:, None]
+        self._seen = seen[:, -1]
+        return seen
+
+
+def _terms(
+    rule: Rule, q: Tensor, k: Tensor, v: Tensor, places: tuple[Tensor, Tensor], key_mask: Tensor | None, *, ones: bool
+) -> Terms:
+    return make_terms(
+        q,
+        k,
+        v,
+        encoding=rule.encoding,
+        feature=rule.feature,
+        form=rule.form,
+        q_positions=places[0],
+        k_positions=places[1],
+        key_mask=key_mask,
+        length=rule.length,
+        ones=ones,
+    )
+
+
+def _finish(rule: Rule, top: Tensor, bottom: Tensor | None, seen: Tensor | None) -> Tensor:
+    """The output from the sums: a quotient, or the RMSNorm of the numerator; (batch, heads, queries, value dim)."""
+    if bottom is None:
+        out = top * (top.square().mean(-1, keepdim=True) + rule.eps).rsqrt()
+        return out.flatten(1, 2)
+    bottom = bottom + rule.eps
+    if seen is not None:
+        bottom = bottom.masked_fill(~seen[:, None, None], 1.0)  # its numerator is 0
+    return (top / bottom[..., None]).flatten(1, 2)
+
+
+def _stats(
+    rule: Rule,
+    terms: Terms,
+    weight_sums: Tensor,
+    bottom: Tensor | None,
+    seen: Tensor | None,
+    key_mask: Tensor | None,
+    fade: Fade | None,
+    causal: bool,
+    chunk: int,
+) -> LinearStats:
+    if not terms.a.numel() or not terms.b.numel():
+        raise WhorlError(f"{rule.call}: return_stats=True needs at least one query and one key.")
+    share = negative_share(terms.a, terms.b, fade, key_mask, causal, chunk)
+    if bottom is None:
+        return LinearStats(share, weight_sums.flatten(1, 2), None, None, None)
+    a, b = (terms.a, terms.b) if terms.plain is None else terms.plain
+    a, b = a.norm(dim=-1, keepdim=True), b.norm(dim=-1, keepdim=True)
+    most = sums_of_weights(a, b, Fade.by_head(fade), causal, chunk)
+    size = bottom.abs()
+    if seen is not None:
+        size = size.masked_fill(~seen[:, None, None], torch.inf)
+    return LinearStats(
+        share,
+        _finish(rule, weight_sums[..., None], bottom, seen)[..., 0],
+        bottom.flatten(1, 2),
+        size.amin(),
+        ((size < NEAR_ZERO * most) | (size == 0)).sum(),
+    )
+
+
+@contextmanager
+def _full_precision(q: Tensor) -> Iterator[None]:
+    """Without autocast, which would round the sums."""
+    if not torch.is_autocast_enabled(q.device.type):
+        yield
+    else:
+        with torch.autocast(q.device.type, enabled=False):
+            yield

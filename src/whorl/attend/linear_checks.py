@@ -1,0 +1,228 @@
+"""What ``linear_attention`` and ``LinearState`` accept, each refusal with its reason and its remedy."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding, decay_rates, position_axes
+from whorl.attend.linear_forms import Fade
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError, invalid, unknown
+from whorl.position_ids import positions as make_positions
+from whorl.rotary.tables import check_positions, readable
+
+Decay = float | Sequence[float] | Tensor | None
+
+CHUNK = 64
+
+# The most that rate * span of a chunk may be where dimensions fade: factors of e^40 and e^-40 leave float32 room.
+MAX_EXPONENT = 80.0
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The settings of a call or of a state, checked."""
+
+    call: str
+    encoding: Encoding | None
+    feature: Feature
+    form: Form
+    decay: Decay
+    chunk: int | None
+    eps: float
+    length: int | None
+
+    def __post_init__(self) -> None:
+        call = self.call
+        if self.feature not in FEATURES:
+            raise unknown("feature", self.feature, FEATURES, call=call)
+        if self.form not in FORMS:
+            raise unknown("form", self.form, FORMS, call=call)
+        check_encoding(call, self.encoding)
+        if self.form == "decay" and self.decay is None:
+            raise WhorlError(f"{call}: form='decay' needs rates. Pass decay=…, one for all heads or one for each.")
+        if self.decay is not None:
+            _check_decay(call, self.decay)
+        if self.chunk is not None and (type(self.chunk) is not int or self.chunk < 1):
+            raise invalid(call, "chunk", "a positive integer or None", self.chunk)
+        if not _number(self.eps) or not 0 <= self.eps < math.inf:
+            raise invalid(call, "eps", "at least 0 and finite", self.eps)
+
+    def head_rates(self, heads: int, key_heads: int, device: torch.device) -> Tensor | None:
+        """One rate per head, float64, shape (key heads, groups); None for no decay."""
+        if self.decay is None:
+            return None
+        rates = self.decay
+        if not isinstance(rates, Tensor):
+            rates = torch.tensor(rates, dtype=torch.float64, device=device)
+        if rates.ndim and len(rates) != heads:
+            raise WhorlError(
+                f"{self.call}: decay must be one number, or one for each of {heads} heads, got {len(rates)}."
+            )
+        return rates.to(device, torch.float64).expand(heads).unflatten(0, (key_heads, heads // key_heads))
+
+
+def _check_decay(call: str, decay: Any) -> None:
+    if isinstance(decay, Tensor):
+        if decay.ndim > 1 or not decay.is_floating_point():
+            raise invalid(call, "decay", "a floating tensor of shape (heads,)", decay)
+        wrong = readable(decay.detach()) and not bool(((decay >= 0) & decay.isfinite()).all())
+    else:
+        rates = [decay] if _number(decay) else decay
+        if not isinstance(rates, (list, tuple)) or not all(_number(rate) for rate in rates):
+            raise invalid(call, "decay", "a number, or one number per head", decay)
+        wrong = not all(0 <= rate < math.inf for rate in rates)
+    if wrong:
+        shown = decay.tolist() if isinstance(decay, Tensor) else decay
+        raise invalid(call, "decay", "at least 0 and finite", shown, "Weights are multiplied by e^(-decay * distance).")
+
+
+def _number(x: Any) -> bool:
+    return isinstance(x, numbers.Real) and not isinstance(x, bool)
+
+
+def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises a WhorlError unless the three tensors fit each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+            raise invalid(call, name, "a floating tensor of shape (batch, heads, length, dim)", x)
+        if x.device != q.device or x.dtype != q.dtype:
+            raise WhorlError(
+                f"{call}: q, k and v must share device and dtype, got {q.dtype} on {q.device} and {name} in {x.dtype} "
+                f"on {x.device}. Move them with .to()."
+            )
+    if k.shape[:3] != v.shape[:3]:
+        raise WhorlError(
+            f"{call}: k and v must have the same batch, heads and length, got {tuple(k.shape)} and {tuple(v.shape)}. "
+            "Only their last axes may differ."
+        )
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise WhorlError(
+            f"{call}: q and k must have the same batch and dim, got {tuple(q.shape)} and {tuple(k.shape)}. "
+            "Axes are (batch, heads, length, dim)."
+        )
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise WhorlError(
+            f"{call}: {q.shape[1]} query heads cannot share {k.shape[1]} key heads equally. "
+            "Use a number of key heads that divides the query heads."
+        )
+
+
+def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
+    """Raises a WhorlError unless a mask has one bool per key."""
+    wanted = (k.shape[0], k.shape[2])
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != wanted):
+        raise invalid(call, "key_mask", f"a bool tensor of shape (batch, keys) = {wanted}", mask)
+
+
+def place(
+    rule: Rule, q: Tensor, k: Tensor, causal: bool, positions: Tensor | None, key_positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them."""
+    call, queries, keys = rule.call, q.shape[2], k.shape[2]
+    if causal and queries != keys:
+        raise WhorlError(
+            f"{call}: causal order needs one query for each key, got {queries} queries and {keys} keys. "
+            "Use causal=False for keys of other tokens, or LinearState to go on from earlier ones."
+        )
+    if causal and key_positions is not None and key_positions is not positions:
+        raise WhorlError(
+            f"{call}: key_positions would be ignored, with causal=True queries and keys are the same tokens. "
+            "Pass positions alone."
+        )
+    if key_positions is None:
+        if positions is not None and queries != keys:
+            raise WhorlError(
+                f"{call}: positions of {queries} queries do not tell those of {keys} keys. Pass key_positions too."
+            )
+        key_positions = make_positions(keys, device=q.device) if positions is None else positions
+    if positions is None:
+        if queries > keys:
+            raise WhorlError(
+                f"{call}: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
+            )
+        positions = key_positions if queries == keys else key_positions[..., keys - queries :]
+    axes = position_axes(rule.encoding)
+    for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
+        batched = check_positions(call, ids, axes).ndim == 3
+        if ids.shape[-1] != count or (batched and ids.shape[-2] not in (1, q.shape[0])):
+            raise invalid(
+                call, name, f"of shape (…, {count}), for each row of the batch of {q.shape[0]} or for all", ids
+            )
+        if ids.device != q.device:
+            raise WhorlError(f"{call}: {name} are on {ids.device} and q on {q.device}. Make them on the device of q.")
+    return positions, key_positions
+
+
+def fading(
+    rule: Rule,
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    places: tuple[Tensor, Tensor],
+    even: bool,
+    after: Tensor | None = None,
+) -> Fade | None:
+    """How weights fade in a call, or None if they do not. ``after`` is the last position of earlier tokens."""
+    call, (positions, key_positions) = rule.call, places
+    heads, dims = rule.head_rates(q.shape[1], k.shape[1], q.device), decay_rates(rule.encoding, rule.form)
+    if heads is None and dims is None:
+        return None
+    if dims is not None and not causal:
+        raise WhorlError(
+            f"{call}: {type(rule.encoding).__name__} fades towards the past and grows towards the future. "
+            "Use causal=True, or RoPE with decay=…, which fades both ways."
+        )
+    if positions is not key_positions:
+        raise WhorlError(
+            f"{call}: decay needs queries and keys of the same tokens, got {q.shape[2]} queries and {k.shape[2]} keys "
+            "with positions of their own. Pass positions alone, or decay=None."
+        )
+    if position_axes(rule.encoding) > 1 and positions.ndim > 1:
+        raise invalid(call, "positions", "of one axis where weights decay", positions, "Pass one position per token.")
+    p = torch.atleast_2d(positions).double()
+    if not even:
+        falls = (p.diff(dim=-1) < 0).any(-1, keepdim=True)
+        if after is not None:
+            falls = falls | (p[:, :1] < after.view(-1, 1))
+        if readable(positions):
+            if bool(falls.any()):
+                raise WhorlError(
+                    f"{call}: positions must not decrease where weights decay, got {positions.tolist()!s:.60}. "
+                    "Pass packed documents as rows of a batch, and padded rows with whorl.from_mask."
+                )
+        else:  # values on a device are not read: a row that breaks the rule becomes NaN
+            p = torch.where(falls, math.nan, p)
+    return Fade(p, even, heads, None if dims is None else torch.tensor(dims, dtype=torch.float64, device=q.device))
+
+
+def chunk_of(rule: Rule, fade: Fade | None) -> int:
+    """How many tokens are worked on at a time, few enough that no factor within a chunk overflows."""
+    rates = decay_rates(rule.encoding, rule.form)
+    fastest = 0.0 if rates is None else max(rates)
+    if not fastest or fade is None:
+        return rule.chunk or CHUNK
+    most = int(min(MAX_EXPONENT / fastest, 2**62)) + 1
+    chunk = rule.chunk or min(CHUNK, most)
+    name = type(rule.encoding).__name__
+    if chunk > most:
+        raise invalid(
+            rule.call, "chunk", f"at most {most} for {name}", chunk, "It fades so fast that a longer chunk overflows."
+        )
+    p = fade.positions
+    if not fade.even and readable(p) and chunk > 1:
+        starts, ends = p[:, ::chunk], torch.cat((p[:, chunk - 1 :: chunk], p[:, -1:]), dim=-1)
+        span = float((ends[:, : starts.shape[1]] - starts).max())
+        if span * fastest > MAX_EXPONENT:
+            raise WhorlError(
+                f"{rule.call}: positions span {span:g} within a chunk of {chunk} tokens, and {name} allows "
+                f"{MAX_EXPONENT / fastest:g} before a factor overflows. Use a smaller chunk; chunk=1 always works."
+            )
+    return chunk

@@ -1,0 +1,94 @@
+"""Attention as the data flows, with every hook of an encoding in its place: the form all others are tested against.
+
+q, k ─► transform_qk ─► scores ─► adjust_scores ─► + score_bias ─► softcap ─► mask ─► softmax ─► @ v
+─► adjust_output
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.encodings.base import Encoding
+
+
+class Attended(NamedTuple):
+    """The output (batch, heads, queries, value dim), the weights, and the log-sum-exp of the scores."""
+
+    out: Tensor
+    weights: Tensor
+    lse: Tensor
+
+
+def reference(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    encoding: Encoding,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    *,
+    scale: float,
+    allowed: Tensor | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    hidden: Tensor | None = None,
+    length: int | None = None,
+    placed: bool = False,
+) -> Attended:
+    """Attention of every query to every key, in float32, or float64 for float64 input.
+
+    ``placed=True`` says that q and k have been through ``transform_qk`` already, as cached keys have.
+    """
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    scores = _products(q, k) if placed else _placed_scores(q, k, encoding, q_positions, k_positions, length)
+    scores = scores * scale
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
+    scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
+    bias = encoding.score_bias(q_positions, k_positions, length)
+    if bias is not None:
+        scores = scores + bias
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    weights, lse = _softmax(scores, allowed)
+    kept = torch.nn.functional.dropout(weights, dropout)
+    out = encoding.adjust_output(kept @ v.to(wide), kept, v.to(wide), q_positions, k_positions)
+    return Attended(out.to(v.dtype), kept, lse)
+
+
+def repeat_heads(x: Tensor, heads: int) -> Tensor:
+    """Keys or values with one head for each query head; neighbours share."""
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
+
+
+def _placed_scores(
+    q: Tensor, k: Tensor, encoding: Encoding, q_positions: Tensor, k_positions: Tensor, length: int | None
+) -> Tensor:
+    """Inner products of queries and keys where the encoding puts them."""
+    branches = encoding.branches(q_positions, k_positions)
+    if branches is None:
+        return _products(*encoding.transform_qk(q, k, q_positions, k_positions, length))
+    scores: Tensor | float = 0.0
+    for branch in branches:
+        here = _products(*encoding.transform_qk(q, k, branch.q_positions, branch.k_positions, length))
+        allowed = branch.allowed if branch.allowed.ndim == 2 else branch.allowed.unsqueeze(1)
+        scores = scores + here.masked_fill(~allowed, 0.0)
+    assert isinstance(scores, Tensor)
+    return scores
+
+
+def _products(q: Tensor, k: Tensor) -> Tensor:
+    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    return q.to(wide) @ repeat_heads(k, q.shape[1]).to(wide).mT
+
+
+def _softmax(scores: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Weights and log-sum-exp; a query that may see nothing gets zeros, not NaN, in gradients too."""
+    if allowed is None:
+        return scores.softmax(-1), scores.logsumexp(-1)
+    sees = allowed.any(-1, keepdim=True)
+    scores = scores.masked_fill(~allowed & sees, -torch.inf)
+    weights = scores.softmax(-1) * sees
+    return weights, scores.logsumexp(-1).masked_fill(~sees.squeeze(-1), -torch.inf)

@@ -1,0 +1,239 @@
+"""``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
+
+sdpa     no bias: rotated queries and keys on torch's fused kernel
+folded   a separable bias: a few more dimensions of queries and keys, on the same kernel
+flex     any bias written element by element, inside FlexAttention's kernel
+dense    everything: the reference, a block of queries at a time
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+from whorl.attend.call import Call, checked
+from whorl.attend.flex import flex_attention_of, why_not_flex
+from whorl.attend.reference import Attended, reference, repeat_heads
+from whorl.attend.visibility import Causal
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError, unknown
+from whorl.kernels.choose import IMPLS, Impl
+
+Path = Literal["sdpa", "folded", "flex", "dense"]
+
+# Scores held at a time by the dense path, in elements: 64 MiB of float32.
+DENSE_SCORES = 2**24
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    encoding: Encoding | None = None,
+    causal: Causal = True,
+    positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    mask: Tensor | None = None,
+    key_mask: Tensor | None = None,
+    documents: Tensor | None = None,
+    key_documents: Tensor | None = None,
+    dropout: float = 0.0,
+    scale: float | None = None,
+    softcap: float | None = None,
+    hidden: Tensor | None = None,
+    length: int | None = None,
+    return_lse: bool = False,
+    return_weights: bool = False,
+    impl: Impl = "auto",
+) -> Any:
+    """The attention output (batch, heads, queries, value dim); with ``return_lse`` or ``return_weights`` a tuple.
+
+    q is (batch, heads, queries, dim), k and v have as many heads or fewer that divide them. Positions are
+    0, 1, 2, … of the keys unless given, and those of the queries the last of them, so that the next tokens
+    of a cached text need none. ``causal=True`` goes by the order of tokens, the last query standing at the
+    last key; ``"positions"`` goes by positions, for shards of a sequence. ``mask`` is True where a key may be
+    seen and broadcasts against (batch, heads, queries, keys), ``key_mask`` (batch, keys) leaves out padding, and
+    tokens see their own document only where ``documents`` (length,) or (batch, length) are given. ``hidden``
+    are the hidden states of the keys' tokens, for encodings that read them. A query that may see nothing
+    gets zeros.
+
+    >>> import torch, whorl
+    >>> q, k, v = torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 64)
+    >>> whorl.attention(q, k, v, encoding=whorl.Rope(head_dim=64)).shape
+    torch.Size([1, 8, 5, 64])
+    """
+    call = checked(
+        q,
+        k,
+        v,
+        encoding=encoding,
+        causal=causal,
+        positions=positions,
+        key_positions=key_positions,
+        mask=mask,
+        key_mask=key_mask,
+        documents=documents,
+        key_documents=key_documents,
+        dropout=dropout,
+        scale=scale,
+        softcap=softcap,
+        hidden=hidden,
+        length=length,
+        return_lse=return_lse,
+        return_weights=return_weights,
+    )
+    return run(call, impl)
+
+
+def run(call: Call, impl: Impl = "auto") -> Any:
+    """What ``attention`` returns for a checked call."""
+    path, _ = choose_path(call, impl)
+    if path == "dense":
+        found = _dense(call)
+        extra = [found.lse] * call.wants_lse + [found.weights] * call.wants_weights
+        return (found.out, *extra) if extra else found.out
+    if path == "flex":
+        return flex_attention_of(call, *call.placed_qk())
+    return _fused(call, folded=path == "folded")
+
+
+def explain_attention(q: Tensor, k: Tensor, v: Tensor, *, impl: Impl = "auto", **options: Any) -> str:
+    """Which path the same call of ``attention`` takes, and why.
+
+    >>> import torch, whorl
+    >>> x = torch.randn(1, 2, 5, 8)
+    >>> whorl.explain_attention(x, x, x, encoding=whorl.Rope(head_dim=8))
+    'sdpa: nothing is added to the scores'
+    """
+    path, reason = choose_path(checked(q, k, v, **options), impl)
+    return f"{path}: {reason}"
+
+
+def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
+    """The path a call takes and the reason; a request that cannot be met raises."""
+    if impl not in IMPLS:
+        raise unknown("impl", impl, IMPLS, call="attention")
+    if impl in ("triton", "numba"):
+        raise WhorlError(f"impl={impl!r} cannot run here: attention has no {impl} kernel. Use impl='auto' or 'torch'.")
+    refusal = why_not_flex(call)
+    if impl == "flex":
+        if refusal:
+            raise WhorlError(f"impl='flex' cannot run here: {refusal}. Use impl='torch'.")
+        return "flex", "asked for"
+    uses = call.encoding.enters()
+    for hook in ("adjust_scores", "adjust_output", "branches"):
+        if hook in uses:
+            return "dense", f"{type(call.encoding).__name__} uses {hook}"
+    for name, wanted in (
+        ("softcap", call.softcap is not None),
+        ("return_weights", call.wants_weights),
+        ("return_lse", call.wants_lse),
+    ):
+        if wanted:
+            return "dense", f"{name} is asked for"
+    limit = call.encoding.query_limit(call.q.dtype)
+    if limit is not None and call.q.shape[2] > limit:
+        return "dense", f"{type(call.encoding).__name__} places at most {limit} queries at a time in {call.q.dtype}"
+    if "score_bias" not in uses:
+        return "sdpa", "nothing is added to the scores"
+    if getattr(call.encoding, "folds", False):
+        return "folded", f"the bias of {type(call.encoding).__name__} is separable"
+    if impl == "auto" and call.q.device.type == "cuda" and not refusal:
+        return "flex", f"{type(call.encoding).__name__} has a bias for each pair of positions"
+    return "dense", f"{type(call.encoding).__name__} has a bias for each pair of positions"
+
+
+def _dense(call: Call) -> Attended:
+    """The reference, a block of queries at a time; with gradients, each block is computed again on the way back."""
+    queries = call.q.shape[2]
+    rows = _rows_at_once(call)
+    if rows >= queries:
+        return _rows(call, 0, queries)
+    training = torch.is_grad_enabled()
+    parts: list[Attended] = []
+    for start in range(0, queries, rows):
+        stop = min(start + rows, queries)
+        part = checkpoint(_rows, call, start, stop, use_reentrant=False) if training else _rows(call, start, stop)
+        assert isinstance(part, Attended)
+        parts.append(part)
+    weights = torch.cat([part.weights for part in parts], dim=2) if call.wants_weights else parts[0].weights
+    return Attended(torch.cat([part.out for part in parts], dim=2), weights, torch.cat([p.lse for p in parts], dim=2))
+
+
+def _rows_at_once(call: Call) -> int:
+    batch, heads, queries, _ = call.q.shape
+    if call.encoding.reads_hidden and call.visible.causal is not True:
+        return queries  # what is remembered is aligned with the last key, and only causal blocks end there
+    fits = DENSE_SCORES // max(1, batch * heads * call.k.shape[2])
+    return max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
+
+
+def _rows(call: Call, start: int, stop: int) -> Attended:
+    """Queries [start, stop), with the keys up to the last of them where tokens go by order."""
+    keys = call.k.shape[2]
+    last = keys - call.q.shape[2] + stop if call.visible.causal is True else keys
+    allowed = call.visible.rows(start, stop)
+    found = reference(
+        call.q[:, :, start:stop],
+        call.k[:, :, :last],
+        call.v[:, :, :last],
+        call.encoding,
+        call.q_positions[..., start:stop],
+        call.k_positions[..., :last],
+        scale=call.scale,
+        allowed=None if allowed is None else allowed[..., :last],
+        softcap=call.softcap,
+        dropout=call.dropout,
+        hidden=None if call.hidden is None else call.hidden[..., :last],
+        length=call.length,
+        placed=call.placed,
+    )
+    if call.wants_weights and last < keys:
+        return found._replace(weights=pad(found.weights, (0, keys - last)))
+    return found
+
+
+def _fused(call: Call, folded: bool) -> Tensor:
+    """torch's own kernel on rotated queries and keys, with the bias as further dimensions where it is separable."""
+    heads = call.q.shape[1]
+    (q, k), v = call.placed_qk(), call.v
+    if folded:
+        k = repeat_heads(k, heads)
+        extra_q, extra_k = call.encoding.fold(call.q_positions, call.k_positions, q.dtype, call.scale)  # pyright: ignore[reportCallIssue]
+        # in front of the content: summed first, the large terms of the bias cancel before anything small is added
+        q = torch.cat((_like(extra_q, q), q), dim=-1)
+        k = torch.cat((_like(extra_k, k), k), dim=-1)
+    grouped = v.shape[1] != heads
+    if grouped and (folded or q.device.type == "cpu"):
+        k, v, grouped = repeat_heads(k, heads), repeat_heads(v, heads), False
+    width = v.shape[-1]
+    if q.device.type == "cpu" and width != q.shape[-1]:  # its fused kernel takes one size for all three
+        room = max(width, q.shape[-1])
+        q, k, v = (pad(t, (0, room - t.shape[-1])) for t in (q, k, v))
+    allowed, sees = None, None
+    if not call.visible.only_causal:
+        allowed = call.visible.rows()
+        if allowed is not None:
+            sees = allowed.any(-1, keepdim=True)
+            allowed = allowed | ~sees  # a query that may see nothing sees all for now, which keeps NaN away
+    out = scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=allowed,
+        is_causal=call.visible.only_causal,
+        dropout_p=call.dropout,
+        scale=call.scale,
+        enable_gqa=grouped,
+    )[..., :width]
+    return out if sees is None else out * sees
+
+
+def _like(extra: Tensor, x: Tensor) -> Tensor:
+    """Further dimensions in x's dtype, for every batch row and head of x."""
+    return extra.to(x.dtype).expand(*x.shape[:-1], extra.shape[-1])

@@ -1,0 +1,81 @@
+"""Which keys a query may see: causal order, documents, padding, a given mask and the encoding's own, joined.
+
+Rows are made for a range of queries at a time, so that long inputs never need the whole square.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from whorl.encodings.base import Encoding
+
+Causal = bool | Literal["positions"]
+
+
+@dataclass(frozen=True)
+class Visibility:
+    """The rules; ``rows`` turns them into a mask, True where a key may be seen."""
+
+    queries: int
+    keys: int
+    causal: Causal
+    q_positions: Tensor
+    k_positions: Tensor
+    encoding: Encoding
+    mask: Tensor | None = None  # broadcasts against (batch, heads, queries, keys)
+    key_mask: Tensor | None = None  # (batch, keys)
+    q_documents: Tensor | None = None  # (queries,) or (batch, queries)
+    k_documents: Tensor | None = None
+
+    @property
+    def only_causal(self) -> bool:
+        """Whether the order of tokens is the only rule, queries and keys being the same tokens."""
+        return self.causal is True and self.queries == self.keys and not self._other_rules
+
+    @property
+    def everything(self) -> bool:
+        """Whether every query sees every key: no rule, or one last token that sees all before it."""
+        free = self.causal is False or (self.causal is True and self.queries == 1)
+        return free and not self._other_rules
+
+    @property
+    def _other_rules(self) -> bool:
+        return "mask" in self.encoding.enters() or any(
+            rule is not None for rule in (self.mask, self.key_mask, self.q_documents)
+        )
+
+    def rows(self, start: int = 0, stop: int | None = None) -> Tensor | None:
+        """The mask of queries [start, stop), broadcasting against (batch, heads, rows, keys); None if all are seen."""
+        stop = self.queries if stop is None else stop
+        if self.everything:
+            return None
+        rules: list[Tensor] = []
+        q_positions = self.q_positions[..., start:stop]
+        device = self.q_positions.device
+        if self.causal is True:  # by order, the last query standing at the last key
+            index = torch.arange(start, stop, device=device) + (self.keys - self.queries)
+            rules.append(index[:, None] >= torch.arange(self.keys, device=device))
+        elif self.causal == "positions":
+            rules.append(_by_head(q_positions[..., :, None] >= self.k_positions[..., None, :]))
+        own = self.encoding.mask(q_positions, self.k_positions)
+        if own is not None:
+            rules.append(_by_head(own))
+        if self.q_documents is not None and self.k_documents is not None:
+            rules.append(_by_head(self.q_documents[..., start:stop, None] == self.k_documents[..., None, :]))
+        if self.key_mask is not None:
+            rules.append(self.key_mask[:, None, None, :])
+        if self.mask is not None:
+            rules.append(self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :])
+        allowed = rules[0]
+        for rule in rules[1:]:
+            allowed = allowed & rule
+        return allowed
+
+
+def _by_head(rule: Tensor) -> Tensor:
+    """A rule of (queries, keys) as it is, one of (batch, queries, keys) with an axis for heads."""
+    return rule if rule.ndim != 3 else rule.unsqueeze(1)

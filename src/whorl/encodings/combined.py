@@ -1,0 +1,208 @@
+"""Combined: several encodings as one, where position enters at different places.
+
+RoPE with ALiBi, RoPE with a learned bias, ReRoPE with log-n, any of them within a window: rotate, then add,
+then mask. Encodings that want the same place are refused, because their order would be a guess. Two joins
+are no guess: masks intersect, and a scheme that only scales queries commutes with a rotation.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar, Self
+
+from torch import Tensor, nn
+
+from whorl.config import Config, config
+from whorl.encodings.base import HOOKS, Branch, Claims, Encoding
+from whorl.errors import WhorlError, invalid
+
+
+@config
+class CombinedConfig(Config):
+    """The configs of the parts, in order."""
+
+    name: ClassVar[str] = "combined"
+    parts: tuple[Config, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"name": self.name, "parts": [part.to_dict() for part in self.parts]}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        from whorl import registry  # it names this class; imported late, as in Config.from_dict
+
+        return cls(parts=[registry.encoding_class(part["name"]).Config.from_dict(part) for part in data["parts"]])
+
+
+class Combined(Encoding):
+    """Several encodings that act together.
+
+    >>> import whorl
+    >>> both = whorl.Combined(whorl.Rope(head_dim=64), whorl.Alibi(heads=8))
+    >>> both.enters()
+    ('transform_qk', 'score_bias')
+    """
+
+    Config = CombinedConfig
+    config: CombinedConfig
+
+    def __init__(self, *encodings: Encoding) -> None:
+        for encoding in encodings:
+            if not isinstance(encoding, Encoding):
+                raise invalid("Combined", "every part", "an encoding", encoding, "Build parts by name: whorl.build(…).")
+        if len(encodings) < 2:
+            raise invalid("Combined", "encodings", "at least 2", len(encodings), "One encoding needs no joining.")
+        _check_places(encodings)
+        super().__init__(parts=[encoding.config for encoding in encodings])
+        self.encodings = nn.ModuleList(encodings)
+
+    @classmethod
+    def from_config(cls, config: Config) -> Self:
+        from whorl import registry
+
+        assert isinstance(config, CombinedConfig)
+        return cls(*(registry.encoding_class(part.name).from_config(part) for part in config.parts))
+
+    @property
+    def claims(self) -> Claims:
+        """The join of what the parts claim: relative if all are, decaying if one is."""
+        own = [part.claims for part in self._parts]
+        return Claims(
+            relative=all(one.relative for one in own),
+            norm_preserving=all(one.norm_preserving for one in own),
+            linear_attention=all(one.linear_attention for one in own),
+            decays=any(one.decays for one in own),
+            extrapolates=all(one.extrapolates for one in own),
+        )
+
+    @property
+    def length_dependent(self) -> bool:
+        return any(part.length_dependent for part in self._parts)
+
+    @property
+    def axes(self) -> int:
+        return max(part.axes for part in self._parts)
+
+    @property
+    def reads_hidden(self) -> bool:
+        return any(part.reads_hidden for part in self._parts)
+
+    @property
+    def key_policy(self) -> Any:
+        return "raw" if any(part.key_policy == "raw" for part in self._parts) else super().key_policy
+
+    def query_limit(self, dtype: Any) -> int | None:
+        return min((limit for part in self._parts if (limit := part.query_limit(dtype))), default=None)
+
+    def enters(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by its parts, not its class
+        """The hooks its parts use."""
+        used = {hook for part in self._parts for hook in part.enters()}
+        return tuple(hook for hook in HOOKS if hook in used)
+
+    @property
+    def folds(self) -> bool:
+        """Whether the bias among the parts is separable."""
+        return any(getattr(part, "folds", False) for part in self._parts)
+
+    def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: Any, scale: float) -> tuple[Tensor, Tensor]:
+        """The further dimensions of the part that has a separable bias."""
+        part: Any = next(part for part in self._parts if getattr(part, "folds", False))
+        return part.fold(q_positions, k_positions, dtype, scale)
+
+    def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
+        for part in self._parts:
+            x = part.add_to_input(x, positions)
+        return x
+
+    def transform_qk(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        for part in self._parts:
+            q, k = part.transform_qk(q, k, q_positions, k_positions, length)
+        return q, k
+
+    def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor | None:
+        for part in self._parts:
+            bias = part.score_bias(q_positions, k_positions, length)
+            if bias is not None:
+                return bias
+        return None
+
+    def adjust_scores(
+        self,
+        scores: Tensor,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        scale: float,
+    ) -> Tensor:
+        for part in self._parts:
+            scores = part.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
+        return scores
+
+    def adjust_output(
+        self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
+        for part in self._parts:
+            out = part.adjust_output(out, weights, v, q_positions, k_positions)
+        return out
+
+    def branches(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Branch, ...] | None:
+        for part in self._parts:
+            found = part.branches(q_positions, k_positions)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, hidden: Tensor) -> Tensor | None:
+        for part in self._parts:
+            kept = part.remember(hidden)
+            if kept is not None:
+                return kept
+        return None
+
+    def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
+        for part in self._parts:
+            if _sets_scale(part):
+                return part.softmax_scale(head_dim, length)
+        return super().softmax_scale(head_dim, length)
+
+    def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
+        allowed: Tensor | None = None
+        for part in self._parts:
+            own = part.mask(q_positions, k_positions)
+            if own is not None:
+                allowed = own if allowed is None else allowed & own
+        return allowed
+
+    @property
+    def _parts(self) -> list[Encoding]:
+        return list(self.encodings)  # pyright: ignore[reportReturnType]
+
+
+def _sets_scale(part: Encoding) -> bool:
+    """Whether a part changes the softmax scale with these settings."""
+    return part.softmax_scale(64) != 64**-0.5
+
+
+def _check_places(encodings: tuple[Encoding, ...]) -> None:
+    """Raises a WhorlError where two parts want the same place."""
+    wanted = Counter(
+        hook
+        for part in encodings
+        for hook in part.enters()
+        if hook != "mask" and not (hook == "transform_qk" and getattr(part, "scales_queries_only", False))
+    )
+    for hook, count in wanted.items():
+        if count > 1:
+            names = " and ".join(type(part).__name__ for part in encodings if hook in part.enters())
+            raise WhorlError(
+                f"Combined: {names} both use {hook}, and which acts first is not defined. "
+                "Use one of them, or give layers different encodings with LayerPlan."
+            )
+    scaled = [type(part).__name__ for part in encodings if _sets_scale(part)]
+    if len(scaled) > 1:
+        raise WhorlError(f"Combined: {' and '.join(scaled)} both set the softmax scale. Use one of them.")

@@ -1,0 +1,191 @@
+"""DeBERTa's disentangled attention: content meets content, content meets position, position meets content.
+
+He, Liu, Gao, Chen 2020, "DeBERTa: Decoding-enhanced BERT with Disentangled Attention"; the logarithmic buckets are
+those of versions 2 and 3 (He, Gao, Chen 2021, "DeBERTaV3").
+    score_ij = (q_i . k_j + q_i . K_(i,j) + k_j . Q_(j,i)) / sqrt(3 d),   K = P W_K, Q = P W_Q
+    row (i,j) of K and Q is min(max(bucket(i - j) + span, 0), 2 span - 1)
+    bucket(r) = r up to mid = span / 2, beyond it
+        sign(r) (mid + ceil((mid - 1) ln(|r| / mid) / ln((max_distance - 1) / mid)))
+The released code reads Q_(i,j) where the paper writes Q_(j,i), and released weights need what their code reads:
+``position_to_content="code"`` is the default, ``"paper"`` the equation. 3 is the number of terms.
+Position enters in every layer, on the scores. P has 2 span x width numbers, each projection heads * d * (width + 1).
+Queries meet the 2 span rows once, keys too, and each pair picks its two numbers: 2 span d multiplications a token
+and term, memory like the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.shaw import check_head, check_pairs, distances, over_heads, products
+from whorl.errors import WhorlError, invalid
+
+
+@config
+class DebertaConfig(Config):
+    """Everything that makes one disentangled attention differ from another.
+
+    heads                how many heads
+    head_dim             dimensions of a head
+    width                entries of a row of P; None for heads * head_dim, the width of the model
+    span                 half the rows of P: position_buckets of versions 2 and 3, max_relative_positions of version 1
+    max_distance         where the buckets end (max_relative_positions of versions 2 and 3); None for version 1, which
+                         has a row for each distance and clips
+    content_to_position  whether queries meet the position of keys
+    position_to_content  whether keys meet the position of queries, by the released "code" or by the "paper"; or None
+    """
+
+    name: ClassVar[str] = "deberta"
+    heads: int
+    head_dim: int
+    width: int | None = None
+    span: int = 256
+    max_distance: int | None = 512
+    content_to_position: bool = True
+    position_to_content: Literal["code", "paper"] | None = "code"
+
+    def check(self) -> None:
+        call = self.call()
+        for name in ("heads", "head_dim", "width", "max_distance"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise invalid(call, name, "positive", value)
+        if self.span < 2:
+            raise invalid(call, "span", "at least 2", self.span, "DeBERTa version 1 has 512, version 3 has 256.")
+        if self.max_distance is not None and self.max_distance - 1 <= self.span // 2:
+            raise invalid(
+                call,
+                "max_distance",
+                f"larger than span / 2 + 1 = {self.span // 2 + 1}",
+                self.max_distance,
+                "The logarithmic buckets lie between; use max_distance=None to clip at span.",
+            )
+        if self.terms == 1:
+            raise WhorlError(
+                f"{call}: content_to_position=False and position_to_content=None leave no position. "
+                "Switch one of them on."
+            )
+        if self.width is None:
+            object.__setattr__(self, "width", self.heads * self.head_dim)
+
+    @property
+    def terms(self) -> int:
+        """How many terms a score has."""
+        return 1 + self.content_to_position + (self.position_to_content is not None)
+
+
+def bucket_starts(span: int, max_distance: int) -> tuple[int, ...]:
+    """The smallest distance of each logarithmic bucket, span // 2 + 1 … span: whole numbers, so no rounding decides.
+
+    A distance r is past bucket mid + t, t from 0, where (r / mid)^(mid - 1) > ((max_distance - 1) / mid)^t.
+    """
+    mid, far = span // 2, max_distance - 1
+    if mid == 1:
+        return ()  # the formula's ceiling is 0 for every distance
+
+    def past(distance: int, step: int) -> bool:
+        return distance ** (mid - 1) * mid**step > far**step * mid ** (mid - 1)
+
+    starts = []
+    for step in range(span - mid):
+        start = math.floor(mid * (far / mid) ** (step / (mid - 1)))
+        while past(start - 1, step):
+            start -= 1
+        while not past(start, step):
+            start += 1
+        starts.append(start)
+    return tuple(starts)
+
+
+def bucket(distance: Tensor, span: int, starts: tuple[int, ...]) -> Tensor:
+    """The signed bucket of query minus key, from -span to span; ``starts`` are those of the logarithmic ones."""
+    bounds, size = torch.tensor(starts, dtype=distance.dtype, device=distance.device), distance.abs()
+    return distance.sign() * (size.clamp(max=span // 2) + torch.bucketize(size, bounds, right=True))
+
+
+def row_index(place: Tensor, span: int) -> Tensor:
+    """The row of P for a signed bucket, or for a distance where each has a row."""
+    return (place + span).clamp(0, 2 * span - 1).long()
+
+
+class Deberta(Encoding):
+    """Disentangled attention with terms of content and position.
+
+    ``relative`` is P, ``position_key`` and ``position_query`` the projections W_K and W_Q with biases. From a
+    released model they are: P, ``rel_embeddings.weight`` after the encoder's LayerNorm where it has one (its first
+    2 span rows); the projections, ``pos_key_proj`` and ``pos_query_proj``, or with ``share_att_key`` the layer's own
+    ``key_proj`` and ``query_proj``. A model has one P for all layers and projections for each: give each layer its
+    own instance (LayerPlan) and assign the first one's ``relative`` to the others. They start with a standard
+    deviation of 0.02, biases at 0.
+
+    >>> import torch, whorl
+    >>> deberta, x = whorl.Deberta(heads=2, head_dim=64), torch.randn(1, 2, 5, 64)
+    >>> positions, scale = whorl.positions(5), deberta.softmax_scale(64)
+    >>> deberta.adjust_scores(scale * x @ x.mT, x, x, positions, positions, scale=scale).shape
+    torch.Size([1, 2, 5, 5])
+    """
+
+    Config = DebertaConfig
+    config: DebertaConfig
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        own = self.config
+        assert own.width is not None
+        self.relative = nn.Parameter(torch.empty(2 * own.span, own.width))
+        out = own.heads * own.head_dim
+        self.position_key = nn.Linear(own.width, out) if own.content_to_position else None
+        self.position_query = nn.Linear(own.width, out) if own.position_to_content is not None else None
+        self._starts = None if own.max_distance is None else bucket_starts(own.span, own.max_distance)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws P and the projections anew, as after loading through the meta device."""
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.zeros_(parameter)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
+
+    def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
+        return (self.config.terms * head_dim) ** -0.5
+
+    def adjust_scores(
+        self,
+        scores: Tensor,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        scale: float,
+    ) -> Tensor:
+        own = self.config
+        for x in (q, k):
+            check_head("Deberta", x, own.head_dim, own.heads)
+        check_pairs("Deberta", scores, q_positions, k_positions)
+        place = distances("Deberta", q_positions, k_positions, whole=True)
+        if self._starts is not None:
+            place = bucket(place, own.span, self._starts)
+        out = scores
+        if self.position_key is not None:
+            rows = products(q, self._by_head(self.position_key), scores.dtype)
+            out = out + scale * rows.gather(-1, over_heads(row_index(place, own.span), rows.shape))
+        if self.position_query is not None:
+            rows = products(k, self._by_head(self.position_query), scores.dtype)
+            index = row_index(place if own.position_to_content == "code" else -place, own.span)
+            # here a row for each key, a column for each query
+            out = out + scale * rows.gather(-1, over_heads(index.mT, rows.shape)).mT
+        return out.to(scores.dtype)
+
+    def _by_head(self, projection: nn.Linear) -> Tensor:
+        """P projected, shape (heads, 2 span, head_dim)."""
+        return projection(self.relative).unflatten(-1, (self.config.heads, -1)).transpose(0, 1)

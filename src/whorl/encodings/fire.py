@@ -1,0 +1,133 @@
+"""FIRE, functional interpolation of relative positions: a small network of the distance, measured by the query's place.
+
+Li, You, Guruganesh, Ainslie, Ontanon, Zaheer, Sanghai, Yang, Kumar, Bhojanapalli 2023, "Functional Interpolation for
+Relative Positions Improves Long Context Transformers".
+    x = psi(|i - j|) / (psi(max(i, |m L0|)) + 1e-6),   psi(y) = ln(|c y| + 1)
+    bias of head h:   w2_h . relu(w1 x + b1) + b2_h,   a network 1 -> 32 -> heads
+c starts from 0.1 and m from 1; both are learned. x is between 0 and 1 for every causal pair, however long the text:
+it interpolates. The denominator looks at the query's position, so equal distances have other biases at other places
+once i passes |m L0|, and decoding with a cache needs the true position of the query. Keys after the query count by
+their distance |i - j|.
+Position enters in the scores of each layer; the paper has parameters for every layer (FIRE) or shares them (FIRE-S).
+2 + 64 + 33 heads parameters; a logarithm and 32 (heads + 1) multiply-adds per pair of positions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims
+from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.errors import invalid
+
+EPSILON = 1e-6
+START_C = 0.1
+
+
+@config
+class FireConfig(Config):
+    """Everything that makes one FIRE differ from another.
+
+    heads          how many heads
+    length         L0, the position up to which all queries measure alike, in the paper below the trained length
+    hidden         units in the middle of the network
+    """
+
+    name: ClassVar[str] = "fire"
+    heads: int
+    length: int = 512
+    hidden: int = 32
+
+    def check(self) -> None:
+        for size in ("heads", "length", "hidden"):
+            if getattr(self, size) <= 0:
+                raise invalid(self.call(), size, "positive", getattr(self, size))
+
+
+def progress(i: Tensor, j: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
+    """x above: how far a key at j is from a query at i, on a logarithmic scale that ends where the query's text begins.
+
+    >>> i, j, c = torch.tensor([100, 1000]), torch.tensor([99, 500]), torch.tensor(0.1)
+    >>> progress(i, j, c, torch.tensor(512.0))
+    tensor([0.0241, 0.8519])
+    """
+    distance = (i - j).abs().to(c.dtype)
+    reach = torch.maximum(i.to(c.dtype), threshold)
+    return torch.log1p((c * distance).abs()) / (torch.log1p((c * reach).abs()) + EPSILON)
+
+
+class Fire(Bias):
+    """A learned function of the distance over the distance there is.
+
+    >>> import torch, whorl
+    >>> fire = whorl.Fire(heads=8, length=256)
+    >>> fire.score_bias(whorl.positions(5), whorl.positions(5)).shape
+    torch.Size([8, 5, 5])
+
+    ``place`` holds c and m; ``w1``, ``b1`` (hidden,), ``w2`` (heads, hidden) and ``b2`` (heads,) are the network.
+    """
+
+    Config = FireConfig
+    config: FireConfig
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        heads, hidden = self.config.heads, self.config.hidden
+        # two in one vector: FlexAttention has no gradient for a captured tensor without an axis
+        self.place = nn.Parameter(torch.empty(2))
+        self.w1 = nn.Parameter(torch.empty(hidden))
+        self.b1 = nn.Parameter(torch.empty(hidden))
+        self.w2 = nn.Parameter(torch.empty(heads, hidden))
+        self.b2 = nn.Parameter(torch.empty(heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the network anew, as torch's linear layers start, and sets c and m to 0.1 and 1."""
+        with torch.no_grad():
+            self.place.copy_(torch.tensor([START_C, 1.0], device="cpu"))
+        for fan_in, parameters in ((1, (self.w1, self.b1)), (self.config.hidden, (self.w2, self.b2))):
+            for parameter in parameters:
+                nn.init.uniform_(parameter, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(
+            relative=False,  # the denominator knows where the query is
+            norm_preserving=True,  # queries and keys are left alone
+            linear_attention=False,  # a bias inside a softmax
+            decays=False,  # as learned
+            extrapolates=False,  # drifts a little: 0.27 nats at 8 times the trained length in a small model
+        )
+
+    @property
+    def _wide(self) -> torch.dtype:
+        return torch.float64 if self.w1.dtype == torch.float64 else torch.float32
+
+    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        wide, first = self._wide, torch.zeros_like(head)
+        c, multiplier = self.place[first].to(wide), self.place[first + 1].to(wide)
+        x = progress(i, j, c, (multiplier * self.config.length).abs())
+        out = self.b2[head].to(wide)
+        for unit in range(self.config.hidden):  # unrolled: inside a kernel there is no axis for the units
+            at = first + unit
+            out = out + self.w2[head, at].to(wide) * torch.relu(self.w1[at].to(wide) * x + self.b1[at].to(wide))
+        return out
+
+    def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
+        """The bias (heads, queries, keys), with a batch axis in front where positions have one.
+
+        The network of ``bias_at`` over all pairs as one matrix product, its distances the same for every head.
+        """
+        call, wide = type(self).__name__, self._wide
+        check_bias_positions(call, q_positions)
+        check_bias_positions(call, k_positions)
+        c, multiplier = self.place.to(wide)
+        x = progress(q_positions[..., :, None], k_positions[..., None, :], c, (multiplier * self.config.length).abs())
+        with torch.autocast(x.device.type, enabled=False):  # which would round the product to bfloat16
+            hidden = torch.relu(x.unsqueeze(-1) * self.w1.to(wide) + self.b1.to(wide))
+            return nn.functional.linear(hidden, self.w2.to(wide), self.b2.to(wide)).movedim(-1, -3)

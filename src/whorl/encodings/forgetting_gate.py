@@ -1,0 +1,133 @@
+"""The forgetting gate of the Forgetting Transformer: each token says how much of what came before is kept.
+
+Lin, Nikishin, He, Courville 2025, "Forgetting Transformer: Softmax Attention with a Forget Gate".
+    log f_t = log sigmoid(w_h . x_t + b_h),   F = cumsum(log f)
+    score_ij += F_i - F_j        the sum of log f over the tokens after j, up to i
+A constant gate is ALiBi with slope -log f. Position enters in every layer, on the scores, and depends on no position
+ids: tokens are counted in the order of the keys, the last query standing at the last key. heads * (width + 1)
+parameters; one number per token and head to keep beside the keys, one addition per pair.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, logsigmoid
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims, Encoding
+from whorl.errors import WhorlError, invalid
+
+
+@config
+class ForgettingGateConfig(Config):
+    """Everything that makes one forgetting gate differ from another.
+
+    heads          how many heads, each with its own gate
+    width          dimensions of the hidden states that the gates read
+    bias           what the bias starts from; 5 keeps nearly all, 0.9933 per token
+    """
+
+    name: ClassVar[str] = "forgetting_gate"
+    heads: int
+    width: int
+    bias: float = 5.0
+
+    def check(self) -> None:
+        for name in ("heads", "width"):
+            if getattr(self, name) <= 0:
+                raise invalid(self.call(), name, "positive", getattr(self, name))
+
+
+def forgotten(log_gates: Tensor, queries: int) -> Tensor:
+    """F_i - F_j of the last ``queries`` tokens against all, from log f (…, tokens) to (…, queries, tokens).
+
+    The running sum grows with the text and its differences do not, so it is kept in float64 and subtracted in two
+    float32 pieces: near pairs are exact at any length, and nothing of the size of the scores is float64.
+    """
+    total = log_gates.double().cumsum(-1)
+    if log_gates.dtype == torch.float64:
+        return _differences(total, queries)
+    high = total.float()
+    low = (total - high.double()).float()
+    return _differences(high, queries) + _differences(low, queries)
+
+
+def _differences(total: Tensor, queries: int) -> Tensor:
+    return total[..., total.shape[-1] - queries :, None] - total[..., None, :]
+
+
+class ForgettingGate(Encoding):
+    """A bias that each token's gate decides, the same for all keys before it.
+
+    ``remember(hidden)`` gives the logarithms of the gates of tokens, (batch, heads, tokens) in float32; they are kept
+    beside the keys and passed to ``adjust_scores`` for all of them. ``gate`` starts with weights of standard
+    deviation 0.02 and the bias of the config. Only causal attention has a meaning: keys after the query would gain.
+
+    >>> import torch, whorl
+    >>> fox, x = whorl.ForgettingGate(heads=2, width=128), torch.randn(1, 2, 5, 64)
+    >>> kept, positions = fox.remember(torch.randn(1, 5, 128)), whorl.positions(5)
+    >>> kept.shape
+    torch.Size([1, 2, 5])
+    >>> fox.adjust_scores(x @ x.mT / 8, x, x, positions, positions, kept, scale=1 / 8).shape
+    torch.Size([1, 2, 5, 5])
+    """
+
+    Config = ForgettingGateConfig
+    config: ForgettingGateConfig
+    causal_only: ClassVar[bool] = True
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.gate = nn.Linear(self.config.width, self.config.heads)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the weights anew and sets the bias, as after loading through the meta device."""
+        nn.init.normal_(self.gate.weight, std=0.02)
+        nn.init.constant_(self.gate.bias, self.config.bias)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
+
+    def remember(self, hidden: Tensor) -> Tensor:
+        if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[-1] != self.config.width:
+            raise invalid(
+                "ForgettingGate",
+                "hidden",
+                f"of shape (batch, length, width={self.config.width})",
+                hidden,
+                "Pass the hidden states that queries and keys are made of.",
+            )
+        wide = torch.promote_types(hidden.dtype, torch.float32)
+        logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
+        return logsigmoid(logits.to(wide)).mT
+
+    def adjust_scores(
+        self,
+        scores: Tensor,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        scale: float,
+    ) -> Tensor:
+        heads, (queries, keys) = self.config.heads, scores.shape[-2:]
+        if not isinstance(hidden, Tensor):
+            raise invalid("ForgettingGate", "hidden", "what remember() kept of all keys", hidden)
+        if hidden.ndim < 2 or hidden.shape[-2:] != (heads, keys) or scores.shape[-3] != heads:
+            raise WhorlError(
+                f"ForgettingGate: scores of {scores.shape[-3]} heads and {keys} keys need gates of shape "
+                f"(batch, heads={heads}, {keys}), got {tuple(hidden.shape)}. Keep what remember() gives of each token."
+            )
+        if queries > keys:
+            raise WhorlError(
+                f"ForgettingGate: {queries} queries cannot be the last of {keys} keys. "
+                "Gates lie between tokens of one text; attention to other tokens has none."
+            )
+        return (scores + forgotten(hidden, queries)).to(scores.dtype)

@@ -1,0 +1,124 @@
+"""Sandwich: the product of the sinusoidal codes of query and key, and nothing else of them.
+
+Chi, Fan, Rudnicky, Ramadge 2022, "Dissecting Transformer Length Extrapolation via the Lens of Receptive Field
+Analysis".
+    bias of head h of H for a query at i and a key at j:   H / (8(h+1)) <p_i, p_j>
+    <p_i, p_j> = sum_(k < D/2) cos((i - j) base^(-2k/D)),   D = 128 whatever the head's size
+It is largest at distance 0 and falls as a trend, not step by step.
+Position enters in every layer, in the scores. No parameters. Dense, a matrix product of D numbers per pair of
+positions, shared by all heads; or D extra dimensions of queries and keys on any attention kernel (``fold``).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims
+from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.encodings.sinusoidal import sinusoidal
+from whorl.errors import invalid
+
+
+@config
+class SandwichConfig(Config):
+    """Everything that makes one Sandwich differ from another.
+
+    heads          how many heads
+    code_width     D, the dimensions of the sinusoidal codes
+    base           the base of their frequencies
+    """
+
+    name: ClassVar[str] = "sandwich"
+    heads: int
+    code_width: int = 128
+    base: float = 10_000.0
+
+    def check(self) -> None:
+        call = self.call()
+        if self.heads <= 0:
+            raise invalid(call, "heads", "positive", self.heads)
+        if self.code_width <= 0 or self.code_width % 2:
+            remedy = "A code has a sine and a cosine of each frequency."
+            raise invalid(call, "code_width", "even and positive", self.code_width, remedy)
+        if self.base <= 1:
+            raise invalid(call, "base", "larger than 1", self.base, "The paper uses 10,000.")
+
+
+def code_product(distance: Tensor, width: int, base: float) -> Tensor:
+    """<p_i, p_j> of sinusoidal codes at this distance, elementwise, float64.
+
+    >>> code_product(torch.tensor([0, 1, 8, 512]), 128, 10_000.0)
+    tensor([64.0000, 62.0937, 45.7205, 14.0432], dtype=torch.float64)
+    """
+    distance = distance.to(torch.float64)
+    out = torch.cos(distance)  # of base^0
+    for pair in range(1, width // 2):
+        out = out + torch.cos(distance * base ** (-2 * pair / width))
+    return out
+
+
+class Sandwich(Bias):
+    """The product of two sinusoidal codes, weighed by head.
+
+    >>> import torch, whorl
+    >>> sandwich = whorl.Sandwich(heads=8)
+    >>> sandwich.score_bias(whorl.positions(3), whorl.positions(3))[0]
+    tensor([[64.0000, 62.0937, 57.3819],
+            [62.0937, 64.0000, 62.0937],
+            [57.3819, 62.0937, 64.0000]])
+    """
+
+    Config = SandwichConfig
+    config: SandwichConfig
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(
+            relative=True,
+            norm_preserving=True,  # queries and keys are left alone
+            linear_attention=False,  # a bias inside a softmax
+            decays=False,  # as a trend only: a sum of cosines rises again, and is below zero in places
+            extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
+        )
+
+    def weights(self, head: Tensor) -> Tensor:
+        """H / (8(h+1)) of these heads, float64."""
+        return self.config.heads / (8.0 * (head.to(torch.float64) + 1))
+
+    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        """The bias of a head for a query at i and a key at j, float32; ``fold`` does the same in far fewer steps."""
+        own = self.config
+        return (self.weights(head) * code_product(i - j, own.code_width, own.base)).float()
+
+    def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
+        """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
+        queries, keys = self._codes(q_positions), self._codes(k_positions)
+        product = (queries @ keys.mT).unsqueeze(-3)
+        head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
+        return (self.weights(head) * product).float()
+
+    @property
+    def folds(self) -> bool:
+        """True: the bias is a product of codes."""
+        return True
+
+    def fold(
+        self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """Extra dimensions whose product, times scale, is the bias: (…, heads, queries, D) and (…, 1, keys, D).
+
+        ``scale`` is what the kernel multiplies all scores by. Codes are rounded to ``dtype``.
+        """
+        head = torch.arange(self.heads, device=q_positions.device)
+        weights = (self.weights(head) / scale)[:, None, None]
+        queries = weights * self._codes(q_positions).unsqueeze(-3)
+        return queries.to(dtype), self._codes(k_positions).unsqueeze(-3).to(dtype)
+
+    def _codes(self, positions: Tensor) -> Tensor:
+        check_bias_positions(type(self).__name__, positions)
+        own = self.config
+        return sinusoidal(positions, own.code_width, own.base, "concatenated", dtype=torch.float64)

@@ -1,0 +1,181 @@
+"""Shaw's relative representations: a learned vector for each clipped distance, added to keys and to values.
+
+Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representations".
+    c = min(max(j - i, -K), K) + K        query i, key j, K the clip
+    score_ij = q_i . (k_j + a_c) / sqrt(d)
+    out_i = sum_j p_ij (v_j + b_c)
+Position enters in every layer, on the scores and on the output. Two tables of (2K + 1) x d numbers, shared by all
+heads; a layer of its own needs tables of its own (LayerPlan). The vector of a pair is never formed: queries meet
+the 2K + 1 rows once and each pair picks its number, weights are summed by distance and meet the rows once. That
+costs (2K + 1) d multiplications a query and memory like the scores. The output term has no place in a fused kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims, Encoding
+from whorl.errors import WhorlError, invalid
+from whorl.rotary.tables import FLOATS, INTEGERS
+
+
+@config
+class ShawConfig(Config):
+    """Everything that makes one set of relative representations differ from another.
+
+    head_dim       dimensions of a head
+    clip           the distance from which all are alike, on both sides; the paper translates with 16
+    values         whether the values have a table too
+    """
+
+    name: ClassVar[str] = "shaw"
+    head_dim: int
+    clip: int = 16
+    values: bool = True
+
+    def check(self) -> None:
+        for name in ("head_dim", "clip"):
+            if getattr(self, name) <= 0:
+                raise invalid(self.call(), name, "positive", getattr(self, name))
+
+
+def distances(call: str, q_positions: Tensor, k_positions: Tensor, *, whole: bool = False) -> Tensor:
+    """Query position minus key position of every pair: (queries, keys), with a batch axis in front where they have one.
+
+    ``whole`` demands integers, as an index into a table needs.
+    """
+    dtypes = INTEGERS if whole else INTEGERS + FLOATS
+    for positions in (q_positions, k_positions):
+        if not isinstance(positions, Tensor) or positions.dtype not in dtypes or positions.ndim not in (1, 2):
+            kinds = "int32 or int64" if whole else "int32, int64, float32 or float64"
+            raise invalid(
+                call,
+                "positions",
+                f"{kinds} of shape (length,) or (batch, length)",
+                positions,
+                "Make them with whorl.positions(length).",
+            )
+    return q_positions[..., :, None] - k_positions[..., None, :]
+
+
+def check_pairs(call: str, scores: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:
+    """Raises a WhorlError unless there is one position for each query and each key of scores (…, queries, keys)."""
+    for what, positions, count in (("queries", q_positions, scores.shape[-2]), ("keys", k_positions, scores.shape[-1])):
+        if isinstance(positions, Tensor) and positions.ndim and positions.shape[-1] != count:
+            raise WhorlError(
+                f"{call}: positions are for {positions.shape[-1]} {what}, there are {count}. "
+                "Pass one position per token."
+            )
+
+
+def over_heads(grid: Tensor, shape: torch.Size) -> Tensor:
+    """A grid (queries, keys) or (batch, queries, keys) as (batch, heads, queries, keys), without copying."""
+    return (grid if grid.ndim == 2 else grid.unsqueeze(-3)).expand(*shape[:-1], grid.shape[-1])
+
+
+def products(x: Tensor, table: Tensor, dtype: torch.dtype) -> Tensor:
+    """The inner product of each vector of x (…, d) and each row of a table (…, rows, d), in dtype or wider."""
+    wide = torch.promote_types(torch.promote_types(x.dtype, table.dtype), dtype)
+    return x.to(wide) @ table.to(wide).mT
+
+
+def clipped_index(distance: Tensor, clip: int) -> Tensor:
+    """The table's row for query minus key: (key - query) clipped, counted from 0."""
+    return (clip - distance.clamp(-clip, clip)).long()
+
+
+def key_term(q: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """q_i . a_c of every pair, not scaled: q (batch, heads, queries, d), index (queries, keys), or with a batch."""
+    rows = products(q, table, dtype)
+    return rows.gather(-1, over_heads(index, rows.shape))
+
+
+def value_term(weights: Tensor, table: Tensor, index: Tensor) -> Tensor:
+    """sum_j p_ij b_c of every query: weights are summed by distance first."""
+    wide = torch.promote_types(torch.promote_types(weights.dtype, table.dtype), torch.float32)
+    sums = torch.zeros(*weights.shape[:-1], table.shape[0], dtype=wide, device=weights.device)
+    sums = sums.scatter_add(-1, over_heads(index, weights.shape), weights.to(wide))
+    return sums @ table.to(wide)
+
+
+class Shaw(Encoding):
+    """Relative representations of clipped distances, on keys and values.
+
+    Distances are those of the positions given, so a cached step needs nothing but them. Keys are left as they are.
+    ``key_table`` and ``value_table`` have row 0 for the farthest key before the query and start with a standard
+    deviation of head_dim^-0.5.
+
+    >>> import torch, whorl
+    >>> shaw, x = whorl.Shaw(head_dim=64, clip=8), torch.randn(1, 2, 5, 64)
+    >>> positions = whorl.positions(5)
+    >>> shaw.adjust_scores(x @ x.mT / 8, x, x, positions, positions, scale=1 / 8).shape
+    torch.Size([1, 2, 5, 5])
+    """
+
+    Config = ShawConfig
+    config: ShawConfig
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        shape = (2 * self.config.clip + 1, self.config.head_dim)
+        self.key_table = nn.Parameter(torch.empty(shape))
+        self.value_table = nn.Parameter(torch.empty(shape)) if self.config.values else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the tables anew, as after loading through the meta device."""
+        for table in self.parameters():
+            nn.init.normal_(table, std=self.config.head_dim**-0.5)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
+
+    def adjust_scores(
+        self,
+        scores: Tensor,
+        q: Tensor,
+        k: Tensor,
+        q_positions: Tensor,
+        k_positions: Tensor,
+        hidden: Tensor | None = None,
+        *,
+        scale: float,
+    ) -> Tensor:
+        check_head("Shaw", q, self.config.head_dim)
+        check_pairs("Shaw", scores, q_positions, k_positions)
+        index = clipped_index(distances("Shaw", q_positions, k_positions, whole=True), self.config.clip)
+        return (scores + scale * key_term(q, self.key_table, index, scores.dtype)).to(scores.dtype)
+
+    def adjust_output(
+        self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
+    ) -> Tensor:
+        if self.value_table is None:
+            return out
+        if out.shape[-1] != self.config.head_dim:
+            raise WhorlError(
+                f"Shaw: the table of the values has head_dim={self.config.head_dim} columns, "
+                f"the values have {out.shape[-1]}. Use values=False."
+            )
+        check_pairs("Shaw", weights, q_positions, k_positions)
+        index = clipped_index(distances("Shaw", q_positions, k_positions, whole=True), self.config.clip)
+        return (out + value_term(weights, self.value_table, index)).to(out.dtype)
+
+
+def check_head(call: str, x: Tensor, head_dim: int, heads: int | None = None) -> None:
+    """Raises a WhorlError unless x is (…, heads, length, head_dim)."""
+    if x.shape[-1] != head_dim:
+        raise WhorlError(
+            f"{call}: head_dim is {head_dim}, got a tensor with {x.shape[-1]} dimensions per head. "
+            f"Build {call} with head_dim={x.shape[-1]}, or check the order of the axes."
+        )
+    if heads is not None and (x.ndim < 3 or x.shape[-3] != heads):
+        found = x.shape[-3] if x.ndim > 2 else "no axis of"
+        raise WhorlError(
+            f"{call}: heads is {heads}, got a tensor with {found} heads. "
+            f"Build {call} with the heads of the queries, and repeat keys that several heads share."
+        )

@@ -1,0 +1,186 @@
+"""T5's relative bias: one learned number per head for each bucket of distances.
+
+Raffel et al. 2019, "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer".
+    bias of head h for a query at i and a key at j:   table[bucket(i - j), h]
+    causal         n = max(i - j, 0); with B buckets, E = B / 2 of them hold one distance each:
+                   bucket = n for n < E, else min(B - 1, E + floor(ln(n/E) / ln(max_distance/E) (B - E)))
+    bidirectional  the same on |i - j| with B / 2 buckets for each side, those of keys after the query second
+The first distance of each bucket is found in whole numbers, so no logarithm can round an edge to the wrong side.
+The last bucket begins before max_distance (at 113 of 128) and holds everything beyond. It is learned only from
+texts that are as long: past the trained length a bias with max_distance > length reads numbers never trained, so
+that raises a warning where ``length`` is given.
+T5 does not divide scores by sqrt(d), and neither does ``softmax_scale`` here unless scaled=True.
+Position enters in the scores; one table is shared by all layers, as one encoding given to a model is.
+buckets * heads parameters, started from N(0, 0.044), transformers' width^(-1/2) at T5-small's width of 512; two table
+reads per score.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from whorl.config import Config, config
+from whorl.encodings.base import Claims
+from whorl.encodings.bias import Bias
+from whorl.errors import invalid
+
+START = 512**-0.5
+
+
+@config
+class T5Config(Config):
+    """Everything that makes one T5 bias differ from another.
+
+    heads          how many heads
+    buckets        how many numbers each head has, for both sides together
+    max_distance   the distance that the logarithmic buckets reach towards
+    bidirectional  whether keys after the query have buckets of their own, as in an encoder
+    length         the length it is trained on, only to warn of buckets that it leaves untrained; None for no warning
+    scaled         whether scores are divided by sqrt(head_dim), which T5 does not
+    """
+
+    name: ClassVar[str] = "t5"
+    heads: int
+    buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = False
+    length: int | None = None
+    scaled: bool = False
+
+    def check(self) -> None:
+        call = self.call()
+        if self.heads <= 0:
+            raise invalid(call, "heads", "positive", self.heads)
+        if self.bidirectional and (self.buckets < 4 or self.buckets % 2):
+            raise invalid(call, "buckets", "even and at least 4", self.buckets, "Each side has half of them.")
+        if self.buckets < 2:
+            raise invalid(call, "buckets", "at least 2", self.buckets)
+        if self.max_distance <= self.one_sided // 2:
+            raise invalid(
+                call,
+                "max_distance",
+                f"larger than {self.one_sided // 2}",
+                self.max_distance,
+                "So many distances have a bucket of their own, and the logarithmic buckets come after them.",
+            )
+        if self.length is not None and self.length <= 0:
+            raise invalid(call, "length", "positive or None", self.length)
+
+    @property
+    def one_sided(self) -> int:
+        """How many buckets there are for the keys on one side of the query."""
+        return self.buckets // 2 if self.bidirectional else self.buckets
+
+
+def bucket_edges(buckets: int, max_distance: int) -> list[int]:
+    """The smallest distance in each bucket of one side but the first.
+
+    >>> bucket_edges(32, 128)[15:]
+    [16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    """
+    exact = buckets // 2
+    steps = buckets - exact
+    edges = list(range(1, exact + 1))
+    for step in range(1, steps):
+        # the smallest n with (n / exact)^steps >= (max_distance / exact)^step, both sides made whole
+        bound = max_distance**step * exact ** (steps - step)
+        low, high = exact, max_distance
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if middle**steps >= bound else (middle + 1, high)
+        edges.append(low)
+    return edges
+
+
+def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
+    """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
+    if torch.compiler.is_dynamo_compiling():
+        return _held(buckets, max_distance, device)
+    return _bucket_of_distance(buckets, max_distance, device)
+
+
+def _bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
+    edges = _edges(buckets, max_distance)
+    distances = torch.arange(edges[-1] + 1, device=device)
+    return torch.bucketize(distances, torch.tensor(edges, device=device), right=True)
+
+
+_edges = lru_cache(maxsize=64)(bucket_edges)
+
+
+def _held(buckets: int, max_distance: int, device: torch.device) -> Tensor:
+    return _hold(buckets, max_distance, device)
+
+
+_held._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]  # see rotary.constant_frequencies
+
+
+@lru_cache(maxsize=64)
+def _hold(buckets: int, max_distance: int, device: torch.device) -> Tensor:
+    with _disable_current_modes():  # a tensor made under a fake mode must not outlive it
+        return _bucket_of_distance(buckets, max_distance, device)
+
+
+class T5(Bias):
+    """A learned bias per head and bucket of distances, shared by all layers.
+
+    >>> import torch, whorl
+    >>> t5 = whorl.T5(heads=8, length=512)
+    >>> t5.score_bias(whorl.positions(5), whorl.positions(5)).shape, t5.softmax_scale(64)
+    (torch.Size([8, 5, 5]), 1.0)
+
+    ``table`` (buckets, heads) is transformers' ``relative_attention_bias.weight``.
+    """
+
+    Config = T5Config
+    config: T5Config
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        own = self.config
+        if own.length is not None and own.max_distance > own.length:
+            warnings.warn(
+                f"T5: max_distance={own.max_distance} exceeds the trained length={own.length}, so the farthest buckets "
+                f"are never trained and longer texts read them. Use max_distance={max(own.length // 2, 1)}.",
+                UserWarning,
+                stacklevel=2,
+            )
+        self.table = nn.Parameter(torch.empty(own.buckets, own.heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the table anew, as loading through the meta device needs."""
+        nn.init.normal_(self.table, std=START)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(
+            relative=True,
+            norm_preserving=True,  # queries and keys are left alone
+            linear_attention=False,  # a bias inside a softmax
+            decays=False,  # as learned
+            extrapolates=False,  # flat to 2 or 4 times the trained length where the last bucket was trained, then not
+        )
+
+    def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
+        return super().softmax_scale(head_dim, length) if self.config.scaled else 1.0
+
+    def bucket(self, i: Tensor, j: Tensor) -> Tensor:
+        """The bucket of a key at j for a query at i, int64; the two broadcast."""
+        own = self.config
+        distance = i - j
+        distance = distance.abs() if own.bidirectional else distance.clamp(min=0)
+        # edges are whole numbers, so a distance between two belongs where its whole part does
+        buckets = bucket_of_distance(own.one_sided, own.max_distance, i.device)
+        bucket = buckets[distance.clamp(max=buckets.shape[0] - 1).long()]
+        return bucket + own.one_sided * (j > i) if own.bidirectional else bucket
+
+    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        value = self.table[self.bucket(i, j), head]
+        return value if value.dtype == torch.float64 else value.float()

@@ -1,0 +1,398 @@
+"""Attention with any encoding: every path equals the reference, and the reference equals the oracle."""
+
+import numpy as np
+import pytest
+import torch
+
+import whorl
+from oracles import softmax_attention as oracle
+from registry_cases import HEADS, NAMES, build, hidden_for, tokens
+from whorl.attend import softmax
+from whorl.attend.call import checked
+from whorl.attend.reference import reference
+
+every_encoding = pytest.mark.parametrize("name", NAMES)
+
+
+def by_reference(q, k, v, encoding, **options):
+    """The call as one dense block in float64."""
+    call = checked(*(t.double() for t in (q, k, v)), encoding=encoding, **options)
+    return reference(
+        call.q,
+        call.k,
+        call.v,
+        encoding,
+        call.q_positions,
+        call.k_positions,
+        scale=call.scale,
+        allowed=call.visible.rows(),
+        softcap=call.softcap,
+        hidden=call.hidden,
+        length=call.length,
+    )
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_reference_is_softmax_attention(causal):
+    q, k, v = tokens(9, kv_heads=2, dtype=torch.float64)
+    rope = whorl.Rope(head_dim=16)
+    got = by_reference(q, k, v, rope, causal=causal)
+    turned_q, turned_k = rope.transform_qk(q, k, torch.arange(9), torch.arange(9))
+    allowed = np.tril(np.ones((9, 9), dtype=bool)) if causal else None
+    for row in range(2):
+        keys, values = (oracle.grouped(t[row].numpy(), 2) for t in (turned_k, v))
+        scores = np.einsum("hqd,hkd->hqk", turned_q[row].numpy(), keys) / 4
+        out, weights, lse = oracle.attention(scores, values, allowed)
+        np.testing.assert_allclose(got.out[row].numpy(), out, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(got.weights[row].numpy(), weights, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(got.lse[row].numpy(), lse, rtol=0, atol=1e-12)
+
+
+@every_encoding
+@pytest.mark.parametrize("length", [1, 5, 33])
+def test_every_encoding_equals_the_reference(name, length):
+    encoding = build(name)
+    q, k, v = tokens(length)
+    more = hidden_for(encoding, length)
+    got = whorl.attention(q, k, v, encoding=encoding, **more)
+    expected = by_reference(q, k, v, encoding, **more)
+    torch.testing.assert_close(got, expected.out.float(), rtol=0, atol=3e-6)
+
+
+@every_encoding
+def test_blocks_of_queries_change_nothing(name, monkeypatch):
+    """The dense path in small blocks: the same values and gradients, whatever the block."""
+    encoding = build(name)
+    inputs, more = tokens(23, grad=True), hidden_for(encoding, 23)
+    wanted = [*inputs, *(p for p in encoding.parameters() if p.requires_grad)]
+    results = []
+    for scores in (2**24, 2 * HEADS * 23 * 6):
+        monkeypatch.setattr(softmax, "DENSE_SCORES", scores)
+        out, lse = whorl.attention(*inputs, encoding=encoding, return_lse=True, **more)
+        grads = torch.autograd.grad((out.sin().sum() + lse.sum()), wanted, allow_unused=True)
+        results.append([out, lse, *(g for g in grads if g is not None)])
+    for whole, blocks in zip(*results, strict=True):
+        torch.testing.assert_close(blocks, whole, rtol=1e-5, atol=1e-5)
+
+
+@every_encoding
+def test_gradients_of_every_path_equal_the_reference(name):
+    encoding = build(name)
+    inputs, more = tokens(17, grad=True), hidden_for(encoding, 17)
+    wanted = [*inputs, *encoding.parameters()]
+    fused = whorl.attention(*inputs, encoding=encoding, **more)
+    dense, _ = whorl.attention(*inputs, encoding=encoding, return_lse=True, **more)
+    for one, other in zip(
+        *(torch.autograd.grad(out.sin().sum(), wanted, allow_unused=True) for out in (fused, dense)), strict=True
+    ):
+        assert (one is None) == (other is None)
+        if one is not None and other is not None:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["rope", "alibi", "sandwich", "t5"])
+def test_half_precision_stays_close(name, dtype):
+    encoding = build(name)
+    q, k, v = tokens(50, dtype=dtype)
+    got, expected = whorl.attention(q, k, v, encoding=encoding), by_reference(q, k, v, encoding)
+    assert got.dtype == dtype
+    error = (got.double() - expected.out).square().mean().sqrt() / expected.out.square().mean().sqrt()
+    assert float(error) < {torch.bfloat16: 6e-3, torch.float16: 1e-3}[dtype]
+
+
+def test_grouped_queries_share_keys():
+    q, k, v = tokens(11, kv_heads=2)
+    rope = whorl.Rope(head_dim=16)
+    repeated = [t.repeat_interleave(2, dim=1) for t in (k, v)]
+    torch.testing.assert_close(
+        whorl.attention(q, k, v, encoding=rope), whorl.attention(q, *repeated, encoding=rope), rtol=0, atol=1e-6
+    )
+
+
+def test_values_may_be_narrower_or_wider():
+    q, k, _ = tokens(11)
+    for width in (3, 40):
+        other = torch.randn(2, HEADS, 11, width, generator=torch.Generator().manual_seed(width))
+        got = whorl.attention(q, k, other, encoding=build("alibi"))
+        expected = by_reference(q, k, other, build("alibi")).out.float()
+        torch.testing.assert_close(got, expected, rtol=0, atol=3e-6)
+
+
+@every_encoding
+def test_packed_documents_equal_separate_ones(name):
+    encoding = build(name)
+    lengths = (5, 12, 1)
+    q, k, v = tokens(18, batch=1)
+    more = hidden_for(encoding, 18, batch=1)
+    packed = whorl.attention(
+        q, k, v, encoding=encoding, positions=whorl.packed(lengths), documents=whorl.documents(lengths), **more
+    )
+    start = 0
+    for count in lengths:
+        part = slice(start, start + count)
+        own = {key: value[:, part] for key, value in more.items()}
+        alone = whorl.attention(*(t[:, :, part] for t in (q, k, v)), encoding=encoding, **own)
+        torch.testing.assert_close(packed[:, :, part], alone, rtol=0, atol=5e-6)
+        start += count
+
+
+@every_encoding
+def test_left_padding_changes_nothing(name):
+    encoding = build(name)
+    q, k, v = tokens(12)
+    more = hidden_for(encoding, 12)
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[1, :5] = False
+    positions = whorl.from_mask(mask)
+    if encoding.axes > 1:
+        positions = positions.expand(encoding.axes, -1, -1)
+    padded = whorl.attention(q, k, v, encoding=encoding, positions=positions, key_mask=mask, **more)
+    own = {key: value[1:, 5:] for key, value in more.items()}
+    alone = whorl.attention(*(t[1:, :, 5:] for t in (q, k, v)), encoding=encoding, **own)
+    torch.testing.assert_close(padded[1:, :, 5:], alone, rtol=0, atol=5e-6)
+    assert torch.isfinite(padded).all()
+    assert not padded[1, :, :5].any()  # padding sees nothing and gets zeros
+
+
+def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients():
+    for encoding in (whorl.Rope(head_dim=16), build("t5")):
+        q, k, v = tokens(6, grad=True)
+        mask = torch.ones(6, 6, dtype=torch.bool)
+        mask[2] = False
+        out = whorl.attention(q, k, v, encoding=encoding, mask=mask)
+        assert not out[:, :, 2].any()
+        out.sum().backward()
+        assert all(torch.isfinite(t.grad).all() for t in (q, k, v))
+    _, lse = whorl.attention(*tokens(6), mask=mask, return_lse=True)
+    assert bool((lse[:, :, 2] == -torch.inf).all())
+
+
+def test_causal_goes_by_order_or_by_positions():
+    q, k, v = tokens(8)
+    rope, order = whorl.Rope(head_dim=16), torch.tensor([0, 1, 6, 7, 2, 3, 4, 5])
+    whole = whorl.attention(q, k, v, encoding=rope)
+    shuffled = whorl.attention(*(t[:, :, order] for t in (q, k, v)), encoding=rope, positions=order, causal="positions")
+    torch.testing.assert_close(shuffled, whole[:, :, order], rtol=0, atol=2e-6)
+    half = whorl.attention(
+        q[:, :, order[:4]], k, v, encoding=rope, positions=order[:4], key_positions=torch.arange(8), causal="positions"
+    )
+    torch.testing.assert_close(half, whole[:, :, order[:4]], rtol=0, atol=2e-6)
+
+
+def test_the_last_tokens_need_no_positions():
+    for name in ("rope", "alibi", "fire"):
+        q, k, v = tokens(10)
+        encoding = build(name)
+        whole = whorl.attention(q, k, v, encoding=encoding)
+        last = whorl.attention(q[:, :, 7:], k, v, encoding=encoding)
+        torch.testing.assert_close(last, whole[:, :, 7:], rtol=0, atol=2e-6)
+
+
+def test_cross_attention():
+    q, (_, k, v) = tokens(4)[0], tokens(9, seed=1)
+    rope = whorl.Rope(head_dim=16)
+    got = whorl.attention(
+        q, k, v, encoding=rope, causal=False, positions=torch.arange(4) * 2, key_positions=torch.arange(9)
+    )
+    turned = rope.rotate(q.double(), torch.arange(4) * 2) @ rope.rotate(k.double(), torch.arange(9)).mT / 4
+    torch.testing.assert_close(got, (turned.softmax(-1) @ v.double()).float(), rtol=0, atol=2e-6)
+
+
+def test_softcap_bounds_the_scores():
+    q, k, v = tokens(6)
+    scores = 30 * torch.tanh((q * 100) @ k.mT / 4 / 30)
+    expected = scores.masked_fill(~torch.ones(6, 6, dtype=torch.bool).tril(), -torch.inf).softmax(-1) @ v
+    torch.testing.assert_close(whorl.attention(q * 100, k, v, softcap=30.0), expected, rtol=0, atol=1e-5)
+
+
+def test_dropout_drops_weights_and_keeps_the_mean():
+    torch.manual_seed(0)
+    q, k, _ = tokens(32)
+    v = torch.ones(2, HEADS, 32, 16)
+    for options in ({}, {"return_weights": True}):
+        runs = [whorl.attention(q, k, v, dropout=0.5, **options) for _ in range(60)]
+        outs = torch.stack([run[0] if options else run for run in runs])
+        assert float((outs - 1).abs().max()) > 0.1
+        assert float(outs.mean()) == pytest.approx(1.0, abs=0.02)
+
+
+def test_without_position_attention_is_permutation_equivariant():
+    q, k, v = tokens(10)
+    order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+    plain = whorl.attention(q, k, v, causal=False)
+    moved = whorl.attention(*(t[:, :, order] for t in (q, k, v)), causal=False)
+    torch.testing.assert_close(moved, plain[:, :, order], rtol=0, atol=1e-6)
+    causal = whorl.attention(*(t[:, :, order] for t in (q, k, v)))
+    assert float((causal - whorl.attention(q, k, v)[:, :, order]).abs().max()) > 0.1  # not under a causal mask
+
+
+def test_identical_tokens_without_position_get_uniform_weights():
+    q = torch.ones(1, 1, 7, 16)
+    _, weights = whorl.attention(q, q, q, return_weights=True)
+    expected = torch.ones(7, 7).tril() / torch.arange(1, 8)[:, None]
+    torch.testing.assert_close(weights[0, 0], expected)
+
+
+@pytest.mark.parametrize("name", ["alibi", "sandwich"])
+def test_a_separable_bias_is_as_accurate_as_a_dense_one(name):
+    """Folded into further dimensions, on torch's own kernel: no worse than adding the bias, at any position."""
+    encoding = build(name)
+    q, k, v = tokens(700)
+    positions = torch.arange(700) + 50_000
+    assert whorl.explain_attention(q, k, v, encoding=encoding).startswith("folded")
+    folded = whorl.attention(q, k, v, encoding=encoding, positions=positions)
+    dense, _ = whorl.attention(q, k, v, encoding=encoding, positions=positions, return_lse=True)
+    exact = by_reference(q, k, v, encoding, positions=positions).out
+    folded_error, dense_error = (float((t.double() - exact).abs().max()) for t in (folded, dense))
+    assert folded_error < max(2 * dense_error, 3e-6)
+
+
+def test_combined_rotates_then_adds():
+    both = whorl.Combined(whorl.Rope(head_dim=16), build("alibi"))
+    q, k, v = tokens(13)
+    turned = both.encodings[0].transform_qk(q, k, torch.arange(13), torch.arange(13))
+    expected = whorl.attention(*turned, v, encoding=build("alibi"))
+    torch.testing.assert_close(whorl.attention(q, k, v, encoding=both), expected, rtol=0, atol=2e-6)
+    assert whorl.from_dict(both.config.to_dict()).config == both.config
+
+
+def test_combined_learned_bias_gets_gradients():
+    both = whorl.Combined(whorl.Rope(head_dim=16), build("kerple"), whorl.LogN(trained_length=4), whorl.Window(size=6))
+    assert set(both.enters()) == {"transform_qk", "score_bias", "mask"}
+    q, k, v = tokens(9)
+    out = whorl.attention(q, k, v, encoding=both)
+    grads = torch.autograd.grad(out.sin().sum(), list(both.parameters()))
+    assert all(bool((g != 0).all()) for g in grads)
+    _, weights = whorl.attention(q, k, v, encoding=both, return_weights=True)
+    assert not weights[:, :, 8, :3].any()
+
+
+def test_attention_compiles_in_one_graph():
+    rope = whorl.Rope(head_dim=16)
+    compiled = torch.compile(
+        lambda q, k, v: whorl.attention(q, k, v, encoding=rope), fullgraph=True, backend="aot_eager"
+    )
+    for length in (7, 12, 20):
+        q, k, v = tokens(length)
+        torch.testing.assert_close(compiled(q, k, v), whorl.attention(q, k, v, encoding=rope), rtol=0, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["alibi", "t5", "kerple", "fire", "sandwich"])
+def test_flex_equals_dense_at_odd_lengths(name):
+    encoding = build(name)
+    with torch.no_grad():
+        for length in (5, 37):
+            q, k, v = tokens(length, kv_heads=2)
+            got, lse = whorl.attention(q, k, v, encoding=encoding, impl="flex", return_lse=True)
+            expected = by_reference(q, k, v, encoding)
+            torch.testing.assert_close(got, expected.out.float(), rtol=0, atol=5e-6)
+            torch.testing.assert_close(lse, expected.lse.float(), rtol=0, atol=1e-5)
+
+
+Q, K, V = tokens(5)
+CASES = {
+    "impl": (
+        lambda: whorl.attention(Q, K, V, impl="flash"),
+        "attention: unknown impl 'flash'. Expected one of: auto, flex",
+    ),
+    "triton": (
+        lambda: whorl.attention(Q, K, V, impl="triton"),
+        "impl='triton' cannot run here: attention has no triton",
+    ),
+    "flex with grad": (
+        lambda: whorl.attention(*tokens(5, grad=True), encoding=build("t5"), impl="flex"),
+        "impl='flex' cannot run here: FlexAttention has no backward on the CPU. Use impl='torch'.",
+    ),
+    "flex on content": (
+        lambda: whorl.attention(Q, K, V, encoding=build("shaw"), impl="flex"),
+        "Shaw uses adjust_scores, which is no function of one score",
+    ),
+    "encoding by name": (lambda: whorl.attention(Q, K, V, encoding="rope"), "encoding must be an encoding, got 'rope'"),
+    "rank": (lambda: whorl.attention(Q[0], K, V), "q must be a floating tensor of shape (batch, heads, length, dim)"),
+    "dtype": (lambda: whorl.attention(Q, K.double(), V), "q, k and v must share device and dtype, got torch.float32"),
+    "batch": (lambda: whorl.attention(Q[:1], K, V), "q and k must have the same batch and dim, got (1, 4, 5, 16)"),
+    "k and v": (lambda: whorl.attention(Q, K, V[:, :, 1:]), "k and v must have the same batch, heads and length"),
+    "heads": (lambda: whorl.attention(Q, K[:, :3], V[:, :3]), "4 query heads cannot share 3 key heads equally"),
+    "causal": (lambda: whorl.attention(Q, K, V, causal="order"), "causal must be True, False or 'positions', got"),
+    "dropout": (lambda: whorl.attention(Q, K, V, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
+    "scale": (lambda: whorl.attention(Q, K, V, scale=0.0), "scale must be positive, got 0.0"),
+    "softcap": (lambda: whorl.attention(Q, K, V, softcap=-1.0), "softcap must be positive, got -1.0"),
+    "mask dtype": (lambda: whorl.attention(Q, K, V, mask=torch.ones(5, 5)), "mask must be a bool tensor, True where"),
+    "mask shape": (
+        lambda: whorl.attention(Q, K, V, mask=torch.ones(5, 4, dtype=torch.bool)),
+        "mask must be broadcastable to (batch, heads, queries, keys) = (2, 4, 5, 5)",
+    ),
+    "key mask": (
+        lambda: whorl.attention(Q, K, V, key_mask=torch.ones(5, dtype=torch.bool)),
+        "key_mask must be a bool tensor of shape (batch, keys) = (2, 5)",
+    ),
+    "positions": (lambda: whorl.attention(Q, K, V, positions=torch.arange(4)), "positions must be a tensor with 5 on"),
+    "positions without keys'": (
+        lambda: whorl.attention(Q[:, :, :2], K, V, positions=torch.arange(2)),
+        "positions of 2 queries do not tell those of 5 keys. Pass key_positions too.",
+    ),
+    "more queries than keys": (
+        lambda: whorl.attention(Q, K[:, :, :2], V[:, :, :2]),
+        "5 queries cannot be the last of 2",
+    ),
+    "documents": (
+        lambda: whorl.attention(Q, K, V, documents=torch.zeros(4)),
+        "documents must be of shape (5,) or (2, 5)",
+    ),
+    "documents of other keys": (
+        lambda: whorl.attention(Q[:, :, :2], K, V, documents=torch.zeros(2)),
+        "documents need key_documents where keys are other tokens",
+    ),
+    "documents of keys only": (
+        lambda: whorl.attention(Q, K, V, key_documents=torch.zeros(5)),
+        "key_documents would be ignored without documents",
+    ),
+    "hidden missing": (
+        lambda: whorl.attention(Q, K, V, encoding=build("forgetting_gate")),
+        "ForgettingGate reads hidden states. Pass hidden=… of shape (batch, keys, width).",
+    ),
+    "hidden ignored": (
+        lambda: whorl.attention(Q, K, V, hidden=torch.zeros(2, 5, 64)),
+        "hidden would be ignored, NoPE does not read it",
+    ),
+    "two rotations": (
+        lambda: whorl.Combined(whorl.Rope(head_dim=16), whorl.Rope(head_dim=16)),
+        "Combined: Rope and Rope both use transform_qk, and which acts first is not defined",
+    ),
+    "two biases": (
+        lambda: whorl.Combined(build("alibi"), build("t5")),
+        "Combined: Alibi and T5 both use score_bias",
+    ),
+    "one part": (lambda: whorl.Combined(build("alibi")), "Combined: encodings must be at least 2, got 1"),
+    "no encoding": (lambda: whorl.Combined(build("alibi"), "rope"), "every part must be an encoding, got 'rope'"),
+    "empty plan": (lambda: whorl.LayerPlan([]), "LayerPlan: encodings must be one per layer, got []"),
+    "plan of names": (lambda: whorl.LayerPlan(["rope"]), "LayerPlan: layer 0 must be an encoding, got 'rope'"),
+    "two inputs": (
+        lambda: whorl.LayerPlan([build("sinusoidal"), whorl.NoPE()]),
+        "LayerPlan: an encoding that adds to the input acts once, before all layers",
+    ),
+    "no layers": (lambda: whorl.LayerPlan.shared(whorl.NoPE(), layers=0), "LayerPlan.shared: layers must be positive"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_named(case):
+    call, message = CASES[case]
+    with pytest.raises(whorl.WhorlError) as caught:
+        call()
+    assert message in str(caught.value)
+
+
+def test_layer_plans_share_or_not():
+    shared = whorl.LayerPlan.shared(build("t5"), layers=3)
+    own = whorl.LayerPlan.own(lambda: build("t5"), layers=3)
+    assert len(list(shared.parameters())) == 1
+    assert len(list(own.parameters())) == 3
+    assert [len(plan) for plan in (shared, own)] == [3, 3]
+    assert shared[0] is shared[2]
+    assert own[0] is not own[2]
+    assert own.to_list()[1]["name"] == "t5"
+    mixed = whorl.LayerPlan.every(2, whorl.NoPE(), whorl.Rope(head_dim=16), layers=5)
+    assert [type(mixed[i]).__name__ for i in range(5)] == ["Rope", "NoPE", "Rope", "NoPE", "Rope"]
