@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test lint format types bench clean
+.PHONY: demo test test-gpu lint format types bench clean
 
 demo: $(VENV)/.installed
 	@echo "== every encoding =="
@@ -15,6 +15,10 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed lint types
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q
+
+# On a machine with a CUDA device, in the environment that has its torch.
+test-gpu:
+	PYTHONPATH=src:tests python3 -m pytest -m gpu -q tests/test_gpu.py
 
 lint: $(VENV)/.installed
 	@echo "== format and lint =="

@@ -126,6 +126,8 @@ def check_encoding(call: str, encoding: Encoding | None) -> None:
             continue
         used = [hook for hook in REASONS if hook in part.enters()]
         why = f"it {REASONS[used[0]]}, and linear attention never forms scores" if used else "its claim says so"
+        if hasattr(part, "linear_decay"):
+            why = "with these settings it does not fade all heads alike"
         remedy = "Use RoPE, xPos or another encoding whose claims.linear_attention is True"
         if "score_bias" in used:
             remedy += "; a bias that is linear in the distance, as ALiBi's, becomes decay=… with its slopes"

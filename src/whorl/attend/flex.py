@@ -31,6 +31,8 @@ def why_not_flex(call: Call) -> str | None:
     if call.q.device.type != "cuda":
         if torch.is_grad_enabled() and any(t.requires_grad for t in (call.q, call.k, call.v)):
             return "FlexAttention has no backward on the CPU"
+        if call.wants_lse:
+            return "FlexAttention does not return the log-sum-exp on the CPU"
         if call.q.device.type != "cpu":
             return f"no FlexAttention for {call.q.device.type}"
     visible = call.visible
@@ -50,7 +52,7 @@ def bias_of(encoding: Any) -> Bias | None:
 def flex_attention_of(call: Call, q: Tensor, k: Tensor) -> Any:
     """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for."""
     allowed = None if call.visible.everything or call.visible.only_causal else call.visible.rows()
-    out, lse = _compiled()(
+    return _compiled()(
         q.contiguous(),
         k.contiguous(),
         call.v.contiguous(),
@@ -61,13 +63,13 @@ def flex_attention_of(call: Call, q: Tensor, k: Tensor) -> Any:
         call.visible.only_causal,
         call.softcap,
         call.scale,
+        call.wants_lse,
     )
-    return (out, lse) if call.wants_lse else out
 
 
 @cache
 def _compiled() -> Any:
-    return torch.compile(_flex, fullgraph=True, dynamic=True)
+    return torch.compile(_flex, fullgraph=True)
 
 
 def _flex(
@@ -81,7 +83,8 @@ def _flex(
     causal: bool,
     softcap: float | None,
     scale: float,
-) -> tuple[Tensor, Tensor]:
+    wants_lse: bool,
+) -> Any:
     from torch.nn.attention.flex_attention import flex_attention
 
     rows = torch.atleast_2d(q_positions).expand(q.shape[0], -1)
@@ -101,5 +104,5 @@ def _flex(
         return score
 
     return flex_attention(
-        q, k, v, score_mod=score_mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1], return_lse=True
+        q, k, v, score_mod=score_mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1], return_lse=wants_lse
     )

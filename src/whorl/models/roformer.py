@@ -24,14 +24,11 @@ from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.rope import Rope
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.position_ids import from_mask
-from whorl.position_ids import positions as count_from_0
 from whorl.registry import build_for
-from whorl.rotary.tables import readable
+from whorl.rotary.tables import INTEGERS, readable
 
+Maybe = Tensor | None
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"]
-
-START = 0.02  # standard deviation of the weights to start from, as in BERT and GPT-2
 
 # The function, and whether it is the gate of a second projection.
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
@@ -48,28 +45,40 @@ class SelfAttention(nn.Module):
     """Projections around ``whorl.attention``; the encoding comes with each call."""
 
     def __init__(
-        self, width: int, heads: int, kv_heads: int, head_dim: int, *, bias: bool, dropout: float, **switches: bool
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        dropout: float,
+        causal: bool,
+        rotary_value: bool = False,
     ) -> None:
         super().__init__()
-        self.head_dim, self.dropout = head_dim, dropout
-        self.causal, self.rotary_value = switches.get("causal", True), switches.get("rotary_value", False)
+        self.head_dim, self.dropout, self.causal, self.rotary_value = head_dim, dropout, causal, rotary_value
         self.q = nn.Linear(width, heads * head_dim, bias)
         self.k = nn.Linear(width, kv_heads * head_dim, bias)
         self.v = nn.Linear(width, kv_heads * head_dim, bias)
         self.out = nn.Linear(heads * head_dim, width, bias)
 
-    def forward(self, x: Tensor, encoding: Encoding, cache: KVCache | None = None, **place: Any) -> Tensor:
+    def forward(
+        self, x: Tensor, encoding: Encoding, positions: Tensor, cache: KVCache | None = None, **options: Any
+    ) -> Tensor:
         """What the tokens of x (batch, length, width) gather from each other, and from those in the cache."""
         q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        place["positions"] = on_axes(place["positions"], encoding, len(x))
+        axes = getattr(encoding.config, "axes", 1)
+        if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
+            positions = positions.expand(axes, len(x), -1)
         if self.rotary_value:
-            v = encoding.rotate(v, place["positions"], place["length"])  # pyright: ignore[reportCallIssue]
-        place["hidden"] = x if encoding.reads_hidden else None
+            v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
+        options |= {"positions": positions, "hidden": x if encoding.reads_hidden else None}
         if cache is None:
             dropout = self.dropout if self.training else 0.0
-            out = attention(q, k, v, encoding=encoding, causal=self.causal, dropout=dropout, **place)
+            out = attention(q, k, v, encoding=encoding, causal=self.causal, dropout=dropout, **options)
         else:
-            out = cache.attend(q, k, v, **place)
+            out = cache.attend(q, k, v, **options)
         return self.out(out.transpose(1, 2).flatten(2))
 
 
@@ -80,17 +89,15 @@ class FeedForward(nn.Module):
         super().__init__()
         self.activation, gated = ACTIVATIONS[activation]
         self.gate = nn.Linear(width, hidden, bias) if gated else None
-        self.up = nn.Linear(width, hidden, bias)
-        self.down = nn.Linear(hidden, width, bias)
+        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        up = self.up(x)
+        return self.down(self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up)
 
 
 class Block(nn.Module):
-    """Attention and feed-forward, each added to what goes past it, with a norm before ("pre") or after."""
+    """Attention and feed-forward, each added to what goes past it, with a norm before them ("pre") or after."""
 
     def __init__(
         self, attention: SelfAttention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *, pre: bool
@@ -100,18 +107,18 @@ class Block(nn.Module):
         self.norm_1, self.norm_2 = norm(), norm()
         self.pre, self.dropout = pre, nn.Dropout(attention.dropout)
 
-    def forward(self, x: Tensor, encoding: Encoding, **place: Any) -> Tensor:
+    def forward(self, x: Tensor, encoding: Encoding, **options: Any) -> Tensor:
         if self.pre:
-            x = x + self.dropout(self.attention(self.norm_1(x), encoding, **place))
+            x = x + self.dropout(self.attention(self.norm_1(x), encoding, **options))
             return x + self.dropout(self.feed_forward(self.norm_2(x)))
-        x = self.norm_1(x + self.dropout(self.attention(x, encoding, **place)))
+        x = self.norm_1(x + self.dropout(self.attention(x, encoding, **options)))
         return self.norm_2(x + self.dropout(self.feed_forward(x)))
 
 
 class RoFormer(nn.Module):
-    """A BERT-like encoder with RoPE in every layer, or the encoding given: hidden states of tokens.
+    """A BERT-like encoder with RoPE in every layer, or with the encoding given, as in ``Decoder``.
 
-    ``types`` is how many kinds of tokens there are, ``embedding`` the width of their embeddings where it is not
+    ``types`` is how many types of tokens there are, ``embedding`` the width of their embeddings where it is not
     that of the model, ``rotary_value`` whether values are rotated too.
 
     >>> import torch, whorl.models
@@ -138,40 +145,38 @@ class RoFormer(nn.Module):
         length: int | None = None,
     ) -> None:
         super().__init__()
-        hidden, self.embedding = hidden or 4 * width, embedding or width
-        head_dim = check_settings(
-            "RoFormer", width, heads, activation, dropout, vocab=vocab, layers=layers, types=types
-        )
+        hidden, embedding = 4 * width if hidden is None else hidden, width if embedding is None else embedding
+        counts = {"vocab": vocab, "layers": layers, "hidden": hidden, "embedding": embedding, "types": types}
+        sizes = check_settings("RoFormer", width, heads, None, activation, dropout, **counts) | {"width": embedding}
         if encoding is None:
-            encoding = Rope(head_dim=head_dim, layout="interleaved")
-        self.plan = plan_of("RoFormer", encoding, layers, heads, head_dim, width, self.embedding, length=length)
+            encoding = Rope(head_dim=sizes["head_dim"], layout="interleaved")
+        self.plan = plan_of("RoFormer", encoding, layers, sizes, length)
         if rotary_value and not all(isinstance(one, Rotary) for one in self.plan.unique):
             raise WhorlError("RoFormer: rotary_value=True needs a rotary encoding in every layer. Use whorl.Rope.")
         self.width, self.eps, self.activation = width, eps, ACTIVATIONS[activation][0]
-        self.embed, self.embed_types = nn.Embedding(vocab, self.embedding), nn.Embedding(types, self.embedding)
-        self.norm, self.dropout = nn.LayerNorm(self.embedding, eps), nn.Dropout(dropout)
-        self.project = None if self.embedding == width else nn.Linear(self.embedding, width)
+        self.embed, self.embed_types = nn.Embedding(vocab, embedding), nn.Embedding(types, embedding)
+        self.norm, self.dropout = nn.LayerNorm(embedding, eps), nn.Dropout(dropout)
+        self.project = None if embedding == width else nn.Linear(embedding, width)
+        shape: dict[str, Any] = {"kv_heads": heads, "head_dim": sizes["head_dim"], "bias": True, "dropout": dropout}
         self.blocks = nn.ModuleList(
             Block(
-                SelfAttention(width, heads, heads, head_dim, bias=True, dropout=dropout, causal=False),
+                SelfAttention(width, heads, **shape, causal=False, rotary_value=rotary_value),
                 FeedForward(width, hidden, activation, bias=True),
                 partial(nn.LayerNorm, width, eps),
                 pre=False,
             )
             for _ in range(layers)
         )
-        for block in self.blocks:
-            block.attention.rotary_value = rotary_value
         start_weights(self, self.plan)
 
     def forward(
         self,
         tokens: Tensor,
         *,
-        types: Tensor | None = None,
-        positions: Tensor | None = None,
-        documents: Tensor | None = None,
-        key_mask: Tensor | None = None,
+        types: Maybe = None,
+        positions: Maybe = None,
+        documents: Maybe = None,
+        key_mask: Maybe = None,
         length: int | None = None,
     ) -> Tensor:
         """Hidden states (batch, length, width) of tokens (batch, length), all of type 0 unless ``types`` say more.
@@ -179,23 +184,23 @@ class RoFormer(nn.Module):
         Positions, ``documents``, ``key_mask`` (False for padding) and ``length`` are as in ``Decoder``.
         """
         positions = check_tokens("RoFormer", tokens, self.embed.num_embeddings, positions, documents, key_mask)
+        options = {"positions": positions, "documents": documents, "key_mask": key_mask, "length": length}
         x = self.embed(tokens) + self.embed_types(torch.zeros_like(tokens) if types is None else types)
         x = self.dropout(self.norm(self.plan[0].add_to_input(x, positions)))
         x = x if self.project is None else self.project(x)
         for layer, block in enumerate(self.blocks):
-            x = block(x, self.plan[layer], positions=positions, documents=documents, key_mask=key_mask, length=length)
+            x = block(x, self.plan[layer], **options)
         return x
 
 
 class RoFormerMaskedLM(nn.Module):
-    """An encoder and the logits of what stands at each token, read off its token embeddings."""
+    """An encoder, and the logits of what stands at each token, read off the token embeddings."""
 
     def __init__(self, encoder: RoFormer) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.dense = nn.Linear(encoder.width, encoder.embedding)
-        self.norm = nn.LayerNorm(encoder.embedding, encoder.eps)
-        self.bias = nn.Parameter(torch.zeros(encoder.embed.num_embeddings))
+        vocab, embedding = encoder.embed.weight.shape
+        self.encoder, self.dense = encoder, nn.Linear(encoder.width, embedding)
+        self.norm, self.bias = nn.LayerNorm(embedding, encoder.eps), nn.Parameter(torch.zeros(vocab))
         start_weights(self, encoder)
 
     def forward(self, tokens: Tensor, **options: Any) -> Tensor:
@@ -205,20 +210,34 @@ class RoFormerMaskedLM(nn.Module):
 
 
 class RoFormerClassifier(nn.Module):
-    """An encoder and the logits of a text's label, read off its first token."""
+    """An encoder, and the logits of the label of a text, read off its first token."""
 
     def __init__(self, encoder: RoFormer, labels: int) -> None:
         super().__init__()
-        self.encoder = encoder
-        self.dense = nn.Linear(encoder.width, encoder.width)
+        self.encoder, self.dense = encoder, nn.Linear(encoder.width, encoder.width)
         self.out = nn.Linear(encoder.width, labels)
         start_weights(self, encoder)
 
     def forward(self, tokens: Tensor, **options: Any) -> Tensor:
         """Logits (batch, labels); options as in ``RoFormer``."""
-        dropout = self.encoder.dropout
-        x = dropout(self.encoder(tokens, **options)[:, 0])
-        return self.out(dropout(self.encoder.activation(self.dense(x))))
+        x = self.encoder.dropout(self.encoder(tokens, **options)[:, 0])
+        return self.out(self.encoder.dropout(self.encoder.activation(self.dense(x))))
+
+
+def check_settings(
+    call: str, width: int, heads: int, head_dim: int | None, activation: str, dropout: float, **counts: int
+) -> dict[str, int]:
+    """The sizes that encodings take, or a WhorlError for settings that make no model."""
+    if activation not in ACTIVATIONS:
+        raise unknown("activation", activation, ACTIVATIONS, call=call)
+    if not 0 <= dropout < 1:
+        raise invalid(call, "dropout", "at least 0 and below 1", dropout)
+    for name, value in {"width": width, "heads": heads, "head_dim": head_dim or 1, **counts}.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise invalid(call, name, "a positive integer", value)
+    if head_dim is None and width % heads:
+        raise invalid(call, "width", f"a multiple of heads={heads}", width)
+    return {"heads": heads, "head_dim": head_dim or width // heads, "width": width}
 
 
 def plan_of(
@@ -227,83 +246,53 @@ def plan_of(
     """The encoding of each layer, from one for all, a plan or a name; each fits the sizes of the model."""
     if isinstance(encoding, str):
         if length is None:
-            raise WhorlError(f"{call}: length missing, which encoding={encoding!r} is trained on. Pass length=….")
+            raise WhorlError(f"{call}: encoding={encoding!r} needs the length it is trained on. Pass length=….")
         encoding = build_for(encoding, **sizes, length=length)
     elif length is not None:
         raise WhorlError(f"{call}: length would be ignored, the encoding is built. Pass its name, or leave length out.")
-    if isinstance(encoding, Encoding):
-        encoding = LayerPlan.shared(encoding, layers=layers)
-    if not isinstance(encoding, LayerPlan) or len(encoding) != layers:
+    plan = LayerPlan.shared(encoding, layers=layers) if isinstance(encoding, Encoding) else encoding
+    if not isinstance(plan, LayerPlan) or len(plan) != layers:
         raise invalid(call, "encoding", f"an encoding, its name, or a LayerPlan of {layers} layers", encoding)
-    for part in encoding.modules():
-        if isinstance(part, Encoding) and not isinstance(part, Combined):
-            _check_fits(call, part, sizes)
-    return encoding
+    for part in plan.modules():
+        if not isinstance(part, Encoding) or isinstance(part, Combined):
+            continue
+        reads = sizes if "add_to_input" in part.enters() or part.reads_hidden else ("heads", "head_dim")
+        for name in reads:
+            if (own := getattr(part.config, name, None)) not in (None, sizes[name]):
+                what = f"{type(part).__name__} has {name}={own} and the model {name}={sizes[name]}"
+                raise WhorlError(f"{call}: {what}. Build the encoding with {name}={sizes[name]}.")
+    return plan
 
 
-def _check_fits(call: str, part: Encoding, sizes: dict[str, int]) -> None:
-    takes_width = "add_to_input" in part.enters() or part.reads_hidden
-    for name, size in sizes.items():
-        own = getattr(part.config, name, None)
-        if own is not None and own != size and (name != "width" or takes_width):
-            raise WhorlError(
-                f"{call}: {type(part).__name__} has {name}={own}, the model {name}={size}. Build it with {name}={size}."
-            )
-
-
-def check_settings(call: str, width: int, heads: int, activation: str, dropout: float, **counts: int) -> None:
-    """Raises a WhorlError for settings that make no model."""
-    for name, value in {"width": width, "heads": heads, **counts}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise invalid(call, name, "a positive integer", value)
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS, call=call)
-    if not 0 <= dropout < 1:
-        raise invalid(call, "dropout", "at least 0 and below 1", dropout)
-
-
-def check_tokens(
-    call: str,
-    tokens: Tensor,
-    vocab: int,
-    positions: Tensor | None = None,
-    documents: Tensor | None = None,
-    key_mask: Tensor | None = None,
-) -> Tensor:
+def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, documents: Maybe, key_mask: Maybe) -> Tensor:
     """The positions of tokens: as given, or counting the real ones of each row, from 0 in each document."""
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in INTEGERS or not tokens.numel():
         raise invalid(call, "tokens", "int32 or int64 of shape (batch, length)", tokens)
     if readable(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
-        raise invalid(call, "tokens", f"between 0 and vocab - 1 = {vocab - 1}", [int(b) for b in tokens.aminmax()])
-    shape, length = tokens.shape, tokens.shape[1]
-    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != shape):
-        raise invalid(call, "key_mask", f"bool of the shape of tokens, {tuple(shape)}", key_mask)
-    if documents is not None and documents.shape not in (shape, shape[1:]):
-        raise invalid(call, "documents", f"of shape ({length},) or {tuple(shape)}", documents, "See whorl.documents.")
+        raise invalid(call, "tokens", f"between 0 and {vocab - 1}", sorted({int(b) for b in tokens.aminmax()}))
+    shape = tuple(tokens.shape)
+    shapes = {"key_mask": [shape], "documents": [shape, shape[1:]]}
+    for name, value in {"key_mask": key_mask, "documents": documents}.items():
+        if value is not None and (not isinstance(value, Tensor) or tuple(value.shape) not in shapes[name]):
+            raise invalid(call, name, f"of shape {' or '.join(map(str, shapes[name]))}", value)
     if positions is not None:
-        if positions.ndim > 3 or positions.shape[-1] != length:
+        if not isinstance(positions, Tensor) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
             raise invalid(call, "positions", "of shape (length,), (batch, length) or (axes, batch, length)", positions)
         return positions
-    count = count_from_0(length, device=tokens.device) if key_mask is None else key_mask.cumsum(-1) - 1
-    if documents is not None:
-        before = count if key_mask is None else count + 1 - key_mask.long()
+    real = torch.ones(shape[1], dtype=torch.long, device=tokens.device) if key_mask is None else key_mask.long()
+    count = real.cumsum(-1)
+    if documents is not None:  # less the real tokens before the document
         new = torch.ones_like(documents, dtype=torch.bool)
         new[..., 1:] = documents[..., 1:] != documents[..., :-1]
-        count = count - torch.where(new, before, 0).cummax(-1).values
-    return count.clamp(min=0)
-
-
-def on_axes(positions: Tensor, encoding: Encoding, batch: int) -> Tensor:
-    """Positions (length,) or (batch, length) on every axis of an encoding that has several."""
-    axes = getattr(encoding.config, "axes", 1)
-    return positions if axes == 1 or positions.ndim == 3 else positions.expand(axes, batch, -1)
+        count = count - torch.where(new, count - real, 0).cummax(-1).values
+    return (count - 1).clamp(min=0)
 
 
 def start_weights(model: nn.Module, done: nn.Module) -> None:
-    """Draws the weights of projections and embeddings anew, but for those of the part that is done already."""
-    keep = set(done.modules())
+    """Draws weights anew as BERT and GPT-2 start them, but for those of the part that is done already."""
+    drawn = set(done.modules())
     for part in model.modules():
-        if isinstance(part, (nn.Linear, nn.Embedding)) and part not in keep:
-            nn.init.normal_(part.weight, std=START)
+        if isinstance(part, (nn.Linear, nn.Embedding)) and part not in drawn:
+            nn.init.normal_(part.weight, std=0.02)
             if isinstance(part, nn.Linear) and part.bias is not None:
                 nn.init.zeros_(part.bias)

@@ -1,0 +1,123 @@
+"""Time and memory of linear attention at 1k … 128k tokens; its results are in linear-attention-cost.md.
+
+    python experiments/linear_attention_cost.py [--device cuda] [--threads 1]
+
+Every length is measured in a process of its own, so that the peak memory is its own: above the inputs, of a forward
+pass and of a forward and backward pass. On the CPU it is the peak of the resident set, on CUDA that of torch's allocator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import whorl
+from whorl.attend.linear import linear_attention
+
+HEADS, DIM = 4, 64
+LENGTHS = [2**i for i in range(10, 18)]
+ROPE = whorl.Rope(head_dim=DIM)
+
+Call = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+CASES: dict[str, tuple[Call, int]] = {  # and the longest length to try
+    "numerator, RoPE": (lambda q, k, v: linear_attention(q, k, v, encoding=ROPE), 2**17),
+    "unnormalised, RoPE": (lambda q, k, v: linear_attention(q, k, v, encoding=ROPE, form="unnormalised"), 2**17),
+    "decay, RoPE": (lambda q, k, v: linear_attention(q, k, v, encoding=ROPE, form="decay", decay=0.01), 2**17),
+    "unnormalised, xPos": (
+        lambda q, k, v: linear_attention(q, k, v, encoding=whorl.build("xpos", head_dim=DIM), form="unnormalised"),
+        2**17,
+    ),
+    "numerator, RoPE, bidirectional": (lambda q, k, v: linear_attention(q, k, v, encoding=ROPE, causal=False), 2**17),
+    "numerator, RoPE, parallel form": (
+        lambda q, k, v: linear_attention(q, k, v, encoding=ROPE, chunk=q.shape[2]),
+        2**13,
+    ),
+    "softmax, torch's fused kernel": (
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        2**14,
+    ),
+}
+
+
+def measure(case: str, length: int, device: str) -> dict[str, float]:
+    """Seconds (the best of three) and MiB above the inputs, of one case at one length."""
+    run = CASES[case][0]
+    inputs = [torch.randn(1, HEADS, length, DIM, device=device, requires_grad=True) for _ in range(3)]
+    small = [x[:, :, :256].detach().requires_grad_() for x in inputs]
+    run(*small).sum().backward()  # loads what is loaded on first use
+    found = {}
+    for name, work in (("forward", lambda: _forward(run, inputs)), ("both", lambda: _both(run, inputs))):
+        before = _memory(device)
+        work()
+        found[f"{name} MiB"] = (_peak(device) - before) / 2**20
+        times = []
+        for _ in range(3):
+            start = time.perf_counter()
+            work()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            times.append(time.perf_counter() - start)
+        found[f"{name} s"] = min(times)
+    return found
+
+
+def _forward(run: Call, inputs: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        run(*inputs)
+
+
+def _both(run: Call, inputs: list[torch.Tensor]) -> None:
+    torch.autograd.grad(run(*inputs).sum(), inputs)
+
+
+def _memory(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        return torch.cuda.memory_allocated()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def _peak(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--one", nargs=2)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    if given.one:
+        print(json.dumps(measure(given.one[0], int(given.one[1]), given.device)))
+        return
+    print(f"{given.device}, torch {torch.__version__}, {given.threads} thread(s), {HEADS} heads of {DIM}, float32")
+    for case, (_, longest) in CASES.items():
+        print(f"\n{case}\n\n| length | forward ms | with backward ms | forward MiB | with backward MiB |")
+        print("|---:|---:|---:|---:|---:|")
+        for length in LENGTHS:
+            if length > longest:
+                break
+            options = ["--device", given.device, "--threads", str(given.threads), "--one", case, str(length)]
+            done = subprocess.run([sys.executable, __file__, *options], capture_output=True, text=True, check=True)
+            found = json.loads(done.stdout)
+            times = " | ".join(f"{1000 * found[f'{name} s']:.1f}" for name in ("forward", "both"))
+            sizes = " | ".join(f"{found[f'{name} MiB']:.0f}" for name in ("forward", "both"))
+            print(f"| {length:,} | {times} | {sizes} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
