@@ -30,6 +30,7 @@ SCALINGS = {
     "llama3": whorl.Llama3(factor=8.0, original_length=256),
     "llama4": whorl.Llama3(factor=16.0, original_length=256, low_freq_factor=1.0, high_freq_factor=1.0),
     "proportional": whorl.Proportional(fraction=0.25),
+    "resonance": whorl.Resonance(inner=whorl.Yarn(factor=4.0, original_length=256)),
 }
 
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")

@@ -4,26 +4,32 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from whorl import registry
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = [
-    (page, number, block)
+    (page, number, needs, block)
     for page in PAGES
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL))
+    for number, (needs, block) in enumerate(
+        re.findall(r"```python(?: needs=(\w+))?\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    )
 ]
 
 
-@pytest.mark.parametrize(("page", "number", "block"), BLOCKS, ids=[f"{p.name}-{n}" for p, n, _ in BLOCKS])
-def test_code_in_the_docs_runs(page, number, block, monkeypatch):
+@pytest.mark.parametrize(("page", "number", "needs", "block"), BLOCKS, ids=[f"{b[0].name}-{b[1]}" for b in BLOCKS])
+def test_code_in_the_docs_runs(page, number, needs, block, monkeypatch):
+    if needs:
+        pytest.importorskip(needs, reason=f"this block compares with {needs}, which is not installed")
+    torch.manual_seed(0)
     monkeypatch.setattr(registry, "ENCODINGS", dict(registry.ENCODINGS))  # a page may register its own
     exec(compile(block, f"{page.name} block {number}", "exec"), {})
 
 
 def test_the_readme_example_is_short():
-    page, _, block = BLOCKS[0]
+    page, _, _, block = BLOCKS[0]
     assert page.name == "README.md"
     assert len(block.strip().splitlines()) <= 12
 

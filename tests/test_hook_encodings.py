@@ -157,10 +157,10 @@ def test_scores_depend_on_the_distance_alone_where_claimed(name):
 
 @every
 def test_position_makes_a_difference(name):
-    """A test of the tests: with the oldest keys in another order the last row changes."""
+    """A test of the tests: with the keys before it in another order the last row changes."""
     encoding = make(name)
     q, k, v = tokens(12)
-    ids, order = torch.arange(12), torch.tensor([3, 0, 7, 5, 6, 1, 2, 4, 8, 9, 10, 11])
+    ids, order = torch.arange(12), torch.tensor([*reversed(range(11)), 11])
     here = run(encoding, q[:, :, -1:], k, v, ids[-1:], ids).out
     there = run(encoding, q[:, :, -1:], k[:, :, order], v[:, :, order], ids[-1:], ids).out
     same = torch.allclose(here, there, rtol=0, atol=1e-9)
@@ -244,6 +244,34 @@ def test_compiles_to_one_graph_with_the_same_values_and_gradients(name):
         results.append([*out, *torch.autograd.grad(loss, wanted)])
     for expected, got in zip(*results, strict=True):
         torch.testing.assert_close(got, expected, rtol=1e-5, atol=3e-5)
+
+
+@pytest.mark.parametrize(
+    "name", ["shaw", "transformer_xl", "deberta", "cope", "xpos", "ssmax", "sinks", "leaky_rerope"]
+)
+def test_a_second_length_is_the_last_to_compile(name):
+    torch._dynamo.reset()
+    encoding, graphs = make(name, torch.float32), []
+
+    def backend(graph, example_inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    def hooks(q, k, ids):
+        branches = encoding.branches(ids, ids)
+        place = (ids, ids) if branches is None else branches[-1][:2]
+        q, k = encoding.transform_qk(q, k, *place)
+        mask = encoding.mask(ids, ids)
+        scores = encoding.adjust_scores(q @ k.mT, q, k, ids, ids, scale=0.3)
+        return scores if mask is None else scores.masked_fill(~mask, 0)
+
+    compiled = torch.compile(hooks, fullgraph=True, backend=backend)
+    for length in (7, 12, 33, 40):
+        q, k, _ = tokens(length, dtype=torch.float32)
+        torch.testing.assert_close(
+            compiled(q, k, torch.arange(length)), hooks(q, k, torch.arange(length)), rtol=1e-5, atol=1e-5
+        )
+    assert len(graphs) <= 2
 
 
 @every

@@ -89,7 +89,7 @@ CASES = {
     # positions
     "fractional positions to a table": (
         adjust(whorl.Shaw, i=P.double()),
-        "Shaw: positions must be int32 or int64 of shape (length,) or (batch, length), got torch.float64 of shape (5,).",
+        "Shaw: positions must be int32 or int64 of shape (length,) or (batch, length), got torch.float64 of shape (5",
     ),
     "fractional positions to buckets": (adjust(whorl.Deberta, j=P.float()), "Deberta: positions must be int32 or int6"),
     "fractional positions to a clamp": (

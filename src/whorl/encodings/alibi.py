@@ -186,24 +186,22 @@ def _hold(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
-def slope_numbers(config: AlibiConfig) -> tuple[float, ...]:
-    """The slopes of a config, times its scale where nothing is rounded before."""
-    return _slope_numbers(config)
+def slope_numbers(heads: int, slopes: str | tuple[float, ...], rounding: str, scale: float) -> tuple[float, ...]:
+    """The slopes, times the scale where nothing is rounded before it."""
+    return _slope_numbers(heads, slopes, rounding, scale)
 
 
 slope_numbers._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @lru_cache(maxsize=256)
-def _slope_numbers(config: AlibiConfig) -> tuple[float, ...]:
-    if config.rounding != "exact":
+def _slope_numbers(heads: int, slopes: str | tuple[float, ...], rounding: str, scale: float) -> tuple[float, ...]:
+    if rounding != "exact":
         with _disable_current_modes():
-            return tuple(transformers_slopes(config.heads))
-    if isinstance(config.slopes, tuple):
-        slopes = list(config.slopes)
-    else:
-        slopes = {"press": press_slopes, "geometric": geometric_slopes}[config.slopes](config.sloped)
-    return tuple(slope * config.scale for slope in slopes)
+            return tuple(transformers_slopes(heads))
+    if isinstance(slopes, str):
+        slopes = tuple({"press": press_slopes, "geometric": geometric_slopes}[slopes](heads))
+    return tuple(slope * scale for slope in slopes)
 
 
 class Alibi(Bias):
@@ -229,16 +227,18 @@ class Alibi(Bias):
             relative=exact,  # m j rounded by itself changes with the place
             norm_preserving=True,  # queries and keys are left alone
             linear_attention=False,  # a bias inside a softmax; exp(-m (i - j)) as a factor is linear_attention's decay
-            decays=self._falls(),
+            decays=min(self._numbers) > 0,
             extrapolates=exact,  # flat to 8 times the trained length and more; not with m j in bfloat16
         )
 
-    def _falls(self) -> bool:
-        return min(slope_numbers(self.config)) > 0
+    @property
+    def _numbers(self) -> tuple[float, ...]:
+        own = self.config  # its values one by one: a compiler takes those as constants, and not a whole config
+        return slope_numbers(own.sloped, own.slopes, own.rounding, own.scale)
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""
-        return constants(slope_numbers(self.config), torch.float32, device or torch.device("cpu"))
+        return constants(self._numbers, torch.float32, device or torch.device("cpu"))
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         own = self.config
@@ -296,10 +296,10 @@ class Alibi(Bias):
         check_bias_positions(call, k_positions)
         if dtype not in (*FLOATS, torch.bfloat16, torch.float16):
             raise invalid(call, "dtype", "float64, float32, bfloat16 or float16", dtype)
-        slopes = torch.tensor(slope_numbers(self.config), dtype=torch.float64, device=q_positions.device) / scale
+        slopes = torch.tensor(self._numbers, dtype=torch.float64, device=q_positions.device) / scale
         if dtype in FLOATS:
             return _fold_wide(q_positions, k_positions, slopes.to(dtype))
-        steepest = SPLIT * max(slope_numbers(self.config)) / scale
+        steepest = SPLIT * max(self._numbers) / scale
         if steepest > torch.finfo(dtype).max:
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
         queries, keys = _fold_half(k_positions, slopes, dtype)

@@ -15,6 +15,7 @@ Position enters in the scores of each layer; the paper has parameters for every 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -61,6 +62,18 @@ def progress(i: Tensor, j: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
     return torch.log1p((c * distance).abs()) / (torch.log1p((c * reach).abs()) + EPSILON)
 
 
+def segments(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The network as straight lines: knots (hidden,) in order, and slopes and starts of the lines (hidden + 1, heads).
+
+    relu(w1 x + b1) bends at x = -b1 / w1 and nowhere else, so the network is slope * x + start between two knots.
+    """
+    bends = torch.where(w1 == 0, 0.0, -b1 / torch.where(w1 == 0, 1.0, w1)).detach()  # its lines meet there: no gradient
+    knots, order = bends.sort()
+    passed = torch.arange(w1.shape[0] + 1, device=w1.device)[:, None] > order.argsort()  # (segment, unit)
+    active = torch.where(w1 == 0, b1 > 0, passed == (w1 > 0)).to(w1.dtype).unsqueeze(-1)
+    return knots, (active * (w1[:, None] * w2.mT)).sum(1), (active * (b1[:, None] * w2.mT)).sum(1) + b2
+
+
 class Fire(Bias):
     """A learned function of the distance over the distance there is.
 
@@ -69,7 +82,8 @@ class Fire(Bias):
     >>> fire.score_bias(whorl.positions(5), whorl.positions(5)).shape
     torch.Size([8, 5, 5])
 
-    ``place`` holds c and m; ``w1``, ``b1`` (hidden,), ``w2`` (heads, hidden) and ``b2`` (heads,) are the network.
+    ``c`` and ``multiplier`` (m) have one number each; ``w1``, ``b1`` (hidden,), ``w2`` (heads, hidden) and ``b2``
+    (heads,) are the network.
     """
 
     Config = FireConfig
@@ -78,8 +92,8 @@ class Fire(Bias):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         heads, hidden = self.config.heads, self.config.hidden
-        # two in one vector: FlexAttention has no gradient for a captured tensor without an axis
-        self.place = nn.Parameter(torch.empty(2))
+        self.c = nn.Parameter(torch.empty(1))  # one axis: parameters without any cannot be sharded
+        self.multiplier = nn.Parameter(torch.empty(1))
         self.w1 = nn.Parameter(torch.empty(hidden))
         self.b1 = nn.Parameter(torch.empty(hidden))
         self.w2 = nn.Parameter(torch.empty(heads, hidden))
@@ -88,8 +102,8 @@ class Fire(Bias):
 
     def reset_parameters(self) -> None:
         """Draws the network anew, as torch's linear layers start, and sets c and m to 0.1 and 1."""
-        with torch.no_grad():
-            self.place.copy_(torch.tensor([START_C, 1.0], device="cpu"))
+        nn.init.constant_(self.c, START_C)
+        nn.init.ones_(self.multiplier)
         for fan_in, parameters in ((1, (self.w1, self.b1)), (self.config.hidden, (self.w2, self.b2))):
             for parameter in parameters:
                 nn.init.uniform_(parameter, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
@@ -109,14 +123,38 @@ class Fire(Bias):
         return torch.float64 if self.w1.dtype == torch.float64 else torch.float32
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        wide, first = self._wide, torch.zeros_like(head)
-        c, multiplier = self.place[first].to(wide), self.place[first + 1].to(wide)
-        x = progress(i, j, c, (multiplier * self.config.length).abs())
+        wide, x = self._wide, self._progress(i, j)
         out = self.b2[head].to(wide)
         for unit in range(self.config.hidden):  # unrolled: inside a kernel there is no axis for the units
-            at = first + unit
-            out = out + self.w2[head, at].to(wide) * torch.relu(self.w1[at].to(wide) * x + self.b1[at].to(wide))
+            w1, b1, w2 = self.w1[unit].to(wide), self.b1[unit].to(wide), self.w2[head, unit].to(wide)
+            out = out + w2 * torch.relu(w1 * x + b1)
         return out
+
+    def prepared(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """``bias_at`` as a function that reads each learned tensor once, made anew for each step.
+
+        FlexAttention has no gradient for a tensor that its kernel reads in several places, as ``bias_at`` does.
+        """
+        wide = self._wide
+        weights = (each.to(wide) for each in (self.w1, self.b1, self.w2, self.b2))
+        knots, slopes, starts = segments(*weights)
+        c, threshold = (
+            each.to(wide).expand(self.heads).contiguous()  # by head: the kernel reads all gradients by an index
+            for each in (self.c, (self.multiplier * self.config.length).abs())
+        )
+
+        def bias_at(head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            x = progress(i, j, c[head], threshold[head])
+            segment = torch.zeros_like(x, dtype=torch.int64)
+            for knot in range(knots.shape[0]):
+                segment = segment + (x >= knots[knot])
+            return slopes[segment, head] * x + starts[segment, head]
+
+        return bias_at
+
+    def _progress(self, i: Tensor, j: Tensor) -> Tensor:
+        c, multiplier = self.c[0].to(self._wide), self.multiplier[0].to(self._wide)
+        return progress(i, j, c, (multiplier * self.config.length).abs())
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one.
@@ -126,8 +164,7 @@ class Fire(Bias):
         call, wide = type(self).__name__, self._wide
         check_bias_positions(call, q_positions)
         check_bias_positions(call, k_positions)
-        c, multiplier = self.place.to(wide)
-        x = progress(q_positions[..., :, None], k_positions[..., None, :], c, (multiplier * self.config.length).abs())
+        x = self._progress(q_positions[..., :, None], k_positions[..., None, :])
         with torch.autocast(x.device.type, enabled=False):  # which would round the product to bfloat16
             hidden = torch.relu(x.unsqueeze(-1) * self.w1.to(wide) + self.b1.to(wide))
             return nn.functional.linear(hidden, self.w2.to(wide), self.b2.to(wide)).movedim(-1, -3)

@@ -48,8 +48,8 @@ class SSMaxConfig(Config):
     """Everything that makes one scalable softmax differ from another.
 
     heads          how many heads, each with its own s
-    scale          what s starts from; 0.43 is what the paper's models learn on average
-    bias           whether b is learned too, from 0; the paper finds that it hurts past the trained length
+    scale          what s starts from
+    bias           whether b is learned too, from 0; said to hurt past the trained length
     """
 
     name: ClassVar[str] = "ssmax"

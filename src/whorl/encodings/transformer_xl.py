@@ -8,7 +8,7 @@ Position enters in every layer, on the scores. heads * d * (width + 2) parameter
 Without a clamp no code of a distance is formed. With (a | b) = W^T (q_i + v), the position term is
     sum_k (a_k sin i w_k + b_k cos i w_k) cos j w_k + (b_k sin i w_k - a_k cos i w_k) sin j w_k
 which is the query's (b | -a) turned by its own position, against cosines and sines of the key's: what RoPE does
-against a key that is 1 in every pair. That takes width multiplications a pair and head, memory of
+against a key of (1, 0) in every pair. That takes width multiplications a pair and head, memory of
 queries * width a head, and any positions. With a clamp there are 2 clamp + 1 codes, and each pair picks its own.
 """
 

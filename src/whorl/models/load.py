@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.learned import Learned
@@ -68,7 +68,7 @@ def load_decoder(
 def load_roformer(
     state_dict: Mapping[str, Tensor], config: dict[str, Any], *, angles: Angles = "exact", dropout: float = 0.0
 ) -> RoFormer | RoFormerMaskedLM | RoFormerClassifier:
-    """The RoFormer with the weights of a transformers one, and its masked-language or classification head if it has one.
+    """The RoFormer with the weights of a transformers one, and with its masked-language or classification head, if any.
 
     Its table of sines and cosines is checked against ours and not loaded. transformers makes it in float64, so
     ``angles="exact"`` is what it computes.
@@ -355,6 +355,9 @@ class Weights:
         self.call, self.placed = call, set[str]()
         self.keys = {key.removeprefix(prefix): key for key in state_dict}
         self.tensors = {name: state_dict[key] for name, key in self.keys.items()}
+        double = next((key for key in state_dict if self.keys[key.removeprefix(prefix)] != key), None)
+        if double is not None:
+            raise WhorlError(f"{call}: {double!r} is there with and without {prefix!r} in front. Keep one of them.")
 
     def has(self, start: str) -> bool:
         return any(name.startswith(start) for name in self.tensors)
@@ -421,7 +424,7 @@ def _filled(
         theirs = names[name] if name in names else f"{names[part]}.{leaf}"
         whole = weights.take(theirs)
         try:
-            value = cut(part.partition(".")[2].partition(".")[2], whole, heads)
+            value = cut(part.split(".", 2)[-1], whole, heads)  # by its name inside the layer
         except RuntimeError:  # of a size that cannot be cut
             value = whole
         if value.shape != parameter.shape:
