@@ -3,7 +3,8 @@
     python experiments/linear_attention_cost.py [--device cuda] [--threads 1]
 
 Every length is measured in a process of its own, so that the peak memory is its own: above the inputs, of a forward
-pass and of a forward and backward pass. On the CPU it is the peak of the resident set, on CUDA that of torch's allocator.
+pass and of a forward and backward pass. On the CPU time is that of the process (user and system, which others on the
+machine change least) and memory the peak of the resident set; on CUDA they are elapsed time and torch's allocator.
 """
 
 from __future__ import annotations
@@ -61,13 +62,18 @@ def measure(case: str, length: int, device: str) -> dict[str, float]:
         found[f"{name} MiB"] = (_peak(device) - before) / 2**20
         times = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = _clock(device)
             work()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            times.append(time.perf_counter() - start)
+            times.append(_clock(device) - start)
         found[f"{name} s"] = min(times)
     return found
+
+
+def _clock(device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
 
 
 def _forward(run: Call, inputs: list[torch.Tensor]) -> None:

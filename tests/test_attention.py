@@ -257,6 +257,15 @@ def test_combined_rotates_then_adds():
     assert whorl.from_dict(both.config.to_dict()).config == both.config
 
 
+def test_combined_scales_queries_where_they_are_and_not_where_a_branch_puts_them():
+    """ReRoPE puts far queries at its window; log-n still counts the tokens before them."""
+    q, k, v = tokens(20)
+    both = whorl.Combined(whorl.ReRope(head_dim=16, window=5), whorl.LogN(trained_length=4))
+    scaled, _ = whorl.LogN(trained_length=4).transform_qk(q, k, torch.arange(20), torch.arange(20))
+    expected = whorl.attention(scaled, k, v, encoding=whorl.ReRope(head_dim=16, window=5))
+    torch.testing.assert_close(whorl.attention(q, k, v, encoding=both), expected, rtol=0, atol=2e-6)
+
+
 def test_combined_learned_bias_gets_gradients():
     both = whorl.Combined(whorl.Rope(head_dim=16), build("kerple"), whorl.LogN(trained_length=4), whorl.Window(size=6))
     assert set(both.enters()) == {"transform_qk", "score_bias", "mask"}
@@ -358,6 +367,10 @@ CASES = {
     "hidden ignored": (
         lambda: whorl.attention(Q, K, V, hidden=torch.zeros(2, 5, 64)),
         "hidden would be ignored, NoPE does not read it",
+    ),
+    "future of a gate": (
+        lambda: whorl.attention(Q, K, V, encoding=build("xpos"), causal=False),
+        "attention: XPos is defined for keys up to the query only. Use causal=True.",
     ),
     "two rotations": (
         lambda: whorl.Combined(whorl.Rope(head_dim=16), whorl.Rope(head_dim=16)),

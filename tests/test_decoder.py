@@ -18,6 +18,15 @@ SIZES = {"heads": 4, "head_dim": 8, "width": 32}
 CLOSE = {"rtol": 0.0, "atol": 2e-5}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Threads cost more than they give on models this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def encoding(name: str) -> whorl.Encoding:
     return whorl.build_for(name, **SIZES, length=LENGTH)
 
@@ -210,6 +219,16 @@ def test_an_image_has_positions_of_several_axes():
     torch.testing.assert_close(torch.cat(steps, dim=1), image, **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["rope", "alibi"])
+def test_it_compiles_in_one_graph(name):
+    torch.compiler.reset()
+    model, given = build(name), tokens(2, 10)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    documents = whorl.documents([4, 6])
+    assert torch.equal(compiled(given, documents=documents), model(given, documents=documents))
+    torch.compiler.reset()
+
+
 # --- positions of tokens
 
 
@@ -380,12 +399,21 @@ ASKING = [
     (lambda m: m(GIVEN, key_mask=torch.ones(2, 4, dtype=torch.bool)), "Decoder: key_mask must be of shape (2, 5), got"),
     (lambda m: m(GIVEN, key_mask=GIVEN), "attention: key_mask must be a bool tensor"),
     (lambda m: m(GIVEN, documents=torch.zeros(4)), "Decoder: documents must be of shape (2, 5) or (5,), got"),
-    (lambda m: m(GIVEN, positions=whorl.positions(4)), "Decoder: positions must be of shape (length,), (batch, length)"),
+    (
+        lambda m: m(GIVEN, positions=whorl.positions(4)),
+        "Decoder: positions must be of shape (length,), (batch, length)",
+    ),
     (lambda m: m.generate(GIVEN, -1), "Decoder.generate: count must be 0 or more, got -1."),
     (lambda m: m.generate(GIVEN, 2.0), "Decoder.generate: count must be 0 or more, got 2.0."),
     (lambda m: m.generate(GIVEN, 1, temperature=-1.0), "Decoder.generate: temperature must be 0 or more, got -1.0."),
-    (lambda m: m.generate(GIVEN, 1, temperature=float("nan")), "Decoder.generate: temperature must be 0 or more, got nan"),
-    (lambda m: m.generate(GIVEN, 1, top_k=3), "Decoder.generate: top_k and generator would be ignored, nothing is drawn."),
+    (
+        lambda m: m.generate(GIVEN, 1, temperature=float("nan")),
+        "Decoder.generate: temperature must be 0 or more, got nan",
+    ),
+    (
+        lambda m: m.generate(GIVEN, 1, top_k=3),
+        "Decoder.generate: top_k and generator would be ignored, nothing is drawn.",
+    ),
     (lambda m: m.generate(GIVEN, 1, temperature=1.0, top_k=0), "Decoder.generate: top_k must be a positive integer"),
     (
         lambda m: m.generate(GIVEN, 1, key_mask=torch.tensor([[True] * 4 + [False]] * 2)),

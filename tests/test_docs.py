@@ -46,3 +46,17 @@ def test_the_two_commands_are_what_ci_runs():
         assert f"make {command}" in readme
         assert re.search(rf"^{command}:", makefile, flags=re.MULTILINE)
     assert "make test" in ci
+
+
+def test_everything_named_in_the_map_exists():
+    import whorl
+
+    page = (ROOT / "docs" / "where-it-lives.md").read_text()
+    for path in re.findall(r"`((?:src|tests)/[^`]+)`", page):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`whorl\.([\w.]+)`", page):
+        found = whorl
+        for part in name.split("."):
+            found = getattr(found, part)
+    rows = set(re.findall(r"\| (N\d+) \|", page))
+    assert {f"N{n}" for n in (*range(1, 23),)} <= rows

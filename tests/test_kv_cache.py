@@ -75,16 +75,21 @@ def test_left_padded_rows_equal_unpadded_ones(name):
     torch.testing.assert_close(got[:1], whole, **CLOSE)
 
 
-def test_rows_of_unequal_length_go_on_by_themselves():
-    """Right padding in the middle: row 0 pauses for two tokens, and neither row notices."""
-    rope, inputs = whorl.Rope(head_dim=16), tokens(9)
+@every_encoding
+def test_rows_of_unequal_length_go_on_by_themselves(name):
+    """Padding in the middle: row 0 pauses for two tokens, and neither row notices."""
+    encoding = build(name)
+    inputs, more = tokens(9), hidden_for(encoding, 9)
     mask = torch.ones(2, 9, dtype=torch.bool)
     mask[0, 4:6] = False
-    got = steps(whorl.KVCache(encoding=rope), inputs, (4, 2, 3), key_mask=mask)
+    got = steps(whorl.KVCache(encoding=encoding), inputs, (4, 2, 3), key_mask=mask, **more)
     kept = [0, 1, 2, 3, 6, 7, 8]
-    alone = whorl.attention(*(t[:1, :, kept] for t in inputs), encoding=rope)
+    own = {key: value[:1, kept] for key, value in more.items()}
+    alone = whorl.attention(*(t[:1, :, kept] for t in inputs), encoding=encoding, **own)
     torch.testing.assert_close(got[:1, :, kept], alone, **CLOSE)
-    torch.testing.assert_close(got[1:], whorl.attention(*(t[1:] for t in inputs), encoding=rope), **CLOSE)
+    other = {key: value[1:] for key, value in more.items()}
+    whole = whorl.attention(*(t[1:] for t in inputs), encoding=encoding, **other)
+    torch.testing.assert_close(got[1:], whole, **CLOSE)
 
 
 @every_encoding

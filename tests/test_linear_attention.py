@@ -327,7 +327,7 @@ def test_what_a_chunk_cannot_hold_is_refused():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_parallel_chunked_and_recurrent_agree_in_float32(form):
-    length = 3000 if form in ("numerator", "decay") else 700
+    length = {"numerator": 3000, "decay": 1500}.get(form, 500)
     q, k, v = qkv(length, dim=16, value_dim=8, dtype=torch.float32)
     options = {"encoding": Rope(head_dim=16), "form": form, "decay": [0.001, 0.1] if form == "decay" else None}
     chunked = linear_attention(q, k, v, **options)
@@ -400,6 +400,22 @@ def test_a_state_takes_positions_of_several_axes():
     close(torch.cat(outs, dim=2), linear_attention(q, k, v, encoding=rope, positions=ids))
     with pytest.raises(WhorlError, match="positions of several axes do not tell the next ones"):
         state.step(*(x[:, :, :1] for x in (q, k, v)))
+
+
+def test_it_compiles_in_one_graph_and_keeps_to_one_device():
+    q, k, v = qkv(40, dtype=torch.float32)
+    options = {"encoding": Rope(head_dim=8), "decay": RATES, "chunk": 8}
+    compiled = torch.compile(lambda q, k, v: linear_attention(q, k, v, **options), backend="eager", fullgraph=True)
+    close(compiled(q, k, v), linear_attention(q, k, v, **options), 1e-6)
+    torch._dynamo.reset()
+    q, k, v = (x.to("meta") for x in qkv(40, batch=2, key_heads=1))
+    mask = torch.ones(2, 40, dtype=torch.bool, device="meta")
+    for encoding in (None, Rope(head_dim=8), XPos(head_dim=8)):
+        for form in FORMS:
+            options = {"encoding": encoding, "form": form, "decay": RATES}
+            out, stats = linear_attention(q, k, v, chunk=8, key_mask=mask, return_stats=True, **options)
+            assert out.shape == (2, 2, 40, 5) and out.is_meta and all(x is None or x.is_meta for x in stats)
+            assert in_steps(q, k, v, first=37, **options).is_meta
 
 
 # -- padding ----------------------------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ SOURCE = ROOT / "src" / "whorl"
 LAYERS = (
     {"formulas", "rotary"},
     {"kernels"},
-    {"encodings", "attention", "models"},
+    {"encodings"},
+    {"attend"},
+    {"models"},
     {"claims", "analysis", "plot"},
     {"lab", "hf", "web"},
     {"benchmarks"},

@@ -77,6 +77,10 @@ def checked(
     _check_shapes(q, k, v)
     if causal not in (True, False, "positions"):
         raise invalid("attention", "causal", "True, False or 'positions'", causal)
+    if causal is False and encoding.causal_only:
+        raise WhorlError(
+            f"attention: {type(encoding).__name__} is defined for keys up to the query only. Use causal=True."
+        )
     if not 0 <= dropout < 1:
         raise invalid("attention", "dropout", "at least 0 and below 1", dropout)
     for name, value in (("scale", scale), ("softcap", softcap)):
@@ -90,8 +94,11 @@ def checked(
         key_documents = documents
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
+    key_mask = _key_mask(key_mask, q, keys)
     if remembered is None:
         remembered = _remembered(encoding, hidden, keys)
+    if remembered is not None and key_mask is not None:
+        remembered = remembered.masked_fill(~key_mask[:, None, :], 0.0)
     visible = Visibility(
         queries=queries,
         keys=keys,
@@ -100,7 +107,7 @@ def checked(
         k_positions=key_positions,
         encoding=encoding,
         mask=_mask(mask, q, keys),
-        key_mask=_key_mask(key_mask, q, keys),
+        key_mask=key_mask,
         q_documents=_documents("documents", documents, q.shape[0], queries),
         k_documents=_documents("key_documents", key_documents, q.shape[0], keys),
     )

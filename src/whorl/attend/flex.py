@@ -1,12 +1,13 @@
 """The FlexAttention path: the bias formula runs inside the fused kernel, so nothing of length x length is stored.
 
-The function is compiled once. Positions and learned tables are tensors that its score function reads, so
-neither another step nor another length compiles anew.
+The function is compiled once for each kind of encoding. Positions and learned tables are tensors that its
+score function reads, so neither another step nor another length compiles anew.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -52,7 +53,8 @@ def bias_of(encoding: Any) -> Bias | None:
 def flex_attention_of(call: Call, q: Tensor, k: Tensor) -> Any:
     """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for."""
     allowed = None if call.visible.everything or call.visible.only_causal else call.visible.rows()
-    return _compiled()(
+    kind = (type(bias_of(call.encoding)), allowed is None, call.visible.only_causal, call.softcap, call.wants_lse)
+    return _compiled(kind)(
         q.contiguous(),
         k.contiguous(),
         call.v.contiguous(),
@@ -68,8 +70,13 @@ def flex_attention_of(call: Call, q: Tensor, k: Tensor) -> Any:
 
 
 @cache
-def _compiled() -> Any:
-    return torch.compile(_flex, fullgraph=True)
+def _compiled(kind: tuple[Any, ...]) -> Any:
+    """The compiled function for one kind of call.
+
+    The compiler counts how often one code object is compiled and stops at a few, so that each kind gets its own.
+    """
+    own = FunctionType(_flex.__code__.replace(co_name=f"_flex_{kind[0].__name__}"), globals())
+    return torch.compile(own, fullgraph=True)
 
 
 def _flex(

@@ -272,8 +272,9 @@ def _stats(
 @contextmanager
 def _full_precision(q: Tensor) -> Iterator[None]:
     """Without autocast, which would round the sums."""
-    if not torch.is_autocast_enabled(q.device.type):
+    kind = q.device.type
+    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
         yield
     else:
-        with torch.autocast(q.device.type, enabled=False):
+        with torch.autocast(kind, enabled=False):
             yield

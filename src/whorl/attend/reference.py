@@ -45,6 +45,9 @@ def reference(
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     scores = _products(q, k) if placed else _placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
+    sees = None if allowed is None else allowed.any(-1, keepdim=True)
+    if allowed is not None and sees is not None:  # a query that may see nothing keeps its scores: no NaN on the way
+        scores = scores.masked_fill(~allowed & sees, -torch.inf)
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
     bias = encoding.score_bias(q_positions, k_positions, length)
@@ -52,7 +55,7 @@ def reference(
         scores = scores + bias
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    weights, lse = _softmax(scores, allowed)
+    weights, lse = _softmax(scores, allowed, sees)
     kept = torch.nn.functional.dropout(weights, dropout)
     out = encoding.adjust_output(kept @ v.to(wide), kept, v.to(wide), q_positions, k_positions)
     return Attended(out.to(v.dtype), kept, lse)
@@ -71,8 +74,9 @@ def _placed_scores(
     if branches is None:
         return _products(*encoding.transform_qk(q, k, q_positions, k_positions, length))
     scores: Tensor | float = 0.0
+    q = encoding.scale_queries(q, q_positions, length)
     for branch in branches:
-        here = _products(*encoding.transform_qk(q, k, branch.q_positions, branch.k_positions, length))
+        here = _products(*encoding.transform_branch(q, k, branch.q_positions, branch.k_positions, length))
         allowed = branch.allowed if branch.allowed.ndim == 2 else branch.allowed.unsqueeze(1)
         scores = scores + here.masked_fill(~allowed, 0.0)
     assert isinstance(scores, Tensor)
@@ -84,11 +88,9 @@ def _products(q: Tensor, k: Tensor) -> Tensor:
     return q.to(wide) @ repeat_heads(k, q.shape[1]).to(wide).mT
 
 
-def _softmax(scores: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor]:
+def _softmax(scores: Tensor, allowed: Tensor | None, sees: Tensor | None) -> tuple[Tensor, Tensor]:
     """Weights and log-sum-exp; a query that may see nothing gets zeros, not NaN, in gradients too."""
-    if allowed is None:
+    if allowed is None or sees is None:
         return scores.softmax(-1), scores.logsumexp(-1)
-    sees = allowed.any(-1, keepdim=True)
     scores = scores.masked_fill(~allowed & sees, -torch.inf)
-    weights = scores.softmax(-1) * sees
-    return weights, scores.logsumexp(-1).masked_fill(~sees.squeeze(-1), -torch.inf)
+    return scores.softmax(-1) * sees, scores.logsumexp(-1).masked_fill(~sees.squeeze(-1), -torch.inf)

@@ -167,8 +167,9 @@ def _dense(call: Call) -> Attended:
 
 def _rows_at_once(call: Call) -> int:
     batch, heads, queries, _ = call.q.shape
-    if call.encoding.reads_hidden and call.visible.causal is not True:
-        return queries  # what is remembered is aligned with the last key, and only causal blocks end there
+    counts = call.encoding.reads_hidden or ("adjust_scores" in call.encoding.enters() and call.encoding.causal_only)
+    if counts and call.visible.causal is not True:
+        return queries  # such encodings count back from the last key, and only causal blocks end there
     fits = DENSE_SCORES // max(1, batch * heads * call.k.shape[2])
     return max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
 

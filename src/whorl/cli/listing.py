@@ -80,8 +80,10 @@ def describe_scaling(name: str) -> dict[str, Any]:
 
 
 def description(cls: type) -> str:
-    """The text that explains a class: its file's docstring in whorl, its own elsewhere."""
-    home = sys.modules[cls.__module__] if cls.__module__.startswith("whorl.") else cls
+    """The text that explains a class: its file's docstring where a file of whorl holds it alone, its own elsewhere."""
+    housemates = [path for path in registry.ENCODINGS.values() if str(path).startswith(f"{cls.__module__}:")]
+    alone = cls.__module__.startswith("whorl.") and len(housemates) <= 1
+    home = sys.modules[cls.__module__] if alone else cls
     return inspect.cleandoc(home.__doc__ or cls.__doc__ or "")
 
 

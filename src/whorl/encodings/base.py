@@ -71,6 +71,16 @@ class Encoding(nn.Module):
         return 1
 
     @property
+    def causal_only(self) -> bool:
+        """Whether the encoding has a meaning for keys up to the query only."""
+        return False
+
+    @property
+    def scales_queries_only(self) -> bool:
+        """Whether ``transform_qk`` only multiplies queries by numbers, so that it commutes with a rotation."""
+        return False
+
+    @property
     def reads_hidden(self) -> bool:
         """Whether ``adjust_scores`` needs something of the hidden states."""
         return type(self).remember is not Encoding.remember
@@ -119,8 +129,9 @@ class Encoding(nn.Module):
         """Scores with content-dependent terms, before any bias.
 
         ``scores`` (batch, heads, queries, keys) are scaled already; a term made of q and k is multiplied by
-        ``scale`` here. q and k come before ``transform_qk``, k with as many heads as q. ``hidden`` is what
-        ``remember`` kept of the keys' tokens.
+        ``scale`` here. Scores of keys that a query may not see are minus infinity already. q and k come before
+        ``transform_qk``, k with as many heads as q. ``hidden`` is what ``remember`` kept of the keys' tokens, 0 for
+        padding.
         """
         return scores
 
@@ -133,6 +144,16 @@ class Encoding(nn.Module):
     def branches(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Branch, ...] | None:
         """Several placements with disjoint masks, one score each; None where ``transform_qk`` has one for all."""
         return None
+
+    def transform_branch(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys at the positions of a branch."""
+        return self.transform_qk(q, k, q_positions, k_positions, length)
+
+    def scale_queries(self, q: Tensor, q_positions: Tensor, length: int | None = None) -> Tensor:
+        """Queries before any branch places them, at their own positions."""
+        return q
 
     def remember(self, hidden: Tensor) -> Tensor | None:
         """What ``adjust_scores`` needs of hidden states (batch, length, width), tokens on the last axis; or None."""

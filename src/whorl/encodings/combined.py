@@ -31,7 +31,8 @@ class CombinedConfig(Config):
     def from_dict(cls, data: dict[str, Any]) -> Self:
         from whorl import registry  # it names this class; imported late, as in Config.from_dict
 
-        return cls(parts=[registry.encoding_class(part["name"]).Config.from_dict(part) for part in data["parts"]])
+        parts = [registry.encoding_class(part["name"]).Config.from_dict(part) for part in data["parts"]]
+        return cls(parts=tuple(parts))
 
 
 class Combined(Encoding):
@@ -84,6 +85,10 @@ class Combined(Encoding):
         return max(part.axes for part in self._parts)
 
     @property
+    def causal_only(self) -> bool:
+        return any(part.causal_only for part in self._parts)
+
+    @property
     def reads_hidden(self) -> bool:
         return any(part.reads_hidden for part in self._parts)
 
@@ -119,6 +124,20 @@ class Combined(Encoding):
     ) -> tuple[Tensor, Tensor]:
         for part in self._parts:
             q, k = part.transform_qk(q, k, q_positions, k_positions, length)
+        return q, k
+
+    def scale_queries(self, q: Tensor, q_positions: Tensor, length: int | None = None) -> Tensor:
+        for part in self._parts:
+            if part.scales_queries_only:
+                q, _ = part.transform_qk(q, q, q_positions, q_positions, length)
+        return q
+
+    def transform_branch(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        for part in self._parts:
+            if not part.scales_queries_only:
+                q, k = part.transform_branch(q, k, q_positions, k_positions, length)
         return q, k
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor | None:
@@ -194,7 +213,7 @@ def _check_places(encodings: tuple[Encoding, ...]) -> None:
         hook
         for part in encodings
         for hook in part.enters()
-        if hook != "mask" and not (hook == "transform_qk" and getattr(part, "scales_queries_only", False))
+        if hook != "mask" and not (hook == "transform_qk" and part.scales_queries_only)
     )
     for hook, count in wanted.items():
         if count > 1:

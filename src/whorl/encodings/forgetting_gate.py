@@ -77,7 +77,6 @@ class ForgettingGate(Encoding):
 
     Config = ForgettingGateConfig
     config: ForgettingGateConfig
-    causal_only: ClassVar[bool] = True
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -88,6 +87,10 @@ class ForgettingGate(Encoding):
         """Draws the weights anew and sets the bias, as after loading through the meta device."""
         nn.init.normal_(self.gate.weight, std=0.02)
         nn.init.constant_(self.gate.bias, self.config.bias)
+
+    @property
+    def causal_only(self) -> bool:
+        return True
 
     @property
     def claims(self) -> Claims:

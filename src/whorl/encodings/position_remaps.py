@@ -3,7 +3,8 @@
     rerope         distance d up to w stays, beyond it every key stands at w
     leaky_rerope   beyond w a step counts 1/k: w + (d - w) / k
     self_extend    beyond w positions are grouped: floor(i/G) + w - floor(w/G) against floor(j/G)
-Su 2023, "Rectified Rotary Position Embeddings" (kexue.fm/archives/9708); Jin, Han, Yang, Jiang, Liu, Chang, Chen, Hu 2024, "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning".
+Su 2023, "Rectified Rotary Position Embeddings" (kexue.fm/archives/9708); Jin, Han, Yang, Jiang, Liu, Chang, Chen,
+Hu 2024, "LLM Maybe LongLM: Self-Extend LLM Context Window Without Tuning".
 No one rotation of queries and keys gives such distances, so each scheme places them twice: near pairs where they are,
 far pairs as remapped, and each pair's score is that of its own placement.
     rerope far         query at w, key at 0
@@ -11,8 +12,8 @@ far pairs as remapped, and each pair's score is that of its own placement.
     self_extend far    query at floor(i/G) + w - floor(w/G), key at floor(j/G)
 Position enters in every layer, on queries and keys, twice. No parameters; twice the score products. They serve a model
 trained with plain RoPE past its length without training, best with w a quarter to a half of that length, and with log-n
-scaling beside them; training with them does not extrapolate. A key's rotation depends on the query it meets, so caches keep
-keys unrotated.
+scaling beside them; training with them does not extrapolate. A key's rotation depends on the query it meets, so
+caches keep keys unrotated.
 """
 
 from __future__ import annotations

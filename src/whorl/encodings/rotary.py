@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
@@ -191,8 +191,10 @@ class Rotary(Encoding):
         return self._constants(length, device)
 
     def _constants(self, length: int | None, device: torch.device) -> Tensor:
-        numbers = constant_frequencies(self.config, self._served(length))
-        return torch.tensor(numbers, dtype=self.config.dtype, device=device)
+        served = self._served(length)
+        if device.type != "cpu" and not table.is_traced() and _get_current_dispatch_mode() is None:
+            return _frequencies_on(self.config, served, device)
+        return torch.tensor(constant_frequencies(self.config, served), dtype=self.config.dtype, device=device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
@@ -276,6 +278,13 @@ def constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[floa
 
 # What torch.compiler.assume_constant_result does, which would import the whole compiler to do it.
 constant_frequencies._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@lru_cache(maxsize=256)
+def _frequencies_on(config: RotaryConfig, length: int | None, device: torch.device) -> Tensor:
+    # kept on the device: copying them there would wait for it at every call
+    with torch.inference_mode(False):
+        return torch.tensor(_constant_frequencies(config, length), dtype=config.dtype, device=device)
 
 
 @lru_cache(maxsize=1024)

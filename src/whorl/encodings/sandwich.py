@@ -11,7 +11,6 @@ positions, shared by all heads; or D extra dimensions of queries and keys on any
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import torch
@@ -50,17 +49,15 @@ class SandwichConfig(Config):
 
 
 def code_product(distance: Tensor, width: int, base: float) -> Tensor:
-    """<p_i, p_j> of sinusoidal codes at this distance, elementwise, float64 with terms that are exact to 1e-7.
+    """<p_i, p_j> of sinusoidal codes at this distance, elementwise, float64.
 
     >>> code_product(torch.tensor([0, 1, 8, 512]), 128, 10_000.0)
     tensor([64.0000, 62.0937, 45.7205, 14.0432], dtype=torch.float64)
     """
-    turns = distance.to(torch.float64) / (2 * math.pi)
-    out = torch.zeros_like(turns)
-    for pair in range(width // 2):
-        part = turns * base ** (-2 * pair / width)
-        # less its whole turns the angle loses nothing in float32, whose cosine is far shorter code inside a kernel
-        out = out + torch.cos((2 * math.pi) * (part - part.round()).float())
+    distance = distance.to(torch.float64)
+    out = torch.cos(distance)  # the pair of base^0
+    for pair in range(1, width // 2):
+        out = out + torch.cos(distance * base ** (-2 * pair / width))
     return out
 
 
@@ -93,7 +90,10 @@ class Sandwich(Bias):
         return self.config.heads / (8.0 * (head.to(torch.float64) + 1))
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """The bias of a head for a query at i and a key at j, float32; ``fold`` does the same in far fewer steps."""
+        """The bias of a head for a query at i and a key at j, float32.
+
+        D / 2 cosines for each pair: as code of a GPU kernel that takes minutes to compile. ``fold`` needs none.
+        """
         own = self.config
         return (self.weights(head) * code_product(i - j, own.code_width, own.base)).float()
 
@@ -114,7 +114,8 @@ class Sandwich(Bias):
     ) -> tuple[Tensor, Tensor]:
         """Extra dimensions whose product, times scale, is the bias: (…, heads, queries, D) and (…, 1, keys, D).
 
-        ``scale`` is what the kernel multiplies all scores by. Codes are rounded to ``dtype``.
+        ``scale`` is what the kernel multiplies all scores by. Codes are rounded to ``dtype``, which moves the bias of
+        the first of 8 heads, 64 at most, by 3e-6 in float32, 0.008 in float16 and 0.06 in bfloat16 at most.
         """
         head = torch.arange(self.heads, device=q_positions.device)
         weights = (self.weights(head) / scale)[:, None, None]

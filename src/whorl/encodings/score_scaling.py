@@ -103,7 +103,9 @@ def _log_keys(positions: Tensor) -> Tensor:
 class QueryScale(Encoding):
     """Base of the encodings that multiply queries by a number for each position, or position and head."""
 
-    scales_queries_only: ClassVar[bool] = True  # so it commutes with a rotation
+    @property
+    def scales_queries_only(self) -> bool:
+        return True
 
     @property
     def claims(self) -> Claims:

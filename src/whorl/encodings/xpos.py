@@ -86,7 +86,6 @@ class XPos(Encoding):
 
     Config = XPosConfig
     config: XPosConfig
-    causal_only: ClassVar[bool] = True
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -95,6 +94,10 @@ class XPos(Encoding):
     def reset_parameters(self) -> None:
         """Sets learnable frequencies back to those of the config, as loading through the meta device needs."""
         self.rope.reset_parameters()
+
+    @property
+    def causal_only(self) -> bool:
+        return True
 
     @property
     def claims(self) -> Claims:

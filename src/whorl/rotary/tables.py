@@ -70,7 +70,7 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
     """
     if _splits(positions, frequencies):
         return _split(positions, frequencies, factor, dtype)
-    if _traced() or _wants_grad(positions, frequencies):
+    if is_traced() or _wants_grad(positions, frequencies):
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
     return _direct(positions, frequencies.to(positions.device), factor, dtype)
@@ -90,10 +90,11 @@ def chunk_rows(pairs: int) -> int:
 
 def readable(positions: Tensor) -> bool:
     """Whether the values may be looked at: a plain CPU tensor, outside compile, export and functorch transforms."""
-    return type(positions) is Tensor and positions.device.type == "cpu" and not _traced()
+    return type(positions) is Tensor and positions.device.type == "cpu" and not is_traced()
 
 
-def _traced() -> bool:
+def is_traced() -> bool:
+    """Whether the code runs under compile, export or a functorch transform."""
     functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
     return torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is not None
 
