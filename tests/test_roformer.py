@@ -39,7 +39,8 @@ def lively(model: nn.Module, seed: int = 0) -> nn.Module:
         for name, weight in model.named_parameters():
             if weight.requires_grad and not name.startswith("plan."):
                 size = 0.2 if weight.ndim > 1 else 0.1
-                weight.copy_(size * torch.randn(weight.shape, generator=draw) + ("norm" in name.lower()))
+                is_norm = "norm" in name.lower() or "ln_" in name
+                weight.copy_(size * torch.randn(weight.shape, generator=draw) + is_norm)
     return model.eval()
 
 

@@ -9,7 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl import models as models
+    from whorl import reference as reference
     from whorl.attend.cache import KVCache as KVCache
+    from whorl.attend.linear import LinearState as LinearState
+    from whorl.attend.linear import linear_attention as linear_attention
     from whorl.attend.softmax import attention as attention
     from whorl.attend.softmax import explain_attention as explain_attention
     from whorl.config import Config as Config
@@ -102,6 +106,7 @@ _PUBLIC = {
     "multimodal_hf": ("multimodal_from_hf", "segments_from_hf"),
     "shards": ("shard", "unshard"),
     "attend.cache": ("KVCache",),
+    "attend.linear": ("LinearState", "linear_attention"),
     "attend.softmax": ("attention", "explain_attention"),
     "encodings.base": ("Claims", "Encoding"),
     "encodings.combined": ("Combined",),
@@ -143,10 +148,15 @@ _PUBLIC = {
 }
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
+# Rooms that are reached by name: whorl.models.Decoder.
+_ROOMS = ("models", "reference")
+
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"whorl.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'whorl' has no attribute {name!r}")
     value = getattr(import_module(f"whorl.{_HOMES[name]}"), name)

@@ -28,6 +28,9 @@ Path = Literal["sdpa", "folded", "flex", "dense"]
 # Scores held at a time by the dense path, in elements: 64 MiB of float32.
 DENSE_SCORES = 2**24
 
+# Further dimensions a separable bias may take in float32.
+MOST_FOLDED = 16
+
 
 def attention(
     q: Tensor,
@@ -141,8 +144,11 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"{type(call.encoding).__name__} places at most {limit} queries at a time in {call.q.dtype}"
     if "score_bias" not in uses:
         return "sdpa", "nothing is added to the scores"
-    if getattr(call.encoding, "folds", False):
-        return "folded", f"the bias of {type(call.encoding).__name__} is separable"
+    encoding: Any = call.encoding
+    # many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
+    few = getattr(encoding, "fold_dims", 0) <= MOST_FOLDED or call.q.dtype in (torch.bfloat16, torch.float16)
+    if few and getattr(encoding, "folds", False):
+        return "folded", f"the bias of {type(encoding).__name__} is separable"
     if impl == "auto" and call.q.device.type == "cuda" and not refusal:
         return "flex", f"{type(call.encoding).__name__} has a bias for each pair of positions"
     return "dense", f"{type(call.encoding).__name__} has a bias for each pair of positions"

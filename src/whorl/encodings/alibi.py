@@ -272,6 +272,10 @@ class Alibi(Bias):
         """Whether the bias is separable: m (j - i) is, what depends on the side or is rounded is not."""
         return self.config.form == "causal" and self.config.rounding == "exact"
 
+    @property
+    def fold_dims(self) -> int:
+        return 2
+
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:

@@ -109,6 +109,11 @@ class Combined(Encoding):
         """Whether the bias among the parts is separable."""
         return any(getattr(part, "folds", False) for part in self._parts)
 
+    @property
+    def fold_dims(self) -> int:
+        """How many further dimensions that takes in float32."""
+        return max(getattr(part, "fold_dims", 0) for part in self._parts)
+
     def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: Any, scale: float) -> tuple[Tensor, Tensor]:
         """The further dimensions of the part that has a separable bias."""
         part: Any = next(part for part in self._parts if getattr(part, "folds", False))

@@ -109,6 +109,10 @@ class Sandwich(Bias):
         """True: the bias is a product of codes."""
         return True
 
+    @property
+    def fold_dims(self) -> int:
+        return self.config.code_width
+
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:

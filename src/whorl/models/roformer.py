@@ -284,7 +284,7 @@ def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, docume
     if documents is not None:  # less the real tokens before the document
         new = torch.ones_like(documents, dtype=torch.bool)
         new[..., 1:] = documents[..., 1:] != documents[..., :-1]
-        pass
+        count = count - torch.where(new, count - real, 0).cummax(-1).values
     return (count - 1).clamp(min=0)
 
 
