@@ -3,8 +3,8 @@
     python experiments/linear_attention_cost.py [--device cuda] [--threads 1]
 
 Every length is measured in a process of its own, so that the peak memory is its own: above the inputs, of a forward
-pass and of a forward and backward pass. On the CPU time is that of the process (user and system, which others on the
-machine change least) and memory the peak of the resident set; on CUDA they are elapsed time and torch's allocator.
+pass and of a forward and backward pass. On the CPU memory is the peak of the resident set, and time that of the process,
+user + system, which others on the machine change least; on CUDA time is elapsed, and memory torch's allocator's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -49,8 +50,8 @@ CASES: dict[str, tuple[Call, int]] = {  # and the longest length to try
 }
 
 
-def measure(case: str, length: int, device: str) -> dict[str, float]:
-    """Seconds (the best of three) and MiB above the inputs, of one case at one length."""
+def measure(case: str, length: int, device: str) -> dict[str, Any]:
+    """Seconds, user and system, of the best of three, and MiB above the inputs, of one case at one length."""
     run = CASES[case][0]
     inputs = [torch.randn(1, HEADS, length, DIM, device=device, requires_grad=True) for _ in range(3)]
     small = [x[:, :, :256].detach().requires_grad_() for x in inputs]
@@ -64,16 +65,17 @@ def measure(case: str, length: int, device: str) -> dict[str, float]:
         for _ in range(3):
             start = _clock(device)
             work()
-            times.append(_clock(device) - start)
-        found[f"{name} s"] = min(times)
+            times.append([after - before for before, after in zip(start, _clock(device), strict=True)])
+        found[f"{name} s"] = min(times, key=sum)
     return found
 
 
-def _clock(device: str) -> float:
+def _clock(device: str) -> tuple[float, float]:
     if device == "cuda":
         torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
+        return time.perf_counter(), 0.0
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime, used.ru_stime
 
 
 def _forward(run: Call, inputs: list[torch.Tensor]) -> None:
@@ -120,7 +122,9 @@ def main() -> None:
             options = ["--device", given.device, "--threads", str(given.threads), "--one", case, str(length)]
             done = subprocess.run([sys.executable, __file__, *options], capture_output=True, text=True, check=True)
             found = json.loads(done.stdout)
-            times = " | ".join(f"{1000 * found[f'{name} s']:.1f}" for name in ("forward", "both"))
+            times = " | ".join(
+                " + ".join(f"{1000 * t:.0f}" for t in found[f"{name} s"]) for name in ("forward", "both")
+            )
             sizes = " | ".join(f"{found[f'{name} MiB']:.0f}" for name in ("forward", "both"))
             print(f"| {length:,} | {times} | {sizes} |", flush=True)
 

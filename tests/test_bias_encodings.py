@@ -126,6 +126,9 @@ def test_cast_parameters_are_all_that_is_rounded(name):
     got = bias_of(rounded, positions, positions)
     assert got.dtype == torch.float32
     assert torch.equal(got, bias_of(widened, positions, positions))
+    if isinstance(rounded, Fire):
+        grid = torch.arange(HEADS)[:, None, None], positions[:, None], positions
+        assert torch.equal(rounded.prepared()(*grid), widened.prepared()(*grid))
     assert bias_of(widened.double(), positions, positions).dtype == torch.float64
 
 

@@ -23,7 +23,7 @@ from whorl.encodings.rotary import Rotary
 
 COMMANDS = {
     "": {"--version", "--install-completion", "--show-completion"},
-    "list": {"--json"},
+    "list": {"--json", "--table"},
     "show": {
         "name",
         "--head-dim",
@@ -113,6 +113,20 @@ def test_list_answers_for_the_whole_registry(answer):
     assert mixed["parameters"] == {"frequencies_2d": [2, 8, 64]}
     dependent = {one["name"] for one in listed["scalings"] if one["length_dependent"]}
     assert dependent == {"dynamic_ntk", "longrope"}
+
+
+def test_the_comparison_has_a_row_for_each_encoding(answer, call, monkeypatch):
+    from whorl.cli import comparison
+
+    monkeypatch.setattr(comparison, "ROUNDS", 1)
+    rows = {one["encoding"]: one for one in answer("list", "--table")}
+    assert list(rows) == whorl.names()
+    assert rows["rope"]["family"] == "relative, rotation" and rows["rope"]["relative"] and rows["rope"]["norms kept"]
+    assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 512 * 512
+    assert rows["rerope"]["KV cache"] == "raw keys" and rows["alibi"]["memory"] == "O(L)"
+    assert rows["none"]["time"] == 1.0 and "notes:" in rows["rope"]["remark"]
+    code, out, _ = call("list --table")
+    assert code == 0 and len([line for line in out.splitlines() if line.startswith("| ")]) == len(rows) + 1
 
 
 def test_list_in_a_pipe_is_one_plain_line_each(call, monkeypatch):

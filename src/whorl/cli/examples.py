@@ -1,8 +1,7 @@
 """Settings for an encoding or scaling that was asked for by name alone.
 
 Only settings that must be given are filled in, and what was filled in is returned, so that a command
-can say which numbers are the user's and which are an example. The model's sizes serve every encoding;
-an encoding that must be told more has an entry of its own.
+can say which numbers are the user's and which are an example. The model's sizes serve every encoding.
 """
 
 from __future__ import annotations
@@ -26,21 +25,6 @@ SIZES = {"heads": 8, "head_dim": 128, "width": 1024, "length": 4096}
 FACTOR = 4.0
 ORIGINAL_LENGTH = 4096
 
-
-def _mrope(given: Settings) -> Settings:
-    """Sections in the shares that Qwen2-VL, Qwen3-VL and Ernie 4.5 VL have of their 64 pairs."""
-    dim = given.get("rotary_dim") or given["head_dim"]
-    pairs = (dim if isinstance(dim, int) else SIZES["head_dim"]) // 2  # the config says what is wrong with it
-    arrangement = given.get("arrangement", "chunked")
-    row = pairs * {"interleaved": 20, "ernie": 22}.get(arrangement, 24) // 64
-    time = pairs - 2 * row
-    return {"sections": (row, row, time) if arrangement == "ernie" else (time, row, row)}
-
-
-ENCODINGS: dict[str, Callable[[Settings], Settings]] = {
-    "axial_rope": lambda given: {"convention": "rope_vit"},
-    "mrope": _mrope,
-}
 
 # How far positions go along each axis where that is no text.
 CONTEXTS = {"axial_rope": 64, "mixed_rope": 64}
@@ -75,9 +59,6 @@ def build(name: str, given: Settings | None = None, scaling: Settings | None = N
     settings = dict(given or {})
     filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if _required(cls.Config, size)}, settings)
     settings |= filled
-    if name in ENCODINGS:
-        own = _missing(cls.Config, ENCODINGS[name](settings), settings)
-        filled, settings = filled | own, settings | own
     if scaling is None:
         return cls(**settings), filled
     plain = cls(**settings)

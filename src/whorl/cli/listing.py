@@ -28,8 +28,20 @@ WORDS = {
 }
 
 
-def list_all(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
+def list_all(
+    as_table: Annotated[bool, typer.Option("--table", help="Compare encodings side by side, as Markdown.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
     """Every encoding and every scaling."""
+    if as_table:
+        from whorl.cli.comparison import compare_all, markdown
+
+        rows = compare_all()
+        if as_json:
+            say_json(rows)
+        else:
+            say(markdown(rows))
+        return
     encodings = [describe_encoding(name) for name in registry.names()]
     scalings = [describe_scaling(name) for name in sorted(registry.SCALINGS)]
     if as_json:

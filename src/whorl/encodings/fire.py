@@ -138,8 +138,8 @@ class Fire(Bias):
         """
         wide, (knots, slopes, starts) = self._wide, self._segments()
         c, threshold = (
-            each.to(wide).expand(self.heads).contiguous()  # by head: the kernel reads all gradients by an index
-            for each in (self.c, (self.multiplier * self.config.length).abs())
+            each.expand(self.heads).contiguous()  # by head: gradients go to what the kernel reads by an index
+            for each in (self.c.to(wide), (self.multiplier.to(wide) * self.config.length).abs())
         )
 
         def bias_at(head: Tensor, i: Tensor, j: Tensor) -> Tensor:

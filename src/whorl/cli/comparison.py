@@ -1,0 +1,115 @@
+"""``whorl list --table``: the encodings side by side, from the registry and from what is measured in this run."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from whorl import registry
+from whorl.cli.listing import WORDS
+
+if TYPE_CHECKING:
+    from whorl.encodings.base import Encoding
+
+SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
+ROUNDS = 5
+
+# Where the study notes this project grew out of say otherwise.
+NOTES_SAY = {
+    "alibi": "notes: attention is not scaled by √d (the bias is not, the scores are)",
+    "rope": "notes: extrapolates to any length (computable there, quality does not hold)",
+    "sinusoidal": "notes: used by BERT (BERT's are learned)",
+    "t5": "notes: stores O(L) biases (one per bucket and head)",
+    "xpos": "notes: O(L²), not for linear attention (neither)",
+}
+
+
+def compare_all() -> list[dict[str, Any]]:
+    """One row for each encoding, as JSON-ready data."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(1, 8, SIZES["length"], 64, generator=generator) for _ in range(3))
+    hidden = torch.randn(1, SIZES["length"], SIZES["width"], generator=generator)
+    encodings = {name: registry.build_for(name, **SIZES) for name in registry.names()}
+    seconds = measure(encodings, q, k, v, hidden)
+    return [row(name, encoding, seconds[name] / seconds["none"], q) for name, encoding in encodings.items()]
+
+
+def row(name: str, encoding: Encoding, ratio: float, q: Any) -> dict[str, Any]:
+    """What the registry says of an encoding, beside its measured time."""
+    from whorl.attend.call import checked
+    from whorl.attend.softmax import choose_path
+
+    claims = encoding.claims
+    remembered = q.new_zeros(1, SIZES["heads"], q.shape[2]) if encoding.reads_hidden else None
+    path, _ = choose_path(checked(q, q, q, encoding=encoding, remembered=remembered), "auto")
+    return {
+        "encoding": name,
+        "family": family(encoding),
+        "position enters": ", ".join(WORDS.get(hook, hook) for hook in encoding.enters()) or "nowhere",
+        "relative": claims.relative,
+        "norms kept": claims.norm_preserving,
+        "linear attention": claims.linear_attention,
+        "KV cache": "raw keys" if encoding.key_policy == "raw" else "keys as they are used",
+        "bidirectional": not encoding.causal_only,
+        "decays": claims.decays,
+        "extrapolates": "claimed" if claims.extrapolates else "not claimed",
+        "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
+        "memory": "O(L)" if path in ("sdpa", "folded", "flex") else "O(L × block)",
+        "time": round(ratio, 2),
+        "remark": NOTES_SAY.get(name, ""),
+    }
+
+
+def family(encoding: Encoding) -> str:
+    """Which branch of the family tree an encoding stands on, by where position enters."""
+    uses = encoding.enters()
+    if not uses:
+        return "none"
+    if "add_to_input" in uses:
+        return "absolute, at the input"
+    if "branches" in uses:
+        return "relative, remapped rotation"
+    if encoding.scales_queries_only:
+        return "temperature by position"
+    if "transform_qk" in uses:
+        return "relative, rotation"
+    if "score_bias" in uses:
+        return "relative, bias"
+    if "adjust_scores" in uses:
+        return "relative, by content"
+    return "mask"
+
+
+def measure(encodings: dict[str, Encoding], q: Any, k: Any, v: Any, hidden: Any) -> dict[str, float]:
+    """The median time of one causal attention call with each encoding, timed in turn in every round."""
+    import torch
+
+    from whorl.attend.softmax import attention
+
+    times: dict[str, list[float]] = {name: [] for name in encodings}
+    with torch.no_grad():
+        for _ in range(ROUNDS):
+            for name, encoding in encodings.items():
+                more = {"hidden": hidden} if encoding.reads_hidden else {}
+                start = time.perf_counter()
+                attention(q, k, v, encoding=encoding, **more)
+                times[name].append(time.perf_counter() - start)
+    return {name: median(own) for name, own in times.items()}
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, with the sizes it was measured at."""
+    header = list(rows[0])
+
+    def cell(value: Any) -> str:
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    lines += [f"| {' | '.join(cell(one[key]) for key in header)} |" for one in rows]
+    sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
+    lines += ["", f"time: one causal attention call over the same without position, on this machine, {sizes}.",
+              "extrapolates: as the encoding claims; training decides."]  # fmt: skip
+    return "\n".join(lines)
