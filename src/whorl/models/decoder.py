@@ -17,7 +17,7 @@ from whorl.attend.cache import KVCache
 from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.models.roformer import (
+from whorl.models.parts import (
     Activation,
     Block,
     FeedForward,

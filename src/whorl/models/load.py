@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +17,10 @@ from torch import Tensor
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.learned import Learned
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import unknown
 from whorl.models.decoder import Decoder
+from whorl.models.foreign import Angles, Fields, Weights, as_is, check_given, differs, filled, in_layers
 from whorl.models.roformer import RoFormer, RoFormerClassifier, RoFormerMaskedLM
-
-Angles = Literal["exact", "float32"]
 
 # Their names of activations, and ours.
 PLAIN = {
@@ -48,7 +47,7 @@ def load_decoder(
     whorl.errors.WhorlError: load_decoder: unknown model_type 'gpt_2'. Did you mean 'gpt2'?
     """
     call = "load_decoder"
-    _check_given(call, state_dict, config, angles)
+    check_given(call, state_dict, config, angles)
     if config.get("model_type") not in FAMILIES:
         raise unknown("model_type", config.get("model_type"), FAMILIES, call=call)
     family = FAMILIES[config["model_type"]]
@@ -61,8 +60,8 @@ def load_decoder(
     for layer in range(settings["layers"]):
         for name, test in family.buffers.items():
             weights.check(f"{family.layers}.{layer}.{name}", lambda tensor, test=test: test(tensor, model))
-    names = family.top | {"head": "lm_head"} | _in_layers(settings["layers"], family.layers, family.layer)
-    return _filled(model, weights, names, family.cut, settings["heads"])
+    names = family.top | {"head": "lm_head"} | in_layers(settings["layers"], family.layers, family.layer)
+    return filled(model, weights, names, family.cut, settings["heads"])
 
 
 def load_roformer(
@@ -74,7 +73,7 @@ def load_roformer(
     ``angles="exact"`` is what it computes.
     """
     call = "load_roformer"
-    _check_given(call, state_dict, config, angles)
+    check_given(call, state_dict, config, angles)
     if config.get("model_type", "roformer") != "roformer":
         raise unknown("model_type", config["model_type"], ("roformer",), call=call)
     fields, weights = Fields(call, config), Weights(call, state_dict, "roformer.")
@@ -103,10 +102,10 @@ def load_roformer(
     weights.check_same("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight")
     weights.check_same("cls.predictions.bias", "cls.predictions.decoder.bias")
     weights.check("encoder.embed_positions.weight", lambda table: _is_table(table, rope))
-    names = ROFORMER | _in_layers(layers, "encoder.layer", ROFORMER_LAYER)
+    names = ROFORMER | in_layers(layers, "encoder.layer", ROFORMER_LAYER)
     if model is not encoder:
         names = {f"encoder.{ours}": theirs for ours, theirs in names.items()} | ROFORMER_HEADS[type(model)]
-    return _filled(model, weights, names)
+    return filled(model, weights, names)
 
 
 # --- RoFormer
@@ -140,14 +139,10 @@ ROFORMER_HEADS: dict[type, dict[str, str]] = {
 def _is_table(table: Tensor, rope: Rope) -> str | None:
     """Why a table is not [sin | cos] of the positions from 0, but for the rounding of its dtype."""
     cos, sin = Rope.from_config(rope.config.replace(angles="exact")).tables(torch.arange(len(table)))
-    return _differs(table, torch.cat((sin, cos), dim=-1))
+    return differs(table, torch.cat((sin, cos), dim=-1))
 
 
 # --- decoders
-
-
-def _as_is(part: str, tensor: Tensor, heads: int) -> Tensor:
-    return tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +162,7 @@ class Family:
     top: dict[str, str]
     layer: dict[str, str]
     layers: str
-    cut: Callable[[str, Tensor, int], Tensor] = _as_is
+    cut: Callable[[str, Tensor, int], Tensor] = as_is
     buffers: dict[str, Callable[[Tensor, Decoder], str | None]]
 
 
@@ -190,7 +185,7 @@ def _llama(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
 def _has_frequencies(given: Tensor, model: Decoder) -> str | None:
     rope = model.plan[0]
     assert isinstance(rope, Rope)
-    return _differs(given, rope.frequencies().float())
+    return differs(given, rope.frequencies().float())
 
 
 def _gpt2(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
@@ -290,158 +285,3 @@ FAMILIES = {
         buffers={},
     ),
 }
-
-
-# --- configs and state dicts
-
-
-class Fields:
-    """The fields of a transformers config; null counts as absent."""
-
-    def __init__(self, call: str, config: dict[str, Any]) -> None:
-        self.call, self.config = call, config
-
-    def get(self, name: str, otherwise: Any) -> Any:
-        """The field, or what transformers takes where it is absent."""
-        value = self.config.get(name)
-        return otherwise if value is None else value
-
-    def size(self, *names: str) -> int:
-        """The first of these fields that is there, a positive integer."""
-        for name in names:
-            value = self.config.get(name)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise invalid(self.call, name, "a positive integer", value)
-                return value
-        raise WhorlError(f"{self.call}: {names[0]} missing in the config. Pass all of config.json or config.to_dict().")
-
-    @property
-    def heads(self) -> int:
-        return self.size("num_attention_heads", "n_head")
-
-    @property
-    def layers(self) -> int:
-        return self.size("num_hidden_layers", "n_layer")
-
-    def common(self, eps: str, otherwise: float, *, tied: bool) -> dict[str, Any]:
-        """The settings that every decoder has under the same names."""
-        return {
-            "vocab": self.size("vocab_size"),
-            "layers": self.layers,
-            "heads": self.heads,
-            "eps": self.get(eps, otherwise),
-            "tied": self.get("tie_word_embeddings", tied),
-        }
-
-    def activation(self, name: str, otherwise: str, known: dict[str, str]) -> Any:
-        """Our name of the activation."""
-        value = self.get(name, otherwise)
-        if value not in known:
-            raise unknown(name, value, known, call=self.call)
-        return known[value]
-
-    def require(self, **values: bool) -> None:
-        """Raises a WhorlError where a switch is set to what our models do not do."""
-        for name, value in values.items():
-            if self.get(name, value) != value:
-                raise invalid(self.call, name, str(value), self.get(name, value), "The models here have no other form.")
-
-
-class Weights:
-    """A state dict by its names without the prefix of the base model, and which of them have found a place."""
-
-    def __init__(self, call: str, state_dict: Mapping[str, Tensor], prefix: str) -> None:
-        self.call, self.placed = call, set[str]()
-        self.keys = {key.removeprefix(prefix): key for key in state_dict}
-        self.tensors = {name: state_dict[key] for name, key in self.keys.items()}
-        double = next((key for key in state_dict if self.keys[key.removeprefix(prefix)] != key), None)
-        if double is not None:
-            raise WhorlError(f"{call}: {double!r} is there with and without {prefix!r} in front. Keep one of them.")
-
-    def has(self, start: str) -> bool:
-        return any(name.startswith(start) for name in self.tensors)
-
-    def take(self, name: str) -> Tensor:
-        """The tensor of that name, which counts as placed from now on."""
-        if name not in self.tensors:
-            raise WhorlError(f"{self.call}: the state dict lacks {name!r}. Pass one that belongs to the config.")
-        self.placed.add(name)
-        tensor = self.tensors[name]
-        if not tensor.is_floating_point():
-            raise invalid(self.call, repr(self.keys[name]), "floating", tensor, "Quantised weights cannot be loaded.")
-        return tensor
-
-    def check(self, name: str, wrong: Callable[[Tensor], str | None]) -> None:
-        """Raises a WhorlError for what is wrong with a tensor that is there and is not loaded."""
-        if name in self.tensors:
-            self.placed.add(name)
-            why = wrong(self.tensors[name])
-            if why is not None:
-                raise WhorlError(f"{self.call}: {self.keys[name]!r} {why}. Pass weights that belong to the config.")
-
-    def check_same(self, name: str, other: str) -> None:
-        """Checks a tensor that is to be the same as another one, if both are there."""
-        if name in self.tensors:
-            differs = f"differs from {self.keys[name]!r}, to which the config ties it"
-            self.check(other, lambda tensor: None if torch.equal(tensor, self.tensors[name]) else differs)
-
-    def finish(self) -> None:
-        """Raises a WhorlError that names what has found no place."""
-        left = [key for name, key in self.keys.items() if name not in self.placed]
-        if left:
-            raise WhorlError(
-                f"{self.call}: no place for {', '.join(map(repr, left))} of the state dict. "
-                "Remove what the config does not ask for."
-            )
-
-
-def _check_given(call: str, state_dict: object, config: object, angles: object) -> None:
-    if not isinstance(state_dict, Mapping) or not all(isinstance(value, Tensor) for value in state_dict.values()):
-        raise invalid(call, "state_dict", "a dict of tensors", type(state_dict).__name__, "Pass model.state_dict().")
-    if not isinstance(config, dict):
-        raise invalid(call, "config", "a dict", config, "Pass json.load of config.json, or config.to_dict().")
-    if angles not in get_args(Angles):
-        raise unknown("angles", angles, get_args(Angles), call=call)
-
-
-def _in_layers(count: int, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The names of parts in every layer."""
-    return {f"blocks.{i}.{own}": f"{theirs}.{i}.{name}" for i in range(count) for own, name in names.items()}
-
-
-def _filled(
-    model: Any,
-    weights: Weights,
-    names: Mapping[str, str],
-    cut: Callable[[str, Tensor, int], Tensor] = _as_is,
-    heads: int = 0,
-) -> Any:
-    """The model, on the meta device until now, with a value for every parameter and nothing left over."""
-    values: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        part, _, leaf = name.rpartition(".")
-        theirs = names[name] if name in names else f"{names[part]}.{leaf}"
-        whole = weights.take(theirs)
-        try:
-            value = cut(part.split(".", 2)[-1], whole, heads)  # by its name inside the layer
-        except RuntimeError:  # of a size that cannot be cut
-            value = whole
-        if value.shape != parameter.shape:
-            raise WhorlError(
-                f"{weights.call}: {weights.keys[theirs]!r} of shape {tuple(whole.shape)} does not fit the config, "
-                f"by which our {name} is of shape {tuple(parameter.shape)}."
-            )
-        values[name] = value.detach().clone(memory_format=torch.contiguous_format)
-    weights.finish()
-    model.load_state_dict(values, assign=True)
-    return model
-
-
-def _differs(given: Tensor, own: Tensor) -> str | None:
-    """What is wrong with a tensor that is to be ours but for the rounding of its dtype."""
-    if given.shape != own.shape or not given.is_floating_point():
-        return f"must be floating of shape {tuple(own.shape)}, got {given.dtype} of shape {tuple(given.shape)}"
-    eps = max(torch.finfo(given.dtype).eps, torch.finfo(torch.float32).eps)
-    far = (given.float().cpu() - own).abs().max().item()
-    return None if far <= eps else f"is off by {far:.1e} from what whorl computes"

@@ -1,118 +1,36 @@
-"""The transformer block with any encoding, and RoFormer, the encoder made of it.
+"""RoFormer, the encoder with rotary position embedding in every layer.
 
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
 BERT with RoPE in every layer in place of learned positions; with another encoding it is that one's control.
 tokens + types ─► add_to_input ─► norm ─► blocks ─► hidden states ─► head
-block:  norm(x + attention(x, the layer's encoding)) ─► norm(x + feed_forward(x));   "pre": x + …(norm(x)) instead
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, relu, silu
+from torch.nn.functional import linear
 
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.rope import Rope
 from whorl.encodings.rotary import Rotary
-from whorl.errors import WhorlError, invalid, unknown
-from whorl.registry import build_for
-from whorl.rotary.tables import INTEGERS, readable
-
-Maybe = Tensor | None
-Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"]
-
-# The function, and whether it is the gate of a second projection.
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
-    "gelu": (gelu, False),
-    "gelu_tanh": (partial(gelu, approximate="tanh"), False),
-    "relu": (relu, False),
-    "silu": (silu, False),
-    "swiglu": (silu, True),
-    "geglu": (gelu, True),
-}
-
-
-class SelfAttention(nn.Module):
-    """Projections around ``whorl.attention``; the encoding comes with each call."""
-
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        kv_heads: int,
-        head_dim: int,
-        bias: bool,
-        dropout: float,
-        causal: bool,
-        rotary_value: bool = False,
-    ) -> None:
-        super().__init__()
-        self.head_dim, self.dropout, self.causal, self.rotary_value = head_dim, dropout, causal, rotary_value
-        self.q = nn.Linear(width, heads * head_dim, bias)
-        self.k = nn.Linear(width, kv_heads * head_dim, bias)
-        self.v = nn.Linear(width, kv_heads * head_dim, bias)
-        self.out = nn.Linear(heads * head_dim, width, bias)
-
-    def forward(
-        self, x: Tensor, encoding: Encoding, positions: Tensor, cache: KVCache | None = None, **options: Any
-    ) -> Tensor:
-        """What the tokens of x (batch, length, width) gather from each other, and from those in the cache."""
-        q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
-        axes = getattr(encoding.config, "axes", 1)
-        if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
-            positions = positions.expand(axes, len(x), -1)
-        if self.rotary_value:
-            v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
-        options |= {"positions": positions, "hidden": x if encoding.reads_hidden else None}
-        if cache is None:
-            dropout = self.dropout if self.training else 0.0
-            out = attention(q, k, v, encoding=encoding, causal=self.causal, dropout=dropout, **options)
-        else:
-            out = cache.attend(q, k, v, **options)
-        return self.out(out.transpose(1, 2).flatten(2))
-
-
-class FeedForward(nn.Module):
-    """Two projections with an activation between them, three where it is gated."""
-
-    def __init__(self, width: int, hidden: int, activation: Activation, bias: bool) -> None:
-        super().__init__()
-        self.activation, gated = ACTIVATIONS[activation]
-        self.gate = nn.Linear(width, hidden, bias) if gated else None
-        self.up, self.down = nn.Linear(width, hidden, bias), nn.Linear(hidden, width, bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        up = self.up(x)
-        return self.down(self.activation(up) if self.gate is None else self.activation(self.gate(x)) * up)
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, each added to what goes past it, with a norm before them ("pre") or after."""
-
-    def __init__(
-        self, attention: SelfAttention, feed_forward: FeedForward, norm: Callable[[], nn.Module], *, pre: bool
-    ) -> None:
-        super().__init__()
-        self.attention, self.feed_forward = attention, feed_forward
-        self.norm_1, self.norm_2 = norm(), norm()
-        self.pre, self.dropout = pre, nn.Dropout(attention.dropout)
-
-    def forward(self, x: Tensor, encoding: Encoding, **options: Any) -> Tensor:
-        if self.pre:
-            x = x + self.dropout(self.attention(self.norm_1(x), encoding, **options))
-            return x + self.dropout(self.feed_forward(self.norm_2(x)))
-        x = self.norm_1(x + self.dropout(self.attention(x, encoding, **options)))
-        return self.norm_2(x + self.dropout(self.feed_forward(x)))
+from whorl.errors import WhorlError
+from whorl.models.parts import (
+    ACTIVATIONS,
+    Activation,
+    Block,
+    FeedForward,
+    Maybe,
+    SelfAttention,
+    check_settings,
+    check_tokens,
+    plan_of,
+    start_weights,
+)
 
 
 class RoFormer(nn.Module):
@@ -222,77 +140,3 @@ class RoFormerClassifier(nn.Module):
         """Logits (batch, labels); options as in ``RoFormer``."""
         x = self.encoder.dropout(self.encoder(tokens, **options)[:, 0])
         return self.out(self.encoder.dropout(self.encoder.activation(self.dense(x))))
-
-
-def check_settings(
-    call: str, width: int, heads: int, head_dim: int | None, activation: str, dropout: float, **counts: int
-) -> dict[str, int]:
-    """The sizes that encodings take, or a WhorlError for settings that make no model."""
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS, call=call)
-    if not 0 <= dropout < 1:
-        raise invalid(call, "dropout", "at least 0 and below 1", dropout)
-    for name, value in {"width": width, "heads": heads, "head_dim": head_dim or 1, **counts}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise invalid(call, name, "a positive integer", value)
-    if head_dim is None and width % heads:
-        raise invalid(call, "width", f"a multiple of heads={heads}", width)
-    return {"heads": heads, "head_dim": head_dim or width // heads, "width": width}
-
-
-def plan_of(
-    call: str, encoding: Encoding | LayerPlan | str, layers: int, sizes: dict[str, int], length: int | None
-) -> LayerPlan:
-    """The encoding of each layer, from one for all, a plan or a name; each fits the sizes of the model."""
-    if isinstance(encoding, str):
-        if length is None:
-            raise WhorlError(f"{call}: encoding={encoding!r} needs the length it is trained on. Pass length=….")
-        encoding = build_for(encoding, **sizes, length=length)
-    elif length is not None:
-        raise WhorlError(f"{call}: length would be ignored, the encoding is built. Pass its name, or leave length out.")
-    plan = LayerPlan.shared(encoding, layers=layers) if isinstance(encoding, Encoding) else encoding
-    if not isinstance(plan, LayerPlan) or len(plan) != layers:
-        raise invalid(call, "encoding", f"an encoding, its name, or a LayerPlan of {layers} layers", encoding)
-    for part in plan.modules():
-        if not isinstance(part, Encoding) or isinstance(part, Combined):
-            continue
-        reads = sizes if "add_to_input" in part.enters() or part.reads_hidden else ("heads", "head_dim")
-        for name in reads:
-            if (own := getattr(part.config, name, None)) not in (None, sizes[name]):
-                what = f"{type(part).__name__} has {name}={own} and the model {name}={sizes[name]}"
-                raise WhorlError(f"{call}: {what}. Build the encoding with {name}={sizes[name]}.")
-    return plan
-
-
-def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, documents: Maybe, key_mask: Maybe) -> Tensor:
-    """The positions of tokens: as given, or counting the real ones of each row, from 0 in each document."""
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in INTEGERS or not tokens.numel():
-        raise invalid(call, "tokens", "int32 or int64 of shape (batch, length)", tokens)
-    if readable(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
-        raise invalid(call, "tokens", f"between 0 and {vocab - 1}", sorted({int(b) for b in tokens.aminmax()}))
-    shape = tuple(tokens.shape)
-    shapes = {"key_mask": [shape], "documents": [shape, shape[1:]]}
-    for name, value in {"key_mask": key_mask, "documents": documents}.items():
-        if value is not None and (not isinstance(value, Tensor) or tuple(value.shape) not in shapes[name]):
-            raise invalid(call, name, f"of shape {' or '.join(map(str, shapes[name]))}", value)
-    if positions is not None:
-        if not isinstance(positions, Tensor) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
-            raise invalid(call, "positions", "of shape (length,), (batch, length) or (axes, batch, length)", positions)
-        return positions
-    real = torch.ones(shape[1], dtype=torch.long, device=tokens.device) if key_mask is None else key_mask.long()
-    count = real.cumsum(-1)
-    if documents is not None:  # less the real tokens before the document
-        new = torch.ones_like(documents, dtype=torch.bool)
-        new[..., 1:] = documents[..., 1:] != documents[..., :-1]
-        count = count - torch.where(new, count - real, 0).cummax(-1).values
-    return (count - 1).clamp(min=0)
-
-
-def start_weights(model: nn.Module, done: nn.Module) -> None:
-    """Draws weights anew as BERT and GPT-2 start them, but for those of the part that is done already."""
-    drawn = set(done.modules())
-    for part in model.modules():
-        if isinstance(part, (nn.Linear, nn.Embedding)) and part not in drawn:
-            nn.init.normal_(part.weight, std=0.02)
-            if isinstance(part, nn.Linear) and part.bias is not None:
-                nn.init.zeros_(part.bias)
