@@ -3,7 +3,7 @@
     python experiments/linear_attention_cost.py [--device cuda] [--threads 1]
 
 Every length is measured in a process of its own, so that the peak memory is its own: above the inputs, of a forward
-pass and of a forward and backward pass. On the CPU memory is the peak of the resident set, and time that of the process,
+pass and of a forward and backward pass. On the CPU memory is the peak of the resident set and time that of the process,
 user + system, which others on the machine change least; on CUDA time is elapsed, and memory torch's allocator's.
 """
 

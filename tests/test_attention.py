@@ -206,6 +206,15 @@ def test_softcap_bounds_the_scores():
     torch.testing.assert_close(whorl.attention(q * 100, k, v, softcap=30.0), expected, rtol=0, atol=1e-5)
 
 
+def test_softcap_opens_no_key_that_a_bias_closes():
+    split = whorl.Alibi(heads=HEADS, form="split")
+    q, k, v = tokens(6)
+    _, weights = whorl.attention(q, k, v, encoding=split, causal=False, softcap=5.0, return_weights=True)
+    left, right = weights[:, : HEADS // 2], weights[:, HEADS // 2 :]
+    assert not left.triu(1).any()
+    assert not right.tril(-1).any()
+
+
 def test_dropout_drops_weights_and_keeps_the_mean():
     torch.manual_seed(0)
     q, k, _ = tokens(32)

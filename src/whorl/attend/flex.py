@@ -99,11 +99,16 @@ def _flex(
     if allowed is not None:
         allowed = allowed.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
+    bias_at = None if bias is None else bias.bias_at
+    if q.device.type == "cuda" and hasattr(bias, "prepared"):
+        # the form that reads each learned tensor once: FlexAttention has no gradient for more (nor any on the CPU)
+        bias_at = bias.prepared()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if bias is not None:
-            score = score + bias.bias_at(h, rows[b, i], columns[b, j])
+        if bias_at is not None:
+            score = score + bias_at(h, rows[b, i], columns[b, j])
         if softcap is not None:
-            score = softcap * torch.tanh(score / softcap)
+            score = torch.where(score == -float("inf"), score, softcap * torch.tanh(score / softcap))
         if causal:
             score = torch.where(i >= j, score, -float("inf"))
         if allowed is not None:

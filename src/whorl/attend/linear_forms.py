@@ -82,7 +82,8 @@ def one_token(a: Tensor, b: Tensor, v: Tensor, fade: Fade | None, state: State |
     sums, at = empty_state(a, b, v, fade) if state is None else state
     if fade is not None and at is not None:
         now = fade.positions[:, None, None, :]
-        sums, at = sums * _fall(now - at, fade.rates()).mT.to(sums.dtype), now
+        # in float64: the same factor rounded would be wrong by the same bit at every step
+        sums, at = (sums * _fall(now - at, fade.rates()).mT).to(sums.dtype), now
     sums = sums + b.mT @ v
     return a @ sums, State(sums, at)
 

@@ -54,7 +54,7 @@ def reference(
     if bias is not None:
         scores = scores + bias
     if softcap is not None:
-        scores = softcap * torch.tanh(scores / softcap)
+        scores = (softcap * torch.tanh(scores / softcap)).masked_fill(scores == -torch.inf, -torch.inf)
     weights, lse = _softmax(scores, allowed, sees)
     kept = torch.nn.functional.dropout(weights, dropout)
     out = encoding.adjust_output(kept @ v.to(wide), kept, v.to(wide), q_positions, k_positions)

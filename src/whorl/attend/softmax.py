@@ -145,8 +145,9 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     if "score_bias" not in uses:
         return "sdpa", "nothing is added to the scores"
     encoding: Any = call.encoding
-    # many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
-    few = getattr(encoding, "fold_dims", 0) <= MOST_FOLDED or call.q.dtype in (torch.bfloat16, torch.float16)
+    # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
+    half = call.q.dtype in (torch.bfloat16, torch.float16)
+    few = half or call.q.device.type == "cuda" or getattr(encoding, "fold_dims", 0) <= MOST_FOLDED
     if few and getattr(encoding, "folds", False):
         return "folded", f"the bias of {type(encoding).__name__} is separable"
     if impl == "auto" and call.q.device.type == "cuda" and not refusal:
