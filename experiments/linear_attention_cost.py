@@ -2,9 +2,9 @@
 
     python experiments/linear_attention_cost.py [--device cuda] [--threads 1]
 
-Every length is measured in a process of its own, so that the peak memory is its own: above the inputs, of a forward
-pass and of a forward and backward pass. On the CPU memory is the peak of the resident set and time that of the process,
-user + system, which others on the machine change least; on CUDA time is elapsed, and memory torch's allocator's.
+Every length is measured in a process of its own. Memory is the most that torch had allocated at once above the inputs,
+of a forward pass and of a forward and backward pass, by the profiler's record of every allocation. Time is that of the
+process, user + system, which others on the machine change least; on CUDA it is elapsed time.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import json
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 import whorl
 from whorl.attend.linear import linear_attention
@@ -58,9 +60,7 @@ def measure(case: str, length: int, device: str) -> dict[str, Any]:
     run(*small).sum().backward()  # loads what is loaded on first use
     found = {}
     for name, work in (("forward", lambda: _forward(run, inputs)), ("both", lambda: _both(run, inputs))):
-        before = _memory(device)
-        work()
-        found[f"{name} MiB"] = (_peak(device) - before) / 2**20
+        found[f"{name} MiB"] = _peak_bytes(work, device) / 2**20
         times = []
         for _ in range(3):
             start = _clock(device)
@@ -87,19 +87,20 @@ def _both(run: Call, inputs: list[torch.Tensor]) -> None:
     torch.autograd.grad(run(*inputs).sum(), inputs)
 
 
-def _memory(device: str) -> float:
+def _peak_bytes(work: Callable[[], None], device: str) -> int:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def _peak(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        work()
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        found.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text())["traceEvents"]
+    changes = sorted(((e["ts"], e["args"]) for e in events if e["name"] == "[memory]"), key=lambda each: each[0])
+    totals = [change["Total Allocated"] for _, change in changes]
+    return max(totals) - (totals[0] - changes[0][1]["Bytes"])
 
 
 def main() -> None:
@@ -121,7 +122,7 @@ def main() -> None:
                 break
             options = ["--device", given.device, "--threads", str(given.threads), "--one", case, str(length)]
             done = subprocess.run([sys.executable, __file__, *options], capture_output=True, text=True, check=True)
-            found = json.loads(done.stdout)
+            found = json.loads(done.stdout.splitlines()[-1])
             times = " | ".join(
                 " + ".join(f"{1000 * t:.0f}" for t in found[f"{name} s"]) for name in ("forward", "both")
             )

@@ -99,10 +99,11 @@ def _flex(
     if allowed is not None:
         allowed = allowed.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
-    bias_at = None if bias is None else bias.bias_at
-    if q.device.type == "cuda" and hasattr(bias, "prepared"):
+    bias_at: Any = None if bias is None else bias.bias_at
+    prepared = getattr(bias, "prepared", None)
+    if q.device.type == "cuda" and prepared is not None:
         # the form that reads each learned tensor once: FlexAttention has no gradient for more (nor any on the CPU)
-        bias_at = bias.prepared()  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
+        bias_at = prepared()
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if bias_at is not None:

@@ -151,6 +151,7 @@ class T5(Bias):
                 UserWarning,
                 stacklevel=2,
             )
+        self.last_edge = bucket_edges(own.one_sided, own.max_distance)[-1]  # where the last bucket begins
         self.table = nn.Parameter(torch.empty(own.buckets, own.heads))
         self.reset_parameters()
 
@@ -178,7 +179,7 @@ class T5(Bias):
         distance = distance.abs() if own.bidirectional else distance.clamp(min=0)
         # edges are whole numbers, so a distance between two belongs where its whole part does
         buckets = bucket_of_distance(own.one_sided, own.max_distance, i.device)
-        bucket = buckets[distance.clamp(max=buckets.shape[0] - 1).long()]
+        bucket = buckets[distance.clamp(max=self.last_edge).long()]
         return bucket + own.one_sided * (j > i) if own.bidirectional else bucket
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
