@@ -1,0 +1,154 @@
+"""What every encoding of the registry must do, and what each does because it claims to."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch._dynamo
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import whorl
+from registry_cases import HEADS, LENGTH, NAMES, WIDTH, build, hidden_for, tokens
+
+every_encoding = pytest.mark.parametrize("name", NAMES)
+AT_THE_INPUT = [name for name in NAMES if "add_to_input" in build(name).enters()]
+IN_ATTENTION = [name for name in NAMES if name not in AT_THE_INPUT]
+
+
+def attend(encoding, inputs, positions=None, **options):
+    length = inputs[0].shape[2]
+    return whorl.attention(
+        *inputs,
+        encoding=encoding,
+        positions=positions,
+        **hidden_for(encoding, length, dtype=inputs[0].dtype),
+        **options,
+    )
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.sampled_from(IN_ATTENTION), st.integers(1, 500), st.integers(0, 99))
+def test_scores_depend_on_the_distance_only_where_claimed(name, shift, seed):
+    """In float64, so that a shift of some hundred positions shows nothing but the encoding."""
+    encoding, inputs = build(name).double(), tokens(11, dtype=torch.float64, seed=seed)
+    here, there = (attend(encoding, inputs, torch.arange(11) + start) for start in (30, 30 + shift))
+    if encoding.claims.relative:
+        torch.testing.assert_close(there, here, rtol=0, atol=1e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [name for name in IN_ATTENTION if not build(name).claims.relative])
+def test_what_is_not_called_relative_is_not(name):
+    settings = {"sinks": {"size": 4, "count": 2}, "self_extend": {"window": 4, "group": 3}}.get(name, {})
+    sizes = {"head_dim": 16} if name == "self_extend" else {}
+    encoding = whorl.build(name, **sizes, **settings).double() if settings else build(name).double()
+    inputs = tokens(20, dtype=torch.float64)
+    here, there = (attend(encoding, inputs, torch.arange(20) + start) for start in (0, 20_000))
+    assert float((here - there).abs().max()) > 1e-4
+
+
+@pytest.mark.parametrize("name", IN_ATTENTION)
+def test_norms_of_queries_and_keys_are_kept_where_claimed(name):
+    encoding, (q, k, _) = build(name), tokens(13)
+    got = encoding.transform_qk(q, k, torch.arange(13) + 600, torch.arange(13) + 600)
+    kept = all(
+        torch.allclose(after.norm(dim=-1), before.norm(dim=-1), rtol=1e-5)
+        for after, before in zip(got, (q, k), strict=True)
+    )
+    assert kept or not encoding.claims.norm_preserving
+
+
+@every_encoding
+def test_a_prefix_of_long_equals_short(name):
+    encoding = build(name)
+    inputs = tokens(19)
+    more = hidden_for(encoding, 19)
+    long = whorl.attention(*inputs, encoding=encoding, **more)
+    short = whorl.attention(
+        *(t[:, :, :8] for t in inputs), encoding=encoding, **{key: value[:, :8] for key, value in more.items()}
+    )
+    torch.testing.assert_close(long[:, :, :8], short, rtol=0, atol=5e-6)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", AT_THE_INPUT)
+def test_input_encodings_add_a_code_to_each_token(name):
+    encoding, x = build(name), torch.randn(2, 9, WIDTH, generator=torch.Generator().manual_seed(0))
+    code = encoding.add_to_input(torch.zeros_like(x), whorl.positions(9))
+    torch.testing.assert_close(encoding.add_to_input(x, whorl.positions(9)), x + code)
+    assert torch.equal(code[0], code[1])
+    assert float((code[0, 1:] - code[0, :-1]).abs().amax(-1).min()) > 1e-3  # neighbours differ
+    rows = torch.stack((torch.arange(9), torch.arange(9).flip(0)))
+    assert torch.equal(encoding.add_to_input(torch.zeros_like(x), rows)[1], code[0].flip(0))
+    assert encoding.add_to_input(x.bfloat16(), whorl.positions(9)).dtype == torch.bfloat16
+
+
+@every_encoding
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_gets_the_float32_answer_rounded(name, dtype):
+    encoding, inputs = build(name), tokens(21, dtype=dtype)
+    more = hidden_for(encoding, 21)
+    if more:
+        more["hidden"] = more["hidden"].to(dtype).float()
+    got = whorl.attention(*inputs, encoding=encoding, **more).detach()
+    expected = whorl.attention(*(t.float() for t in inputs), encoding=encoding, **more).detach()
+    assert got.dtype == dtype
+    error = ((got.float() - expected).square().mean() / expected.square().mean()).sqrt()
+    assert float(error) < {torch.bfloat16: 6e-3, torch.float16: 1.5e-3}[dtype]
+
+
+@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@every_encoding
+def test_configs_and_weights_survive_every_journey(name):
+    encoding = build(name)
+    again = whorl.from_dict(encoding.config.to_dict())
+    assert again.config == encoding.config
+    assert type(again) is type(encoding)
+    again.load_state_dict(encoding.state_dict())
+    with torch.device("meta"):
+        loaded = type(encoding).from_config(encoding.config)
+    loaded = loaded.to_empty(device="cpu")
+    loaded.load_state_dict(encoding.state_dict())
+    inputs = tokens(9)
+    expected = attend(encoding, inputs)
+    for other in (again, loaded, copy.deepcopy(encoding), pickle.loads(pickle.dumps(encoding))):
+        assert torch.equal(attend(other, inputs), expected)
+
+
+@every_encoding
+def test_attention_compiles_without_a_break(name):
+    torch._dynamo.reset()
+    encoding, inputs = build(name), tokens(12)
+    more = hidden_for(encoding, 12)
+    compiled = torch.compile(
+        lambda q, k, v, **rest: whorl.attention(q, k, v, encoding=encoding, **rest), fullgraph=True, backend="aot_eager"
+    )
+    expected = whorl.attention(*inputs, encoding=encoding, **more)
+    torch.testing.assert_close(compiled(*inputs, **more), expected, rtol=0, atol=5e-6)
+
+
+@every_encoding
+def test_every_learned_number_gets_a_gradient(name):
+    encoding = build(name)
+    parameters = dict(encoding.named_parameters())
+    if not parameters:
+        assert not list(encoding.buffers())  # nothing hidden in state
+        return
+    if name in AT_THE_INPUT:
+        out = encoding.add_to_input(torch.zeros(1, LENGTH, WIDTH), whorl.positions(LENGTH)).sin().sum()
+    else:
+        out = attend(encoding, tokens(LENGTH)).sin().sum()
+    grads = torch.autograd.grad(out, list(parameters.values()))
+    for key, grad in zip(parameters, grads, strict=True):
+        assert torch.isfinite(grad).all(), key
+        assert bool((grad != 0).any()) or key == "b2", key  # a constant on all scores changes nothing
+
+
+def test_the_registry_covers_the_hooks():
+    used = {hook for name in NAMES for hook in build(name).enters()}
+    assert used == {
+        "add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output", "branches", "mask",
+    }  # fmt: skip
+    assert HEADS == 4
