@@ -31,7 +31,7 @@ format: $(VENV)/.installed
 
 types: $(VENV)/.installed
 	@echo "== types =="
-	$(BIN)/pyright
+	$(BIN)/pyright --project pyproject.toml
 
 bench: $(VENV)/.installed
 	$(BIN)/whorl bench tables

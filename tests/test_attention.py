@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import torch._dynamo
 
 import whorl
 from oracles import softmax_attention as oracle
@@ -264,6 +265,42 @@ def test_a_bias_of_many_dimensions_is_added_in_float32():
     assert whorl.explain_attention(q, k, v, encoding=build("sandwich")).startswith("dense")
 
 
+@pytest.mark.parametrize("name", ["alibi", "rope", "t5"])
+def test_autocast_changes_nothing_for_input_that_is_given(name):
+    encoding, (q, k, v) = build(name), tokens(600)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = whorl.attention(q, k, v, encoding=encoding)
+    assert torch.equal(got, whorl.attention(q, k, v, encoding=encoding))
+
+
+@pytest.mark.parametrize("offset", [0, 10_000, 131_072, 16_000_000])
+def test_a_folded_bias_does_not_tire_with_the_position(offset):
+    alibi, (q, k, v) = build("alibi"), tokens(300, dtype=torch.bfloat16)
+    positions = torch.arange(300) + offset
+    got = whorl.attention(q, k, v, encoding=alibi, positions=positions)
+    exact = by_reference(q, k, v, alibi, positions=positions).out
+    assert float((got.double() - exact).abs().max()) < 0.02
+
+
+def test_evaluating_before_training_leaves_nothing_behind():
+    rope = whorl.Rope(head_dim=16, base=777.0)
+    with torch.inference_mode():
+        rope.rotate(tokens(6)[0], whorl.positions(6))
+    q, k, v = tokens(6, grad=True)
+    whorl.attention(q, k, v, encoding=rope).sum().backward()
+    assert q.grad is not None
+
+
+def test_combined_encodings_compile_in_one_graph():
+    torch._dynamo.reset()
+    both = whorl.Combined(whorl.Rope(head_dim=16), build("alibi"), whorl.Window(size=4))
+    compiled = torch.compile(
+        lambda q, k, v: whorl.attention(q, k, v, encoding=both), fullgraph=True, backend="aot_eager"
+    )
+    q, k, v = tokens(9)
+    torch.testing.assert_close(compiled(q, k, v), whorl.attention(q, k, v, encoding=both), rtol=0, atol=2e-6)
+
+
 def test_combined_rotates_then_adds():
     both = whorl.Combined(whorl.Rope(head_dim=16), build("alibi"))
     q, k, v = tokens(13)
@@ -359,8 +396,8 @@ CASES = {
     "heads": (lambda: whorl.attention(Q, K[:, :3], V[:, :3]), "4 query heads cannot share 3 key heads equally"),
     "causal": (lambda: whorl.attention(Q, K, V, causal="order"), "causal must be True, False or 'positions', got"),
     "dropout": (lambda: whorl.attention(Q, K, V, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
-    "scale": (lambda: whorl.attention(Q, K, V, scale=0.0), "scale must be positive, got 0.0"),
-    "softcap": (lambda: whorl.attention(Q, K, V, softcap=-1.0), "softcap must be positive, got -1.0"),
+    "scale": (lambda: whorl.attention(Q, K, V, scale=0.0), "scale must be a positive number, got 0.0"),
+    "softcap": (lambda: whorl.attention(Q, K, V, softcap=-1.0), "softcap must be a positive number, got -1.0"),
     "mask dtype": (lambda: whorl.attention(Q, K, V, mask=torch.ones(5, 5)), "mask must be a bool tensor, True where"),
     "mask shape": (
         lambda: whorl.attention(Q, K, V, mask=torch.ones(5, 4, dtype=torch.bool)),
@@ -403,6 +440,51 @@ CASES = {
         lambda: whorl.attention(Q, K, V, encoding=build("xpos"), causal=False),
         "attention: XPos is defined for keys up to the query only. Use causal=True.",
     ),
+    "causal as a number": (
+        lambda: whorl.attention(Q, K, V, causal=1),
+        "causal must be True, False or 'positions', got 1",
+    ),
+    "order of several axes": (
+        lambda: whorl.attention(Q, K, V, encoding=build("mrope"), causal="positions"),
+        "positions of 3 axes have no order. Use causal=True",
+    ),
+    "positions of another batch": (
+        lambda: whorl.attention(Q, K, V, encoding=build("kerple"), positions=torch.arange(5).expand(3, -1)),
+        "positions are for a batch of 3, q has 2 rows",
+    ),
+    "heads of the encoding": (
+        lambda: whorl.attention(Q, K, V, encoding=whorl.Alibi(heads=1)),
+        "attention: Alibi has heads=1, q has 4. Build it with heads=4.",
+    ),
+    "heads inside": (
+        lambda: whorl.attention(Q, K, V, encoding=whorl.Combined(whorl.Rope(head_dim=16), whorl.Alibi(heads=8))),
+        "attention: Alibi has heads=8, q has 4.",
+    ),
+    "hidden of another batch": (
+        lambda: whorl.attention(Q, K, V, encoding=build("forgetting_gate"), hidden=torch.zeros(1, 5, 64)),
+        "hidden must be of shape (2, 5, width), one row per key",
+    ),
+    "length": (
+        lambda: whorl.attention(Q, K, V, length="long"),
+        "length must be a positive integer or None, got 'long'",
+    ),
+    "infinite scale": (
+        lambda: whorl.attention(Q, K, V, scale=float("inf")),
+        "scale must be a positive number, got inf",
+    ),
+    "axes of parts": (
+        lambda: whorl.Combined(build("mrope"), build("alibi")),
+        "Combined: positions have one number of axes, but MRope reads 3, Alibi reads 1",
+    ),
+    "unknown key of combined": (
+        lambda: whorl.from_dict({"name": "combined", "parts": [], "colour": 1}),
+        "Combined: unknown setting 'colour'",
+    ),
+    "parts of combined": (
+        lambda: whorl.from_dict({"name": "combined", "parts": ["rope"]}),
+        "every part must be a dict with a name, got 'rope'",
+    ),
+    "plan of a number": (lambda: whorl.LayerPlan(5), "LayerPlan: encodings must be a list with one per layer, got 5"),
     "two rotations": (
         lambda: whorl.Combined(whorl.Rope(head_dim=16), whorl.Rope(head_dim=16)),
         "Combined: Rope and Rope both use transform_qk, and which acts first is not defined",
@@ -429,6 +511,10 @@ def test_bad_input_is_named(case):
     with pytest.raises(whorl.WhorlError) as caught:
         call()
     assert message in str(caught.value)
+
+
+def test_a_plan_may_come_from_a_generator():
+    assert len(whorl.LayerPlan(whorl.Rope(head_dim=16) for _ in range(4))) == 4
 
 
 def test_layer_plans_share_or_not():

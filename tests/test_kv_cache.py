@@ -183,6 +183,41 @@ def test_positions_of_several_axes():
     torch.testing.assert_close(got, expected, **CLOSE)
 
 
+def test_positions_go_on_from_those_that_were_given():
+    alibi, inputs = build("alibi"), tokens(8)
+    cache = whorl.KVCache(encoding=alibi)
+    cache.attend(*(t[:, :, :5] for t in inputs), positions=torch.arange(5) + 100)
+    got = cache.attend(*(t[:, :, 5:] for t in inputs))
+    expected = whorl.attention(*inputs, encoding=alibi, positions=torch.arange(8) + 100)
+    torch.testing.assert_close(got, expected[:, :, 5:], **CLOSE)
+
+
+def test_fractions_may_follow_whole_numbers():
+    rerope, inputs = whorl.ReRope(head_dim=16, window=4), tokens(80)
+    positions = torch.cat((torch.arange(5).double(), torch.arange(75) + 5.5))
+    cache = whorl.KVCache(encoding=rerope)
+    cache.attend(*(t[:, :, :5] for t in inputs), positions=torch.arange(5))
+    cache.attend(*(t[:, :, 5:10] for t in inputs), positions=positions[5:10])
+    got = cache.attend(*(t[:, :, 10:] for t in inputs), positions=positions[10:])
+    expected = whorl.attention(*inputs, encoding=rerope, positions=positions)
+    torch.testing.assert_close(got, expected[:, :, 10:], **CLOSE)
+
+
+def test_an_empty_cache_takes_the_policy_of_a_new_encoding():
+    rerope, inputs = whorl.ReRope(head_dim=16, window=3), tokens(10)
+    cache = whorl.KVCache(encoding=whorl.Rope(head_dim=16), length=7)
+    cache.change_encoding(rerope)
+    assert (cache.policy, cache.length) == ("raw", 7)
+    got = steps(cache, inputs, (5, 5))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=rerope), **CLOSE)
+
+
+def test_text_positions_serve_every_axis():
+    rope, inputs = whorl.MRope(head_dim=16, sections=(2, 3, 3)), tokens(6)
+    got = steps(whorl.KVCache(encoding=rope), inputs, (4, 2), positions=torch.arange(6))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=rope), **CLOSE)
+
+
 def test_a_step_that_fails_leaves_the_cache_as_it_was():
     rope, inputs = whorl.Rope(head_dim=16), tokens(5)
     cache = whorl.KVCache(encoding=rope)
@@ -236,6 +271,24 @@ CASES = {
     "negative crop": (lambda: filled().crop(-1), "count must be between 0 and the 1 slots there are, got -1"),
     "reorder empty": (lambda: whorl.KVCache(encoding=ROPE).reorder([0]), "KVCache.reorder: the cache is empty"),
     "reorder by floats": (lambda: filled().reorder([0.5]), "rows must be a list of row numbers, got [0.5]"),
+    "values": (
+        lambda: filled().attend(*ONE[:2], ONE[2][..., :3]),
+        "the cache holds values of shape (2, 4, 64, 16), got (2, 4, 1, 3)",
+    ),
+    "rank": (lambda: filled().attend(*(t[0] for t in ONE)), "q must be a floating tensor of shape (batch, heads"),
+    "key mask": (
+        lambda: filled().attend(*ONE, key_mask=[[True], [True]]),
+        "key_mask must be a bool tensor of shape (batch, keys) = (2, 1)",
+    ),
+    "reorder too far": (lambda: filled().reorder([3]), "rows must be between 0 and 1, got [3]"),
+    "reorder by a mask": (
+        lambda: filled().reorder(torch.tensor([True, False])),
+        "rows must be a list of row numbers",
+    ),
+    "no encoding to change to": (
+        lambda: filled().change_encoding("rope"),
+        "KVCache.change_encoding: encoding must be an encoding, got 'rope'",
+    ),
     "change": (
         lambda: filled().change_encoding(whorl.NoPE()),
         "keys kept after Rope cannot be moved to NoPE. Build the cache with policy='raw' to change encodings freely",

@@ -129,6 +129,11 @@ def test_config_survives_a_dict(rope):
     assert type(again) is whorl.Rope
 
 
+def test_a_whole_head_stays_whole_when_its_size_changes():
+    assert whorl.Rope(head_dim=64).config.replace(head_dim=128).rotary_dim == 128
+    assert whorl.Rope(head_dim=64, rotary_dim=32).config.replace(head_dim=128).rotary_dim == 32
+
+
 def bits(rope, dtype=torch.float32):
     x, positions = random(1, 2, 300, 64, dtype=dtype), torch.arange(300)
     return rope.rotate(x, positions, 1000), *rope.tables(positions, 1000)

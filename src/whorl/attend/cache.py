@@ -14,13 +14,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whorl.attend.call import Call, checked
+from whorl.attend.call import Call, check_shapes, checked, checked_key_mask
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
+from whorl.rotary.tables import INTEGERS
 
 FIRST_CAPACITY = 64
 
@@ -54,16 +55,20 @@ class KVCache:
             raise invalid("KVCache", "capacity", "a positive integer or None", capacity)
         if policy not in ("auto", "transformed", "raw"):
             raise unknown("policy", policy, ("auto", "transformed", "raw"), call="KVCache")
-        if policy == "transformed" and encoding.key_policy == "raw":
+        self.encoding = encoding
+        self._asked = policy
+        self.policy = self._policy_for(encoding)
+        self.length = length
+        self._capacity = capacity
+        self.reset()
+
+    def _policy_for(self, encoding: Encoding) -> str:
+        if self._asked == "transformed" and encoding.key_policy == "raw":
             raise WhorlError(
                 f"KVCache: {type(encoding).__name__} places a key anew at every step, so policy='transformed' would "
                 "keep a stale one. Use policy='raw' or 'auto'."
             )
-        self.encoding = encoding
-        self.policy: str = encoding.key_policy if policy == "auto" else policy
-        self.length = length
-        self._capacity = capacity
-        self.reset()
+        return encoding.key_policy if self._asked == "auto" else self._asked
 
     def __len__(self) -> int:
         """How many slots are filled, padding among them."""
@@ -96,8 +101,10 @@ class KVCache:
         if self._keys is None:
             raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
         index = torch.as_tensor(rows, device=self._keys.device)
-        if index.ndim != 1 or index.is_floating_point():
+        if index.ndim != 1 or index.dtype not in INTEGERS:
             raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows)
+        if not isinstance(rows, Tensor) and any(not 0 <= row < self._keys.shape[0] for row in rows):
+            raise invalid("KVCache.reorder", "rows", f"between 0 and {self._keys.shape[0] - 1}", rows)
         self._keys, self._values = self._keys[index], self._at(self._values)[index]
         self._real, self._positions = self._at(self._real)[index], self._at(self._positions)[..., index, :]
         self._memory = None if self._memory is None else self._memory[index]
@@ -107,9 +114,12 @@ class KVCache:
     ) -> None:
         """Serves the tokens so far with another encoding, at other positions if given.
 
-        Raw keys need nothing. Transformed ones are moved by ``rerotate``, exactly.
+        Raw keys need nothing. Transformed ones are moved by ``rerotate``, exactly. ``length`` stays what it is unless
+        given.
         """
-        old = None if self._positions is None else self._positions[..., : self._count]
+        if not isinstance(encoding, Encoding):
+            raise invalid("KVCache.change_encoding", "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
+        old = self._positions[..., : self._count] if self._positions is not None and self._count else None
         if positions is not None and (old is None or positions.shape != old.shape):
             expected = "nothing, the cache is empty" if old is None else f"of shape {tuple(old.shape)}"
             raise invalid("KVCache.change_encoding", "positions", expected, positions)
@@ -127,7 +137,10 @@ class KVCache:
             keys.copy_(rerotate(keys, self.encoding, encoding, old, new_positions=positions))
         if positions is not None:
             self._at(self._positions)[..., : self._count] = positions
-        self.encoding, self.length = encoding, length
+        if old is None:
+            self.policy = self._policy_for(encoding)
+        self.encoding = encoding
+        self.length = self.length if length is None else length
 
     @torch.no_grad()
     def attend(
@@ -151,8 +164,9 @@ class KVCache:
         False for padding, on whichever side; ``hidden`` are the new tokens' hidden states.
         """
         length = self.length if length is None else length
-        self._check_rows(k)
-        new = self._new_positions(k, positions, key_mask)
+        check_shapes(q, k, v)
+        self._check_rows(k, v)
+        new = self._new_positions(k, positions, checked_key_mask(key_mask, k, k.shape[2]))
         options = {"encoding": self.encoding, "causal": causal, "scale": scale, "softcap": softcap, "length": length}
         step = checked(q, k, v, positions=new, key_positions=new, key_mask=key_mask, hidden=hidden, **options)
         self._check_step(step)
@@ -177,13 +191,13 @@ class KVCache:
         self._count = count  # only now: a step that fails leaves the cache as it was
         return out
 
-    def _check_rows(self, k: Tensor) -> None:
-        kept = self._keys
-        if kept is not None and (kept.shape[:2], kept.shape[3]) != (k.shape[:2], k.shape[3]):
-            raise WhorlError(
-                f"KVCache.attend: the cache holds keys of shape {tuple(kept.shape)}, got {tuple(k.shape)}. "
-                "Batch, heads and dim stay the same; use reorder to change rows, or reset."
-            )
+    def _check_rows(self, k: Tensor, v: Tensor) -> None:
+        for name, kept, new in (("keys", self._keys, k), ("values", self._values, v)):
+            if kept is not None and (kept.shape[:2], kept.shape[3]) != (new.shape[:2], new.shape[3]):
+                raise WhorlError(
+                    f"KVCache.attend: the cache holds {name} of shape {tuple(kept.shape)}, got {tuple(new.shape)}. "
+                    "Batch, heads and dim stay the same; use reorder to change rows, or reset."
+                )
 
     def _check_step(self, step: Call) -> None:
         if step.q.shape[2] != step.k.shape[2]:
@@ -201,21 +215,34 @@ class KVCache:
         """The new tokens' positions with a row for each row of the batch: given, or going on from the real tokens."""
         batch, count, axes = k.shape[0], k.shape[2], self.encoding.axes
         if positions is not None:
-            whole = positions.ndim == (2 if axes == 1 else 3)
-            return positions if whole else positions.unsqueeze(-2).expand(*positions.shape[:-1], batch, -1)
-        before = 0
-        if self._real is not None:
-            before = self._real[:, : self._count].sum(-1, keepdim=True)
+            if not isinstance(positions, Tensor) or positions.ndim == (2 if axes == 1 else 3):
+                return positions
+            if positions.ndim == 1:
+                positions = positions if axes == 1 else positions.expand(axes, -1)
+            return positions.unsqueeze(-2).expand(*positions.shape[:-1], batch, -1)
+        before = self._next_position()
         if key_mask is None:
             new = (torch.arange(count, device=k.device) + before).expand(batch, -1)
         else:
             new = (key_mask.long().cumsum(-1) - 1 + before).clamp(min=0)
         return new if axes == 1 else new.expand(axes, -1, -1)
 
+    def _next_position(self) -> Tensor | int:
+        """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1)."""
+        if self._positions is None or self._real is None or not self._count:
+            return 0
+        kept = self._positions[..., : self._count]
+        kept = kept if kept.ndim == 2 else kept.amax(0)
+        return (kept.masked_fill(~self._real[:, : self._count], -1).amax(-1, keepdim=True) + 1).clamp(min=0)
+
     def _write(self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> int:
         """Puts the new tokens into the slots behind the filled ones, and returns how many will be filled."""
         start, stop = self._count, self._count + k.shape[2]
         self._reserve(stop, k, v, new, memory)
+        if self._at(self._positions).dtype != new.dtype:  # fractions after whole numbers, or the other way round
+            self._positions = self._at(self._positions).to(
+                torch.promote_types(self._at(self._positions).dtype, new.dtype)
+            )
         slots = slice(start, stop)
         self._at(self._keys)[:, :, slots] = k
         self._at(self._values)[:, :, slots] = v
@@ -241,7 +268,8 @@ class KVCache:
             return out
 
         self._keys, self._values = grown(self._keys, k, 2, k.dtype), grown(self._values, v, 2, v.dtype)
-        self._positions = grown(self._positions, new, new.ndim - 1, new.dtype)
+        kept = new if self._positions is None else self._positions
+        self._positions = grown(self._positions, new, new.ndim - 1, torch.promote_types(kept.dtype, new.dtype))
         self._real = grown(self._real, k[:, 0, :, 0], 1, torch.bool)
         if memory is not None:
             self._memory = grown(self._memory, memory, memory.ndim - 1, memory.dtype)

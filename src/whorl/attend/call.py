@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from whorl.attend.visibility import Causal, Visibility
 from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
+from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid
 from whorl.position_ids import positions as make_positions
 
@@ -74,29 +76,44 @@ def checked(
     encoding = NoPE() if encoding is None else encoding
     if not isinstance(encoding, Encoding):
         raise invalid("attention", "encoding", "an encoding", encoding, "Build one by name: whorl.build('rope', …).")
-    _check_shapes(q, k, v)
-    if causal not in (True, False, "positions"):
+    check_shapes(q, k, v)
+    if causal is not True and causal is not False and causal != "positions":
         raise invalid("attention", "causal", "True, False or 'positions'", causal)
     if causal is False and encoding.causal_only:
         raise WhorlError(
             f"attention: {type(encoding).__name__} is defined for keys up to the query only. Use causal=True."
         )
-    if not 0 <= dropout < 1:
+    if causal == "positions" and encoding.axes > 1:
+        raise WhorlError(
+            f"attention: positions of {encoding.axes} axes have no order. Use causal=True, which goes by tokens."
+        )
+    check_length(length, "attention")
+    _check_heads(encoding, q.shape[1])
+    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
         raise invalid("attention", "dropout", "at least 0 and below 1", dropout)
     for name, value in (("scale", scale), ("softcap", softcap)):
-        if value is not None and not value > 0:
-            raise invalid("attention", name, "positive", value)
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf
+        ):
+            raise invalid("attention", name, "a positive number", value)
     queries, keys = q.shape[2], k.shape[2]
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
+    for name, ids in (("positions", positions), ("key_positions", key_positions)):
+        batched = ids.ndim == (2 if encoding.axes == 1 else 3)
+        if batched and ids.shape[-2] not in (1, q.shape[0]):
+            raise WhorlError(
+                f"attention: {name} are for a batch of {ids.shape[-2]}, q has {q.shape[0]} rows. "
+                "Pass positions of shape (length,) or (batch, length), with axes in front where there are several."
+            )
     if documents is not None and key_documents is None:
         if queries != keys:
             raise WhorlError("attention: documents need key_documents where keys are other tokens. Pass both.")
         key_documents = documents
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
-    key_mask = _key_mask(key_mask, q, keys)
+    key_mask = checked_key_mask(key_mask, q, keys)
     if remembered is None:
-        remembered = _remembered(encoding, hidden, keys)
+        remembered = _remembered(encoding, hidden, q.shape[0], keys)
     if remembered is not None and key_mask is not None:
         remembered = remembered.masked_fill(~key_mask[:, None, :], 0.0)
     visible = Visibility(
@@ -129,7 +146,8 @@ def checked(
     )
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises a WhorlError unless q, k and v belong together."""
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
             raise invalid("attention", name, "a floating tensor of shape (batch, heads, length, dim)", x)
@@ -182,7 +200,17 @@ def _positions(
     return positions, key_positions
 
 
-def _remembered(encoding: Encoding, hidden: Tensor | None, keys: int) -> Tensor | None:
+def _check_heads(encoding: Encoding, heads: int) -> None:
+    """Raises a WhorlError where an encoding has numbers for another count of heads."""
+    for part in encoding.modules():
+        own = getattr(part.config, "heads", None) if isinstance(part, Encoding) and part.enters() else None
+        if own not in (None, heads):
+            raise WhorlError(
+                f"attention: {type(part).__name__} has heads={own}, q has {heads}. Build it with heads={heads}."
+            )
+
+
+def _remembered(encoding: Encoding, hidden: Tensor | None, batch: int, keys: int) -> Tensor | None:
     if not encoding.reads_hidden:
         if hidden is not None:
             raise WhorlError(
@@ -193,8 +221,8 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, keys: int) -> Tensor 
         raise WhorlError(
             f"attention: {type(encoding).__name__} reads hidden states. Pass hidden=… of shape (batch, keys, width)."
         )
-    if hidden.ndim != 3 or hidden.shape[1] != keys:
-        raise invalid("attention", "hidden", f"of shape (batch, {keys}, width), one row per key", hidden)
+    if not isinstance(hidden, Tensor) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
+        raise invalid("attention", "hidden", f"of shape ({batch}, {keys}, width), one row per key", hidden)
     return encoding.remember(hidden)
 
 
@@ -215,7 +243,8 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     return mask
 
 
-def _key_mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+def checked_key_mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+    """The mask of padding, or a WhorlError."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (q.shape[0], keys):

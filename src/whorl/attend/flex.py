@@ -25,13 +25,18 @@ def why_not_flex(call: Call) -> str | None:
             return f"{type(call.encoding).__name__} uses {hook}, which is no function of one score"
     if "score_bias" in uses and bias_of(call.encoding) is None:
         return f"{type(call.encoding).__name__} has no bias formula for one head and two positions"
+    if bias_of(call.encoding) is not None and call.encoding.axes > 1:
+        return "a bias reads positions of one axis"
     if call.wants_weights:
         return "it never forms the weights"
     if call.dropout:
         return "it has no dropout"
     if call.q.device.type != "cuda":
-        if torch.is_grad_enabled() and any(t.requires_grad for t in (call.q, call.k, call.v)):
+        learned = (call.q, call.k, call.v, *call.encoding.parameters())
+        if torch.is_grad_enabled() and any(t.requires_grad for t in learned):
             return "FlexAttention has no backward on the CPU"
+        if call.q.dtype == torch.float64:
+            return "FlexAttention has no float64 on the CPU"
         if call.wants_lse:
             return "FlexAttention does not return the log-sum-exp on the CPU"
         if call.q.device.type != "cpu":

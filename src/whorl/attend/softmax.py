@@ -94,7 +94,12 @@ def attention(
 
 
 def run(call: Call, impl: Impl = "auto") -> Any:
-    """What ``attention`` returns for a checked call."""
+    """What ``attention`` returns for a checked call, computed in the dtype of its input, autocast or not."""
+    device = call.q.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        # autocast would round positions inside the kernel; queries and keys come from layers it has cast already
+        with torch.autocast(device, enabled=False):
+            return run(call, impl)
     path, _ = choose_path(call, impl)
     if path == "dense":
         found = _dense(call)

@@ -31,6 +31,12 @@ class CombinedConfig(Config):
     def from_dict(cls, data: dict[str, Any]) -> Self:
         from whorl import registry  # it names this class; imported late, as in Config.from_dict
 
+        cls.check_names({key: value for key, value in data.items() if key != "name"})
+        for part in data["parts"]:
+            if not isinstance(part, dict) or "name" not in part:
+                raise invalid(
+                    "Combined.from_dict", "every part", "a dict with a name", part, "Pass what to_dict() gave."
+                )
         parts = [registry.encoding_class(part["name"]).Config.from_dict(part) for part in data["parts"]]
         return cls(parts=tuple(parts))
 
@@ -97,7 +103,12 @@ class Combined(Encoding):
         return "raw" if any(part.key_policy == "raw" for part in self._parts) else super().key_policy
 
     def query_limit(self, dtype: Any) -> int | None:
-        return min((limit for part in self._parts if (limit := part.query_limit(dtype))), default=None)
+        found: int | None = None
+        for part in self._parts:
+            limit = part.query_limit(dtype)
+            if limit is not None:
+                found = limit if found is None else min(found, limit)
+        return found
 
     def enters(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by its parts, not its class
         """The hooks its parts use."""
@@ -227,6 +238,12 @@ def _check_places(encodings: tuple[Encoding, ...]) -> None:
                 f"Combined: {names} both use {hook}, and which acts first is not defined. "
                 "Use one of them, or give layers different encodings with LayerPlan."
             )
+    axes = {type(part).__name__: part.axes for part in encodings if part.enters()}
+    if len(set(axes.values())) > 1:
+        counts = ", ".join(f"{name} reads {count}" for name, count in axes.items())
+        raise WhorlError(
+            f"Combined: positions have one number of axes, but {counts}. Use parts that agree, or a LayerPlan."
+        )
     scaled = [type(part).__name__ for part in encodings if _sets_scale(part)]
     if len(scaled) > 1:
         raise WhorlError(f"Combined: {' and '.join(scaled)} both set the softmax scale. Use one of them.")

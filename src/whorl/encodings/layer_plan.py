@@ -7,7 +7,7 @@ T5 shares its table; layers given instances of their own do not, as Shaw and FIR
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torch import nn
@@ -26,10 +26,13 @@ class LayerPlan(nn.Module):
     ['Rope', 'Rope', 'Rope', 'NoPE', 'Rope', 'Rope', 'Rope', 'NoPE']
     """
 
-    def __init__(self, encodings: Sequence[Encoding]) -> None:
+    def __init__(self, encodings: Iterable[Encoding]) -> None:
         super().__init__()
+        if not isinstance(encodings, Iterable):
+            raise invalid("LayerPlan", "encodings", "a list with one per layer", encodings)
+        encodings = list(encodings)
         if not encodings:
-            raise invalid("LayerPlan", "encodings", "one per layer", list(encodings))
+            raise invalid("LayerPlan", "encodings", "one per layer", encodings)
         for layer, encoding in enumerate(encodings):
             if not isinstance(encoding, Encoding):
                 raise invalid("LayerPlan", f"layer {layer}", "an encoding", encoding, "Use whorl.NoPE() for none.")

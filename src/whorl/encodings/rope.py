@@ -8,7 +8,7 @@ Position enters in every layer, on queries and keys. No parameters; one multiply
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -54,6 +54,11 @@ class RopeConfig(RotaryConfig):
             self.scaling.check_ladder(self.ladder())
         if self.learnable and self.angles == "float32":
             raise WhorlError(f"{self.call()}: learnable frequencies have no float32 mode. Use angles='exact'.")
+
+    def replace(self, **changes: Any) -> Self:
+        if "head_dim" in changes and self.rotary_dim == self.head_dim:
+            changes = {"rotary_dim": None, **changes}  # a whole head stays a whole head
+        return super().replace(**changes)
 
     def _check_dims(self) -> None:
         call = self.call()

@@ -73,7 +73,8 @@ class TableCache:
                 rows = self._rows(high, row_bytes)
                 if rows is None:
                     return None
-                kept = build(torch.arange(rows, device="cpu"))
+                with torch.inference_mode(False):  # training may come after, and must be able to use the table
+                    kept = build(torch.arange(rows, device="cpu"))
                 self._tables[key] = kept
             self._tables.move_to_end(key)
             self._make_room()
