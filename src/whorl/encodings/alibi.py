@@ -41,6 +41,7 @@ RULES = ("press", "geometric")
 
 # Positions are split at this number in half precision: the parts are whole numbers that bfloat16 holds exactly.
 SPLIT = 256
+FARTHEST = 255 * SPLIT**2  # what three numbers hold in float16; no softmax tells a bias beyond it from none
 
 
 @config
@@ -285,11 +286,11 @@ class Alibi(Bias):
         keys (1, j), the whole bias. Put them in front of the head: the two products then cancel before anything else
         is added, and what is left of the rounding is the same along a row.
 
-        bfloat16 and float16 have e = 8, for distances up to 2^24: j, counted from the last key, in three whole
-        numbers and m in three pieces, each exact in that type, so that every product is exact and is summed in the
-        kernel's float32. The smallest of the nine products is left out, m / 512 at most, and so is what all keys of a
-        query share, which no softmax sees. Positions that are no whole numbers have one more dimension, for their
-        fraction.
+        bfloat16 and float16 have e = 8: j, counted from the last key, in three whole numbers and m in three pieces,
+        each exact in that type, so that every product is exact and is summed in the kernel's float32. Keys more than
+        255 * 2^16 before the last count as that far. The smallest of the nine products is left out, m / 512 at most,
+        and so is what all keys of a query share, which no softmax sees. Positions that are no whole numbers have one
+        more dimension, for their fraction.
         """
         call = f"{type(self).__name__}.fold"
         if not self.folds:
@@ -305,7 +306,7 @@ class Alibi(Bias):
         if dtype in FLOATS:
             return _fold_wide(q_positions, k_positions, slopes.to(dtype))
         if k_positions.numel():  # counted from the last key, so that the keys that weigh most have small numbers
-            k_positions = k_positions - k_positions.amax(-1, keepdim=True)
+            k_positions = (k_positions - k_positions.amax(-1, keepdim=True)).clamp(min=-FARTHEST)
         steepest = SPLIT * max(self._numbers) / scale
         if steepest > torch.finfo(dtype).max:
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
