@@ -158,6 +158,8 @@ def _alpha(fields: Fields) -> Ntk:
 def _yarn(fields: Fields) -> Yarn:
     given, original = fields.parameters, _needed(fields, fields.original_length)
     factor = given["factor"] if given["factor"] is not None else _needed(fields, fields.length) / original
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise invalid(CALL, "factor", "a number", factor)
     return Yarn(
         factor=factor,
         original_length=original,
