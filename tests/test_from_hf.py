@@ -848,5 +848,5 @@ def test_a_yarn_factor_that_is_no_number_is_named():
     config = {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "hidden_size": 512, "num_attention_heads": 4}
     config |= {"max_position_embeddings": 163840, "rope_scaling": DEEPSEEK_YARN | {"factor": "40"}}
     config["rope_scaling"]["original_max_position_embeddings"] = 4096
-    with pytest.raises(whorl.WhorlError, match="factor must be a number, got '40'"):
-        whorl.Rope.from_hf(config)
+    with pytest.raises(WhorlError, match="factor must be a number, got '40'"):
+        Rope.from_hf(config)
