@@ -18,15 +18,6 @@ SIZES = {"heads": 4, "head_dim": 8, "width": 32}
 CLOSE = {"rtol": 0.0, "atol": 5e-5}
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads cost more than they give on models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def encoding(name: str) -> whorl.Encoding:
     return whorl.build_for(name, **SIZES, length=LENGTH)
 

@@ -23,15 +23,6 @@ HEADS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Threads cost more than they give on models this small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def lively(model: nn.Module, seed: int = 0) -> nn.Module:
     """The model with weights large enough that attention is far from uniform and no bias is zero."""
     draw = torch.Generator().manual_seed(seed)

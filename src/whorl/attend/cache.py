@@ -14,7 +14,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from whorl.attend.call import Call, check_shapes, checked, checked_key_mask
+from whorl.attend.call import Call, checked
+from whorl.attend.inputs import check_key_mask, check_shapes
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rerotation import rerotate
@@ -164,9 +165,10 @@ class KVCache:
         False for padding, on whichever side; ``hidden`` are the new tokens' hidden states.
         """
         length = self.length if length is None else length
-        check_shapes(q, k, v)
+        check_shapes("KVCache.attend", q, k, v)
+        check_key_mask("KVCache.attend", key_mask, k)
         self._check_rows(k, v)
-        new = self._new_positions(k, positions, checked_key_mask(key_mask, k, k.shape[2]))
+        new = self._new_positions(k, positions, key_mask)
         options = {"encoding": self.encoding, "causal": causal, "scale": scale, "softcap": softcap, "length": length}
         step = checked(q, k, v, positions=new, key_positions=new, key_mask=key_mask, hidden=hidden, **options)
         self._check_step(step)
@@ -200,10 +202,6 @@ class KVCache:
                 )
 
     def _check_step(self, step: Call) -> None:
-        if step.q.shape[2] != step.k.shape[2]:
-            raise WhorlError(
-                f"KVCache.attend: {step.q.shape[2]} queries for {step.k.shape[2]} new keys. Pass one of each per token."
-            )
         needed = self._count + step.k.shape[2]
         if self._capacity is not None and needed > self._capacity:
             raise WhorlError(
@@ -238,11 +236,9 @@ class KVCache:
     def _write(self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> int:
         """Puts the new tokens into the slots behind the filled ones, and returns how many will be filled."""
         start, stop = self._count, self._count + k.shape[2]
+        if self._positions is not None:  # fractions may follow whole numbers, or the other way round
+            self._positions = self._positions.to(torch.promote_types(self._positions.dtype, new.dtype))
         self._reserve(stop, k, v, new, memory)
-        if self._at(self._positions).dtype != new.dtype:  # fractions after whole numbers, or the other way round
-            self._positions = self._at(self._positions).to(
-                torch.promote_types(self._at(self._positions).dtype, new.dtype)
-            )
         slots = slice(start, stop)
         self._at(self._keys)[:, :, slots] = k
         self._at(self._values)[:, :, slots] = v
@@ -269,7 +265,7 @@ class KVCache:
 
         self._keys, self._values = grown(self._keys, k, 2, k.dtype), grown(self._values, v, 2, v.dtype)
         kept = new if self._positions is None else self._positions
-        self._positions = grown(self._positions, new, new.ndim - 1, torch.promote_types(kept.dtype, new.dtype))
+        self._positions = grown(self._positions, new, new.ndim - 1, kept.dtype)
         self._real = grown(self._real, k[:, 0, :, 0], 1, torch.bool)
         if memory is not None:
             self._memory = grown(self._memory, memory, memory.ndim - 1, memory.dtype)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from whorl.attend.inputs import check_key_mask, check_shapes
 from whorl.attend.visibility import Causal, Visibility
 from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
@@ -76,7 +77,7 @@ def checked(
     encoding = NoPE() if encoding is None else encoding
     if not isinstance(encoding, Encoding):
         raise invalid("attention", "encoding", "an encoding", encoding, "Build one by name: whorl.build('rope', …).")
-    check_shapes(q, k, v)
+    check_shapes("attention", q, k, v)
     if causal is not True and causal is not False and causal != "positions":
         raise invalid("attention", "causal", "True, False or 'positions'", causal)
     if causal is False and encoding.causal_only:
@@ -111,7 +112,7 @@ def checked(
         key_documents = documents
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
-    key_mask = checked_key_mask(key_mask, q, keys)
+    check_key_mask("attention", key_mask, k)
     if remembered is None:
         remembered = _remembered(encoding, hidden, q.shape[0], keys)
     if remembered is not None and key_mask is not None:
@@ -144,32 +145,6 @@ def checked(
         wants_weights=return_weights,
         placed=placed,
     )
-
-
-def check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raises a WhorlError unless q, k and v belong together."""
-    for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
-            raise invalid("attention", name, "a floating tensor of shape (batch, heads, length, dim)", x)
-        if x.device != q.device or x.dtype != q.dtype:
-            raise WhorlError(
-                f"attention: q, k and v must share device and dtype, got {q.dtype} on {q.device} "
-                f"and {name} in {x.dtype} on {x.device}. Move them with .to()."
-            )
-    if k.shape[:3] != v.shape[:3]:
-        raise WhorlError(
-            f"attention: k and v must have the same batch, heads and length, got {tuple(k.shape)} and {tuple(v.shape)}."
-        )
-    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise WhorlError(
-            f"attention: q and k must have the same batch and dim, got {tuple(q.shape)} and {tuple(k.shape)}. "
-            "Axes are (batch, heads, length, dim)."
-        )
-    if not k.shape[1] or q.shape[1] % k.shape[1]:
-        raise WhorlError(
-            f"attention: {q.shape[1]} query heads cannot share {k.shape[1]} key heads equally. "
-            "Axes are (batch, heads, length, dim); use a number of key heads that divides the query heads."
-        )
 
 
 def _positions(
@@ -240,15 +215,6 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     )
     if not fits:
         raise invalid("attention", "mask", f"broadcastable to (batch, heads, queries, keys) = {wanted}", mask)
-    return mask
-
-
-def checked_key_mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
-    """The mask of padding, or a WhorlError."""
-    if mask is None:
-        return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != (q.shape[0], keys):
-        raise invalid("attention", "key_mask", f"a bool tensor of shape (batch, keys) = ({q.shape[0]}, {keys})", mask)
     return mask
 
 

@@ -104,11 +104,9 @@ def _flex(
     if allowed is not None:
         allowed = allowed.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
 
-    bias_at: Any = None if bias is None else bias.bias_at
-    prepared = getattr(bias, "prepared", None)
-    if q.device.type == "cuda" and prepared is not None:
-        # the form that reads each learned tensor once: FlexAttention has no gradient for more (nor any on the CPU)
-        bias_at = prepared()
+    bias_at = None
+    if bias is not None:
+        bias_at = bias.prepared() if q.device.type == "cuda" else bias.bias_at
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if bias_at is not None:

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from whorl.attend.features import Feature, Form, Terms, make_terms, position_axes
-from whorl.attend.linear_checks import Decay, Rule, check_key_mask, check_shapes, chunk_of, fading, place
+from whorl.attend.inputs import check_key_mask, check_shapes
+from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid

@@ -149,12 +149,11 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"{type(call.encoding).__name__} places at most {limit} queries at a time in {call.q.dtype}"
     if "score_bias" not in uses:
         return "sdpa", "nothing is added to the scores"
-    encoding: Any = call.encoding
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in (torch.bfloat16, torch.float16)
-    few = half or call.q.device.type == "cuda" or getattr(encoding, "fold_dims", 0) <= MOST_FOLDED
-    if few and getattr(encoding, "folds", False):
-        return "folded", f"the bias of {type(encoding).__name__} is separable"
+    few = half or call.q.device.type == "cuda" or call.encoding.fold_dims <= MOST_FOLDED
+    if few and call.encoding.folds:
+        return "folded", f"the bias of {type(call.encoding).__name__} is separable"
     if impl == "auto" and call.q.device.type == "cuda" and not refusal:
         return "flex", f"{type(call.encoding).__name__} has a bias for each pair of positions"
     return "dense", f"{type(call.encoding).__name__} has a bias for each pair of positions"
@@ -217,7 +216,7 @@ def _fused(call: Call, folded: bool) -> Tensor:
     (q, k), v = call.placed_qk(), call.v
     if folded:
         k = repeat_heads(k, heads)
-        extra_q, extra_k = call.encoding.fold(call.q_positions, call.k_positions, q.dtype, call.scale)  # pyright: ignore[reportCallIssue]
+        extra_q, extra_k = call.encoding.fold(call.q_positions, call.k_positions, q.dtype, call.scale)
         # in front of the content: summed first, the large terms of the bias cancel before anything small is added
         q = torch.cat((_like(extra_q, q), q), dim=-1)
         k = torch.cat((_like(extra_k, k), k), dim=-1)

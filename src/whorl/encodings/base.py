@@ -115,6 +115,23 @@ class Encoding(nn.Module):
         """A bias per head that depends on positions only, or None."""
         return None
 
+    @property
+    def folds(self) -> bool:
+        """Whether the bias is separable, so that ``fold`` can put it into further dimensions of queries and keys."""
+        return False
+
+    @property
+    def fold_dims(self) -> int:
+        """How many further dimensions ``fold`` adds in float32."""
+        return 0
+
+    def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
+        """Further dimensions whose inner product, times ``scale``, is the bias, up to a constant per query.
+
+        The first broadcasts against (batch, heads, queries, e), the second against (batch, heads, keys, e).
+        """
+        raise NotImplementedError
+
     def adjust_scores(
         self,
         scores: Tensor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,17 +24,9 @@ class Bias(Encoding):
         """How many heads have a bias of their own."""
         return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
 
-    @property
-    def folds(self) -> bool:
-        """Whether the bias is separable, so that ``fold`` can put it into further dimensions of queries and keys."""
-        return False
-
-    def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
-        """Further dimensions whose inner product, times ``scale``, is the bias, up to a constant per query.
-
-        The first broadcasts against (batch, heads, queries, e), the second against (batch, heads, keys, e).
-        """
-        raise NotImplementedError
+    def prepared(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """``bias_at`` in the form that FlexAttention can train on a CUDA device, made anew for each step."""
+        return self.bias_at
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""

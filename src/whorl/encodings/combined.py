@@ -118,16 +118,16 @@ class Combined(Encoding):
     @property
     def folds(self) -> bool:
         """Whether the bias among the parts is separable."""
-        return any(getattr(part, "folds", False) for part in self._parts)
+        return any(part.folds for part in self._parts)
 
     @property
     def fold_dims(self) -> int:
         """How many further dimensions that takes in float32."""
-        return max(getattr(part, "fold_dims", 0) for part in self._parts)
+        return max(part.fold_dims for part in self._parts)
 
     def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: Any, scale: float) -> tuple[Tensor, Tensor]:
         """The further dimensions of the part that has a separable bias."""
-        part: Any = next(part for part in self._parts if getattr(part, "folds", False))
+        part = next(part for part in self._parts if part.folds)
         return part.fold(q_positions, k_positions, dtype, scale)
 
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -1,0 +1,42 @@
+"""What both kinds of attention ask of queries, keys, values and the mask of padding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.errors import WhorlError, invalid
+
+
+def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises a WhorlError unless the three tensors fit each other."""
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
+            raise invalid(call, name, "a floating tensor of shape (batch, heads, length, dim)", x)
+        if x.device != q.device or x.dtype != q.dtype:
+            raise WhorlError(
+                f"{call}: q, k and v must share device and dtype, got {q.dtype} on {q.device} and {name} in {x.dtype} "
+                f"on {x.device}. Move them with .to()."
+            )
+    if k.shape[:3] != v.shape[:3]:
+        raise WhorlError(
+            f"{call}: k and v must have the same batch, heads and length, got {tuple(k.shape)} and {tuple(v.shape)}. "
+            "Only their last axes may differ."
+        )
+    if q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise WhorlError(
+            f"{call}: q and k must have the same batch and dim, got {tuple(q.shape)} and {tuple(k.shape)}. "
+            "Axes are (batch, heads, length, dim)."
+        )
+    if not k.shape[1] or q.shape[1] % k.shape[1]:
+        raise WhorlError(
+            f"{call}: {q.shape[1]} query heads cannot share {k.shape[1]} key heads equally. "
+            "Use a number of key heads that divides the query heads."
+        )
+
+
+def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
+    """Raises a WhorlError unless a mask has one bool per key."""
+    wanted = (k.shape[0], k.shape[2])
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != wanted):
+        raise invalid(call, "key_mask", f"a bool tensor of shape (batch, keys) = {wanted}", mask)
