@@ -38,8 +38,9 @@ RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
 # What a room may import at the top of a file beside the standard library; extras are imported where they are used.
 FOREIGN = {"torch", "numpy"}
 FOREIGN_BY_ROOM = {"cli": {"typer"}}
+FOREIGN_BY_NAME = {"_triton": {"triton"}, "triton_": {"triton"}}  # files of kernels, which are imported when they run
 
-EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "hf", "web", "cli", "all", "dev"}
+EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "tensorboard", "hf", "web", "cli", "all", "dev"}
 
 
 def python(code: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

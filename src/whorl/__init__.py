@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from whorl.encodings.transformer_xl import TransformerXL as TransformerXL
     from whorl.encodings.xpos import XPos as XPos
     from whorl.errors import WhorlError as WhorlError
+    from whorl.kernels.append import rotate_append as rotate_append
+    from whorl.kernels.norm_rotate import norm_rotate_qk as norm_rotate_qk
+    from whorl.kernels.rotate import explain_rotate as explain_rotate
     from whorl.kernels.rotate import rotate as rotate
+    from whorl.kernels.rotate import rotate_qk as rotate_qk
     from whorl.multimodal_hf import multimodal_from_hf as multimodal_from_hf
     from whorl.multimodal_hf import segments_from_hf as segments_from_hf
     from whorl.multimodal_ids import Image as Image
@@ -133,7 +137,9 @@ _PUBLIC = {
     "encodings.rope": ("Rope",),
     "encodings.transformer_xl": ("TransformerXL",),
     "encodings.xpos": ("XPos",),
-    "kernels.rotate": ("rotate",),
+    "kernels.append": ("rotate_append",),
+    "kernels.norm_rotate": ("norm_rotate_qk",),
+    "kernels.rotate": ("explain_rotate", "rotate", "rotate_qk"),
     "rotary.cache": ("TableCache", "use_table_cache"),
     "rotary.scalings.base": ("factor_for",),
     "rotary.scalings.dynamic_ntk": ("DynamicNtk",),

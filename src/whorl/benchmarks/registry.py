@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 Benchmark = Callable[..., "tuple[Group, ...]"]
 
 BENCHMARKS: dict[str, str | Benchmark] = {
+    "attention": "whorl.benchmarks.attention:attention",
+    "bias": "whorl.benchmarks.bias:bias",
+    "linear": "whorl.benchmarks.linear:linear",
+    "rotary": "whorl.benchmarks.rotary:rotary",
     "tables": "whorl.benchmarks.tables:tables",
 }
 

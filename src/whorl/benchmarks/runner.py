@@ -37,21 +37,27 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One path: the work, its check, and the ratio to the baseline it is meant to stay under."""
+    """One path: the work, its check, the ratio to the baseline it should stay under, and the bytes it must move."""
 
     name: str
     run: Callable[[], object]
     check: Callable[[], Check]
     bar: float | None = None
+    moves: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Paths that do the same job, the first being what the others are compared with."""
+    """Paths that do the same job, the first being what the others are compared with.
+
+    On a CUDA device the work is timed there, by its events; ``host=True`` times how long the call takes to come back.
+    """
 
     name: str
     summary: str
     cases: tuple[Case, ...]
+    device: str = "cpu"
+    host: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,8 @@ class Result:
     seconds_spread: tuple[float, float] | None = None
     ratio: float | None = None
     ratio_spread: tuple[float, float] | None = None
+    bandwidth: float | None = None  # bytes per second
+    peak_memory: int | None = None  # bytes beyond the input, on a CUDA device
 
     @property
     def met(self) -> bool | None:
@@ -136,7 +144,7 @@ def measure(group: Group, repeats: int) -> tuple[Result, ...]:
     checks = [case.check() for case in group.cases]
     sound = [case for case, check in zip(group.cases, checks, strict=True) if check.ok]
     # without a sound baseline there is nothing to compare with
-    times = _time(sound, repeats) if checks[0].ok else {}
+    times = _time(sound, repeats, group) if checks[0].ok else {}
     first = times.get(group.cases[0].name)
     results = []
     for case, check in zip(group.cases, checks, strict=True):
@@ -145,12 +153,15 @@ def measure(group: Group, repeats: int) -> tuple[Result, ...]:
             results.append(Result(name=case.name, check=check, bar=case.bar))
             continue
         ratios = [mine / base for mine, base in zip(own, first, strict=True)]
+        seconds = statistics.median(own)
         results.append(
             Result(
                 name=case.name,
                 check=check,
                 bar=case.bar,
-                seconds=statistics.median(own),
+                bandwidth=None if case.moves is None else case.moves / seconds,
+                peak_memory=_peak_memory(case) if group.device == "cuda" else None,
+                seconds=seconds,
                 seconds_spread=middle_half(own),
                 ratio=statistics.median(ratios),
                 ratio_spread=middle_half(ratios),
@@ -182,6 +193,7 @@ def machine_facts() -> dict[str, Any]:
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _cpu_model(),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "cores": _cores(),
         "torch_threads": torch.get_num_threads(),
         "platform": platform.platform(),
@@ -200,9 +212,10 @@ def load() -> float | None:
         return None
 
 
-def _time(cases: Sequence[Case], repeats: int) -> dict[str, list[float]]:
+def _time(cases: Sequence[Case], repeats: int, group: Group) -> dict[str, list[float]]:
     """Seconds per call of each case, one number per round."""
-    calls = {case.name: _calls(case.run) for case in cases}
+    sample = _sample_cuda if group.device == "cuda" and not group.host else _sample
+    calls = {case.name: _calls(case.run, sample) for case in cases}
     times: dict[str, list[float]] = {case.name: [] for case in cases}
     was_on = gc.isenabled()
     gc.disable()
@@ -210,17 +223,17 @@ def _time(cases: Sequence[Case], repeats: int) -> dict[str, list[float]]:
         for i in range(repeats):
             turn = i % len(cases)
             for case in (*cases[turn:], *cases[:turn]):
-                times[case.name].append(_sample(case.run, calls[case.name]))
+                times[case.name].append(sample(case.run, calls[case.name]))
     finally:
         if was_on:
             gc.enable()
     return times
 
 
-def _calls(work: Callable[[], object]) -> int:
+def _calls(work: Callable[[], object], sample: Callable[[Callable[[], object], int], float]) -> int:
     """How many calls make a sample long enough to time; also warms the path up."""
-    _sample(work, 1)
-    return max(1, math.ceil(SAMPLE / max(_sample(work, 1), 1e-7)))
+    sample(work, 1)
+    return max(1, math.ceil(SAMPLE / max(sample(work, 1), 1e-7)))
 
 
 def _sample(work: Callable[[], object], calls: int) -> float:
@@ -231,6 +244,32 @@ def _sample(work: Callable[[], object], calls: int) -> float:
     end = time.perf_counter()
     del made  # giving back the last result's memory is not part of making it
     return (end - begin) / calls
+
+
+def _sample_cuda(work: Callable[[], object], calls: int) -> float:
+    """Seconds on the device, which is given enough work before the first event that it never waits for the host."""
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(2_000_000)  # cycles, about a millisecond
+    begin.record()
+    for _ in range(calls):
+        work()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end) / 1e3 / calls
+
+
+def _peak_memory(case: Case) -> int:
+    import torch
+
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    case.run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def _cpu_model() -> str:

@@ -59,20 +59,26 @@ def print_report(report: dict[str, Any]) -> None:
     threads = f"{machine['cores']} cores, {machine['torch_threads']} torch threads"
     say(f"{report['name']}: {', '.join(f'{key}={value}' for key, value in report['settings'].items())}")
     say(f"{machine['cpu']}, {threads}, load {load or 'unknown'}")
+    if machine.get("gpu"):
+        say(machine["gpu"])
     say(f"torch {machine['torch']}, numpy {machine['numpy']}, whorl {machine['whorl']}, {machine['date']}")
     for group in report["groups"]:
         say()
         say(f"{group['name']}: {group['summary']}")
-        header = ("path", "ratio", "middle half", "bar", "time", "check")
-        say_table(header, [_row(one) for one in group["results"]], right=("ratio", "middle half", "bar", "time"))
+        rows = [_row(one) for one in group["results"]]
+        shown = [i for i in range(len(HEADER)) if HEADER[i] not in ("GB/s", "peak") or any(row[i] for row in rows)]
+        say_table([HEADER[i] for i in shown], [[row[i] for i in shown] for row in rows], right=HEADER[1:-1])
     say()
     say(f"ratio: time over that of the first path, median of {report['repeats']} rounds that timed every path in turn.")
+
+
+HEADER = ("path", "ratio", "middle half", "bar", "time", "GB/s", "peak", "check")
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     check = one["check"]
     if one["seconds"] is None:
-        return (one["name"], "-", "-", _bar(one), "not timed", check["text"])
+        return (one["name"], "-", "-", _bar(one), "not timed", "", "", check["text"])
     low, high = one["ratio_spread"]
     return (
         one["name"],
@@ -80,6 +86,8 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         f"{low:.2f}-{high:.2f}",
         _bar(one),
         _time(one["seconds"]),
+        "" if one["bandwidth"] is None else f"{one['bandwidth'] / 1e9:,.0f}",
+        "" if one["peak_memory"] is None else f"{one['peak_memory'] / 2**20:,.0f} MiB",
         check["text"],
     )
 

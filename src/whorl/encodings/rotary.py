@@ -14,7 +14,8 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl
-from whorl.kernels.rotate import Order, check_input, length_of, rotate
+from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
+from whorl.kernels.tables import exact_tables
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout
@@ -127,7 +128,7 @@ class Rotary(Encoding):
             if self.config.angles == "float32":
                 cos, sin = table.float32(ids, frequencies[pairs], factor)
                 return cos.to(dtype), sin.to(dtype)
-            return table.exact(ids, frequencies[pairs], factor, dtype)
+            return exact_tables(ids, frequencies[pairs], factor, dtype)
 
         return by_axis(axes_first, self.config.axis_of_pair, build)
 
@@ -143,7 +144,7 @@ class Rotary(Encoding):
     ) -> Tensor:
         """One tensor, queries or keys, rotated to its positions, or back with ``inverse=True``."""
         self._check_head(x, positions, order)
-        tables = self._shared_tables(positions, length, table_dtype(x))
+        tables = self._shared_tables(positions, length, wide_dtype(x))
         return self.turn(x, tables, inverse=inverse, order=order, impl=impl)
 
     def transform_qk(
@@ -160,12 +161,12 @@ class Rotary(Encoding):
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
         self._check_head(q, q_positions, order)
         self._check_head(k, k_positions, order)
-        q_tables = self._shared_tables(q_positions, length, table_dtype(q))
-        if k_positions is q_positions and table_dtype(k) == table_dtype(q):
-            k_tables = q_tables
-        else:
-            k_tables = self._shared_tables(k_positions, length, table_dtype(k))
-        return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
+        q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
+        if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
+            k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
+            return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
+        where = {"start": self.config.start, "blocks": self.config.blocks}
+        return rotate_qk(q, k, *q_tables, self.layout, **where, order=order, impl=impl)
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
@@ -257,11 +258,6 @@ def by_axis(
     back = sorted(range(len(joined)), key=joined.__getitem__)
     cos, sin = (torch.cat([part[k] for part in parts], dim=-1)[..., back] for k in (0, 1))
     return cos, sin
-
-
-def table_dtype(x: Tensor) -> torch.dtype:
-    """The precision of tables that lose nothing on x: float32, and float64 for float64."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def check_length(length: int | None, call: str) -> int | None:

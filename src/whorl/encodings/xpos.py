@@ -22,10 +22,9 @@ from torch import Tensor
 from whorl.config import config
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.encodings.rotary import table_dtype
 from whorl.encodings.shaw import check_head
 from whorl.errors import WhorlError, invalid
-from whorl.kernels.rotate import check_input
+from whorl.kernels.rotate import check_input, wide_dtype
 from whorl.rotary.rotation import layout_ends
 from whorl.rotary.tables import Tables, check_positions, readable
 
@@ -157,7 +156,7 @@ class XPos(Encoding):
 
     def _faded(self, x: Tensor, positions: Tensor, distance: Tensor, length: int | None) -> Tables:
         """cos and sin for these positions, each times zeta^(-distance / B)."""
-        dtype = table_dtype(x)
+        dtype = wide_dtype(x)
         cos, sin = self.rope._shared_tables(positions, length, dtype)
         rates = torch.tensor(self.config.rates, dtype=torch.float64, device=distance.device)
         factor = (distance.unsqueeze(-1) * rates).exp().to(dtype)

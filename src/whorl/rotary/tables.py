@@ -70,7 +70,7 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
     """
     if _splits(positions, frequencies):
         return _split(positions, frequencies, factor, dtype)
-    if is_traced() or _wants_grad(positions, frequencies):
+    if is_traced() or wants_grad(positions, frequencies):
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
     return _direct(positions, frequencies.to(positions.device), factor, dtype)
@@ -99,7 +99,7 @@ def is_traced() -> bool:
     return torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is not None
 
 
-def _wants_grad(*tensors: Tensor) -> bool:
+def wants_grad(*tensors: Tensor) -> bool:
     """Whether derivatives are taken, in reverse or in forward mode: then nothing is written into given memory."""
     forward = torch.autograd.forward_ad._current_level >= 0
     return forward or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
@@ -107,7 +107,7 @@ def _wants_grad(*tensors: Tensor) -> bool:
 
 def _splits(positions: Tensor, frequencies: Tensor) -> bool:
     whole = positions.dtype in INTEGERS and positions.numel() > 0
-    return whole and readable(positions) and not _wants_grad(frequencies)
+    return whole and readable(positions) and not wants_grad(frequencies)
 
 
 def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:

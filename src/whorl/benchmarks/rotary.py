@@ -1,0 +1,208 @@
+"""The rotation against a copy of the same bytes, which nothing that reads and writes them can beat.
+
+On the CPU a copy into memory that is in use and one into fresh pages differ several times, so that each is compared
+with its own: into given memory with ``copy_``, out of place with ``clone``. On a GPU: forward, backward, and a
+decoding step, replayed in a graph and called from Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from whorl.benchmarks.judging import device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.rotary_peers import Both, peers
+from whorl.benchmarks.runner import Case, Group
+from whorl.encodings.rope import Rope
+from whorl.errors import invalid
+from whorl.kernels.rotate import Order, rotate, rotate_qk
+from whorl.rotary.rotation import Layout
+
+# Rounding the result once, and little more.
+LIMIT = {torch.float32: 1e-7, torch.bfloat16: 1.7e-3, torch.float16: 2.2e-4}
+
+# A peer rounds its tables to the dtype of the input, and is timed all the same.
+PEER_LIMIT = {torch.float32: 1e-3, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+
+# Ratios to reach: 96 % of the speed of a copy on a GPU, 1.3 times copy_ and 1.4 times clone on the CPU.
+GPU_BAR, INTO_BAR, OUT_BAR = 1 / 0.96, 1.3, 1.4
+
+GRAPH_CALLS = 100  # in the graph that is replayed
+DECODED = 128  # rows of a batch, each at one token
+
+
+def rotary(
+    *,
+    device: str = "auto",
+    dtype: str = "all",
+    batch: int = 1,
+    length: int = 4096,
+    heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+) -> tuple[Group, ...]:
+    """The groups to time."""
+    sizes = {"batch": batch, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    for name, value in sizes.items():
+        if value < 1:
+            raise invalid("bench rotary", name, "positive", value)
+    where = device_of("bench rotary", device)
+    groups: list[Group] = []
+    for kind in dtypes_of("bench rotary", dtype):
+        if where == "cpu":
+            groups += _on_cpu(kind, **sizes)
+        else:
+            groups += _on_cuda(kind, **sizes)
+    return tuple(groups)
+
+
+def _drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator(device).manual_seed(0), device=device).to(dtype)
+
+
+def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
+    cos, sin = Rope(head_dim=head_dim).tables(torch.arange(length))
+    contiguous = _drawn((batch, heads, length, head_dim), dtype, "cpu")
+    strided = contiguous.transpose(1, 2).contiguous().transpose(1, 2)
+    moves, name = 2 * contiguous.numel() * contiguous.element_size(), str(dtype).removeprefix("torch.")
+    into = [Case(name="copy_", run=_copy(contiguous), check=not_judged, moves=moves)]
+    out = [Case(name="clone", run=contiguous.clone, check=not_judged, moves=moves)]
+    for what, x in (("contiguous", contiguous), ("strided", strided)):
+        room = torch.empty_like(x)
+        for layout in ("half", "interleaved"):
+            truth = _truth(x, cos, sin, layout)
+            for cases, run, bar in (
+                (into, _into(x, cos, sin, layout, room), INTO_BAR),
+                (out, _out(x, cos, sin, layout), OUT_BAR),
+            ):
+                check = judged(run, truth, LIMIT[dtype])
+                cases.append(Case(name=f"whorl, {layout}, {what}", run=run, check=check, bar=bar, moves=moves))
+    small, tables = _drawn((batch, heads, 1, head_dim), dtype, "cpu"), (cos[:1], sin[:1])
+    token = [
+        Case(name="clone", run=small.clone, check=not_judged),
+        Case(
+            name="whorl",
+            run=lambda: rotate(small, *tables),
+            check=judged(lambda: rotate(small, *tables), _truth(small, *tables, "half"), LIMIT[dtype]),
+        ),
+    ]
+    truth = _truth(contiguous, cos, sin, "half")
+    out += [
+        _peer(label, run, truth, dtype, moves) for label, run in peers(contiguous, contiguous[:, :1], cos, sin).items()
+    ]
+    truth = _truth(small, *tables, "half")
+    token += [_peer(label, run, truth, dtype, None) for label, run in peers(small, small[:, :1], *tables).items()]
+    shape = f"{tuple(contiguous.shape)}, {name}"
+    return [
+        Group(name=f"into given memory, {name}", summary=shape, cases=tuple(into)),
+        Group(name=f"out of place, {name}", summary=f"{shape}; peers also turn one head of keys", cases=tuple(out)),
+        Group(name=f"one token, {name}", summary=f"{tuple(small.shape)}, {name}", cases=tuple(token)),
+    ]
+
+
+def _into(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, room: Tensor) -> Callable[[], Tensor]:
+    return lambda: rotate(x, cos, sin, layout, out=room)
+
+
+def _out(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Callable[[], Tensor]:
+    return lambda: rotate(x, cos, sin, layout)
+
+
+def _on_cuda(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
+    cos, sin = Rope(head_dim=head_dim).tables(torch.arange(length, device="cuda"))
+    groups, name = [], str(dtype).removeprefix("torch.")
+    for order in ("bhld", "blhd"):
+        made = []
+        for count in (heads, kv_heads):
+            x = _drawn((batch, length, count, head_dim), dtype, "cuda")
+            made.append(x if order == "blhd" else x.transpose(1, 2).contiguous())
+        q, k = made
+        moves = 2 * (q.numel() + k.numel()) * q.element_size()
+        copy = Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged, moves=moves)
+        forward, backward = [copy], [copy]
+        for layout in ("half", "interleaved"):
+            for cases, run, turned in (
+                (forward, _turn(q, k, cos, sin, layout, order), sin),
+                (backward, _gradient(q, k, cos, sin, layout, order), -sin),
+            ):
+                check = judged(_first(run), _truth(q, cos, turned, layout, order), LIMIT[dtype])
+                cases.append(Case(name=f"whorl, {layout}", run=run, check=check, bar=GPU_BAR, moves=moves))
+        if order == "bhld":
+            truth = _truth(q, cos, sin, "half")
+            forward += [_peer(label, run, truth, dtype, moves) for label, run in peers(q, k, cos, sin).items()]
+        shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim}) in order {order}, {name}"
+        groups.append(Group(name=f"forward, {order}, {name}", summary=shape, cases=tuple(forward), device="cuda"))
+        groups.append(Group(name=f"backward, {order}, {name}", summary=shape, cases=tuple(backward), device="cuda"))
+    return groups + _decoding(dtype, heads, kv_heads, head_dim)
+
+
+def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
+    q, k = (_drawn((DECODED, count, 1, head_dim), dtype, "cuda") for count in (heads, kv_heads))
+    cos, sin = Rope(head_dim=head_dim).tables(torch.arange(DECODED, device="cuda")[:, None])
+    run, name = _turn(q, k, cos, sin, "half", "bhld"), str(dtype).removeprefix("torch.")
+    truth = _truth(q, cos, sin, "half")
+    cases = [
+        Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged),
+        Case(name="whorl", run=run, check=judged(_first(run), truth, LIMIT[dtype])),
+        *(_peer(label, one, truth, dtype, None) for label, one in peers(q, k, cos, sin).items()),
+    ]
+    shape = f"({DECODED}, 1, {heads}/{kv_heads}, {head_dim}), {name}"
+    replayed = tuple(Case(name=one.name, run=_graph(one.run), check=one.check) for one in cases)
+    many = f"{GRAPH_CALLS} calls replayed, {shape}"
+    return [
+        Group(name=f"decoding, in a graph, {name}", summary=many, cases=replayed, device="cuda"),
+        Group(name=f"decoding, called, {name}", summary=shape, cases=tuple(cases), device="cuda", host=True),
+    ]
+
+
+def _graph(work: Callable[[], object]) -> Callable[[], None]:
+    """Replays a graph of many calls, captured at the first call."""
+    captured: list[torch.cuda.CUDAGraph] = []
+
+    def run() -> None:
+        if not captured:
+            work()
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(GRAPH_CALLS):
+                    work()
+            captured.append(graph)
+        captured[0].replay()
+
+    return run
+
+
+def _turn(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order) -> Both:
+    return lambda: rotate_qk(q, k, cos, sin, layout, order=order)
+
+
+def _gradient(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order) -> Both:
+    """The backward pass alone, of a forward pass done once; the gradients that come in are q and k themselves."""
+    inputs = q.clone().requires_grad_(), k.clone().requires_grad_()
+    made = rotate_qk(*inputs, cos, sin, layout, order=order)
+
+    def run() -> tuple[Tensor, Tensor]:
+        back = torch.autograd.grad(made, inputs, (q, k), retain_graph=True)
+        return back[0], back[1]
+
+    return run
+
+
+def _copy(x: Tensor) -> Callable[[], Tensor]:
+    room = torch.empty_like(x)
+    return lambda: room.copy_(x)
+
+
+def _first(both: Both) -> Callable[[], Tensor]:
+    return lambda: both()[0]
+
+
+def _truth(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order = "bhld") -> Callable[[], Tensor]:
+    return lambda: rotate(x.double(), cos.double(), sin.double(), layout, order=order, impl="torch")
+
+
+def _peer(name: str, run: Both, truth: Callable[[], Tensor], dtype: torch.dtype, moves: int | None) -> Case:
+    return Case(name=name, run=run, check=judged(_first(run), truth, PEER_LIMIT[dtype]), moves=moves)

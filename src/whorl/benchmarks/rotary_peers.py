@@ -1,0 +1,68 @@
+"""Rotary code of other libraries, as their users call it, where they are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Both = Callable[[], tuple[Tensor, Tensor]]
+
+
+def plain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The form in common use: x cos + rotate_half(x) sin, tables in the dtype of x."""
+
+    def half(x: Tensor) -> Tensor:
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat((-b, a), dim=-1)
+
+    return q * cos + half(q) * sin, k * cos + half(k) * sin
+
+
+def peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Both]:
+    """Calls that rotate q and k (batch, heads, length, dim), layout "half", by name.
+
+    ``cos`` and ``sin`` are (length, pairs) or (batch, length, pairs) in float32. Each library gets tables as it makes
+    them itself.
+    """
+    wide = [torch.cat((t, t), dim=-1).to(q.dtype) for t in (cos, sin)]
+    wide = [t if t.ndim == 3 else t[None] for t in wide]
+    found: dict[str, Both] = {"plain torch": lambda: plain(q, k, wide[0][:, None], wide[1][:, None])}
+    compiled = torch.compile(plain, dynamic=False)
+    found["torch.compile"] = lambda: compiled(q, k, wide[0][:, None], wide[1][:, None])
+    for add in (_transformers, _liger, _flash):
+        try:
+            found |= add(q, k, cos, sin, wide)
+        except ImportError:
+            continue
+    return found
+
+
+def _transformers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    return {"transformers": lambda: apply_rotary_pos_emb(q, k, *wide)}
+
+
+def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
+    if q.device.type != "cuda":
+        return {}
+    from liger_kernel.transformers.rope import liger_rotary_pos_emb  # pyright: ignore[reportMissingImports]
+
+    return {"liger-kernel": lambda: liger_rotary_pos_emb(q, k, *wide)}
+
+
+def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
+    if q.device.type != "cuda" or cos.ndim == 3:
+        return {}
+    from flash_attn.layers.rotary import apply_rotary_emb  # pyright: ignore[reportMissingImports]
+
+    tables: Any = [t.to(q.dtype) for t in (cos, sin)]
+
+    def run() -> tuple[Tensor, Tensor]:
+        turned = [apply_rotary_emb(x.transpose(1, 2), *tables) for x in (q, k)]
+        return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
+
+    return {"flash-attn": run}

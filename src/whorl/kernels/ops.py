@@ -1,0 +1,122 @@
+"""The rotation as operators of torch: schemas, shapes for tracing, gradients.
+
+A rotation is linear, so its gradient is a rotation: the angles turn back, and what was written is read. A call that
+nobody traces or differentiates goes to the kernel directly (``rotate``), because passing through the dispatcher
+costs more than a decoding step's kernel takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# How a rotation reads, turns and writes: the arguments of every operator behind its tensors.
+TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
+
+LIBRARY = torch.library.Library("whorl", "FRAGMENT")
+LIBRARY.define(f"rotate(Tensor x, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> Tensor")
+LIBRARY.define(f"rotate_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> (Tensor, Tensor)")
+LIBRARY.define(f"rotate_into(Tensor(a!) out, Tensor x, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> ()")
+
+
+def run_kernel(
+    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None, *turn: Any
+) -> None:
+    """Writes the tensors, turned, into ``outs`` by the kernel that the last argument names."""
+    *how, kernel = turn
+    if kernel == "triton":
+        from whorl.kernels.rotate_triton import turn as turn_all
+
+        turn_all(xs, cos, sin, outs, rows, *how)
+        return
+    from whorl.kernels.rotate_numba import turn as turn_one
+
+    for x, out in zip(xs, outs, strict=True):
+        turn_one(x, cos, sin, out, rows, *how)
+
+
+def ready_kernel(
+    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None, *turn: Any
+) -> Callable[..., None]:
+    """The function of (xs, cos, sin, outs, rows) that ``run_kernel`` is for tensors of these shapes and strides."""
+    *how, kernel = turn
+    if kernel == "triton":
+        from whorl.kernels.rotate_triton import ready
+
+        return ready(xs, cos, sin, outs, rows, *how)
+
+    def run(*tensors: Any) -> None:
+        run_kernel(*tensors, *turn)
+
+    return run
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *turn: Any) -> Tensor:
+    out = torch.empty_like(x)
+    run_kernel((x,), cos, sin, (out,), rows, *turn)
+    return out
+
+
+def _rotate_qk(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *turn: Any
+) -> tuple[Tensor, Tensor]:
+    outs = torch.empty_like(q), torch.empty_like(k)
+    run_kernel((q, k), cos, sin, outs, rows, *turn)
+    return outs
+
+
+def rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *turn: Any) -> None:
+    """Writes x, turned, into ``out``."""
+    run_kernel((x,), cos, sin, (out,), rows, *turn)
+
+
+for _device in ("CPU", "CUDA"):
+    LIBRARY.impl("rotate", _rotate, _device)
+    LIBRARY.impl("rotate_qk", _rotate_qk, _device)
+    LIBRARY.impl("rotate_into", rotate_into, _device)
+
+
+@torch.library.register_fake("whorl::rotate", lib=LIBRARY)
+def _(x: Tensor, *rest: Any) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.register_fake("whorl::rotate_qk", lib=LIBRARY)
+def _(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(q), torch.empty_like(k)
+
+
+@torch.library.register_fake("whorl::rotate_into", lib=LIBRARY)
+def _(*given: Any) -> None:
+    return None
+
+
+def backwards(turn: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The rotation that carries gradients back through another: its transpose."""
+    order, reads, writes, start, blocks, conjugate, divide, kernel = turn
+    return order, writes, reads, start, blocks, not conjugate, divide, kernel
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    tensors = 1 if isinstance(output, Tensor) else 2
+    cos, sin, rows, *turn = inputs[tensors:]
+    ctx.save_for_backward(cos, sin, rows)
+    ctx.turn = tuple(turn)
+
+
+def _back(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+    turn = backwards(ctx.turn)
+    given = [one for one in gradients if one is not None]
+    if len(given) == 2:
+        turned = iter(torch.ops.whorl.rotate_qk(*given, *ctx.saved_tensors, *turn))
+    else:
+        turned = iter([torch.ops.whorl.rotate(one, *ctx.saved_tensors, *turn) for one in given])
+    own = [None if one is None else next(turned) for one in gradients]
+    return (*own, None, None, None, *(None for _ in turn))
+
+
+torch.library.register_autograd("whorl::rotate", _back, setup_context=_keep, lib=LIBRARY)
+torch.library.register_autograd("whorl::rotate_qk", _back, setup_context=_keep, lib=LIBRARY)

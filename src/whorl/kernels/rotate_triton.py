@@ -1,0 +1,417 @@
+"""The rotation on a GPU: one launch turns queries and keys, reading and writing each element once.
+
+A program takes a tile of tokens x heads. Its rows stay whole, so that the table row of a token is read once for all
+heads of the tile, and the two members of a pair meet in one thread. Sizes are arguments and not part of the compiled
+kernel, so another length compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from whorl.kernels.triton_launch import Launch, kernel, power_of_2
+
+# Bytes of one member of the pairs that a program reads: eight rows of 64 pairs in bfloat16.
+TILE_BYTES = 1024
+
+MOST_TILES = 65_535  # along the second and third axis of a grid
+MOST_READY = 1024  # what is kept by shape
+
+
+@triton.jit
+def pairs_at(o_p, PAIRS: tl.constexpr, BLOCKS: tl.constexpr):
+    """Where the first members of pairs o_p lie in the layout "half"."""
+    if BLOCKS == 1:
+        return o_p
+    SIDE: tl.constexpr = PAIRS // BLOCKS
+    return (o_p // SIDE) * (2 * SIDE) + o_p % SIDE
+
+
+@triton.jit
+def table_rows(
+    p_cos, p_sin, o_row, m_row, m_known, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+    CONJUGATE: tl.constexpr, DIVIDE: tl.constexpr, CHECKED: tl.constexpr,
+):  # fmt: skip
+    """cos and sin of some rows; NaN for rows outside the table, which must not pass unseen."""
+    o_p = tl.arange(0, PADDED)[None, None, :]
+    m_p = (o_p < PAIRS) if PAIRS < PADDED else (o_p >= 0)
+    # every head reads them again, and nothing else is read twice
+    b_cos = tl.load(p_cos + o_row + o_p, mask=m_row & m_p, other=1.0, eviction_policy="evict_last")
+    b_sin = tl.load(p_sin + o_row + o_p, mask=m_row & m_p, other=0.0, eviction_policy="evict_last")
+    if DIVIDE:
+        b_scale = b_cos * b_cos + b_sin * b_sin
+        b_cos = b_cos / b_scale
+        b_sin = b_sin / b_scale
+    if CONJUGATE:
+        b_sin = -b_sin
+    if CHECKED:
+        b_cos = tl.where(m_known, b_cos, float("nan"))
+        b_sin = tl.where(m_known, b_sin, float("nan"))
+    return b_cos, b_sin
+
+
+@triton.jit
+def load_pairs(
+    p_x, o_x, s_d, m_row, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
+    HALF: tl.constexpr, DENSE: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Both members of the pairs of rows that begin at o_x, 0 where there are none."""
+    if DENSE:  # dimensions side by side in memory, which lets a thread move several at once
+        s_d = 1
+    if HALF:
+        o_p = tl.arange(0, PADDED)[None, None, :]
+        m = m_row & (o_p < PAIRS) if PAIRS < PADDED else m_row & (o_p >= 0)
+        o_a = START + pairs_at(o_p, PAIRS, BLOCKS)
+        b_a = tl.load(p_x + o_x + o_a * s_d, mask=m, other=0.0)
+        b_b = tl.load(p_x + o_x + (o_a + PAIRS // BLOCKS) * s_d, mask=m, other=0.0)
+    else:  # whole rows, which neighbouring threads read side by side
+        o_d = tl.arange(0, 2 * PADDED)[None, None, :]
+        m = m_row & (o_d < 2 * PAIRS) if PAIRS < PADDED else m_row & (o_d >= 0)
+        b_x = tl.load(p_x + o_x + (START + o_d) * s_d, mask=m, other=0.0)
+        b_a, b_b = tl.split(tl.reshape(b_x, (TOKENS, HEADS, PADDED, 2)))
+    return b_a, b_b
+
+
+@triton.jit
+def store_pairs(
+    p_x, o_x, s_d, m_row, b_a, b_b, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+    BLOCKS: tl.constexpr, HALF: tl.constexpr, DENSE: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Writes both members of pairs where ``load_pairs`` would read them, rounded once."""
+    if DENSE:
+        s_d = 1
+    b_a = b_a.to(p_x.dtype.element_ty)
+    b_b = b_b.to(p_x.dtype.element_ty)
+    if HALF:
+        o_p = tl.arange(0, PADDED)[None, None, :]
+        m = m_row & (o_p < PAIRS) if PAIRS < PADDED else m_row & (o_p >= 0)
+        o_a = START + pairs_at(o_p, PAIRS, BLOCKS)
+        tl.store(p_x + o_x + o_a * s_d, b_a, mask=m)
+        tl.store(p_x + o_x + (o_a + PAIRS // BLOCKS) * s_d, b_b, mask=m)
+    else:
+        o_d = tl.arange(0, 2 * PADDED)[None, None, :]
+        m = m_row & (o_d < 2 * PAIRS) if PAIRS < PADDED else m_row & (o_d >= 0)
+        b_x = tl.reshape(tl.join(b_a, b_b), (TOKENS, HEADS, 2 * PADDED))
+        tl.store(p_x + o_x + (START + o_d) * s_d, b_x, mask=m)
+
+
+@triton.jit
+def rest_at(START: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr):
+    """Where the dimensions that do not turn lie, and which of them there are."""
+    o_r = tl.arange(0, REST_PADDED)[None, None, :]
+    return tl.where(o_r < START, o_r, o_r + 2 * PAIRS), o_r < REST
+
+
+@triton.jit
+def turn_tile(
+    p_x, p_out, o_x, o_out, m_row, s_d, s_out_d, b_cos, b_sin, p_weight, eps,
+    START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
+    WRITES_HALF: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr, DENSE: tl.constexpr, NORM: tl.constexpr,
+    IN_PLACE: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+):  # fmt: skip
+    """Reads rows that begin at o_x, turns them and writes them at o_out; the dimensions that do not turn are copied."""
+    b_a, b_b = load_pairs(p_x, o_x, s_d, m_row, START, PAIRS, PADDED, BLOCKS, READS_HALF, DENSE, TOKENS, HEADS)
+    b_a = b_a.to(b_cos.dtype)
+    b_b = b_b.to(b_cos.dtype)
+    o_r, m_r = rest_at(START, PAIRS, REST, REST_PADDED)
+    if REST > 0 and (NORM or not IN_PLACE):
+        b_rest = tl.load(p_x + o_x + o_r * s_d, mask=m_row & m_r, other=0.0)
+    if NORM:
+        b_square = tl.sum(b_a * b_a, axis=2) + tl.sum(b_b * b_b, axis=2)
+        if REST > 0:
+            b_wide = b_rest.to(b_cos.dtype)
+            b_square += tl.sum(b_wide * b_wide, axis=2)
+        b_scale = tl.rsqrt(b_square / (2 * PAIRS + REST) + eps)[:, :, None]
+        b_gain_a, b_gain_b = load_pairs(
+            p_weight, tl.zeros((1, 1, 1), tl.int64), 1, tl.full((1, 1, 1), True, tl.int1),
+            START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1,
+        )  # fmt: skip
+        b_a = b_a * b_scale * b_gain_a.to(b_cos.dtype)
+        b_b = b_b * b_scale * b_gain_b.to(b_cos.dtype)
+        if REST > 0:
+            b_gain = tl.load(p_weight + o_r, mask=m_r, other=0.0).to(b_cos.dtype)
+            b_rest = (b_wide * b_scale * b_gain).to(b_rest.dtype)
+    b_first = b_a * b_cos - b_b * b_sin
+    b_second = b_b * b_cos + b_a * b_sin
+    store_pairs(
+        p_out, o_out, s_out_d, m_row, b_first, b_second,
+        START, PAIRS, PADDED, BLOCKS, WRITES_HALF, DENSE, TOKENS, HEADS,
+    )  # fmt: skip
+    if REST > 0 and (NORM or not IN_PLACE):
+        tl.store(p_out + o_out + o_r * s_out_d, b_rest, mask=m_row & m_r)
+
+
+@kernel(pointers=9)
+def _turn_kernel(
+    p_q,
+    p_k,
+    p_q_out,
+    p_k_out,
+    p_cos,
+    p_sin,
+    p_rows,
+    p_q_weight,
+    p_k_weight,
+    s_q_b,
+    s_q_l,
+    s_q_h,
+    s_q_d,
+    s_k_b,
+    s_k_l,
+    s_k_h,
+    s_k_d,
+    s_qo_b,
+    s_qo_l,
+    s_qo_h,
+    s_qo_d,
+    s_ko_b,
+    s_ko_l,
+    s_ko_h,
+    s_ko_d,
+    s_t_b,
+    s_t_l,
+    s_t_h,
+    s_r_b,
+    s_r_l,
+    length,
+    q_heads,
+    k_heads,
+    table_length,
+    eps,
+    UNIT: tl.constexpr,
+    TABLE_UNIT: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEADS_FIRST: tl.constexpr,
+    START: tl.constexpr,
+    PAIRS: tl.constexpr,
+    PADDED: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    READS_HALF: tl.constexpr,
+    WRITES_HALF: tl.constexpr,
+    REST: tl.constexpr,
+    REST_PADDED: tl.constexpr,
+    CONJUGATE: tl.constexpr,
+    DIVIDE: tl.constexpr,
+    HAS_ROWS: tl.constexpr,
+    BY_HEAD: tl.constexpr,
+    DENSE: tl.constexpr,
+    NORM: tl.constexpr,
+    IN_PLACE: tl.constexpr,
+):
+    # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
+    s_q_b, s_q_l, s_q_h = s_q_b.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT
+    s_k_b, s_k_l, s_k_h = s_k_b.to(tl.int64) * UNIT, s_k_l.to(tl.int64) * UNIT, s_k_h.to(tl.int64) * UNIT
+    s_qo_b, s_qo_l, s_qo_h = s_qo_b.to(tl.int64) * UNIT, s_qo_l.to(tl.int64) * UNIT, s_qo_h.to(tl.int64) * UNIT
+    s_ko_b, s_ko_l, s_ko_h = s_ko_b.to(tl.int64) * UNIT, s_ko_l.to(tl.int64) * UNIT, s_ko_h.to(tl.int64) * UNIT
+    s_t_b, s_t_l = s_t_b.to(tl.int64) * TABLE_UNIT, s_t_l.to(tl.int64) * TABLE_UNIT
+    if HEADS_FIRST:
+        i_h, i_t = tl.program_id(0), tl.program_id(1)
+    else:
+        i_t, i_h = tl.program_id(0), tl.program_id(1)
+    i_b = tl.program_id(2).to(tl.int64)
+    q_tiles = tl.cdiv(q_heads, HEADS)
+    is_q = i_h < q_tiles
+    o_h = tl.where(is_q, i_h, i_h - q_tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
+    o_t = i_t * TOKENS + tl.arange(0, TOKENS)[:, None, None]
+    m_t = o_t < length
+    m_row = m_t & (o_h < tl.where(is_q, q_heads, k_heads))
+    o_h, o_t = o_h.to(tl.int64), o_t.to(tl.int64)
+    if HAS_ROWS:
+        o_row = tl.load(p_rows + i_b * s_r_b + o_t * s_r_l, mask=m_t, other=0).to(tl.int64)
+        m_known = (o_row >= 0) & (o_row < table_length)
+    else:
+        o_row = o_t
+        m_known = m_t
+    if BY_HEAD:
+        o_table = i_b * s_t_b + o_row * s_t_l + o_h * (s_t_h.to(tl.int64) * TABLE_UNIT)
+        m_table = m_row & m_known
+    else:
+        o_table = i_b * s_t_b + o_row * s_t_l
+        m_table = m_t & m_known
+    b_cos, b_sin = table_rows(p_cos, p_sin, o_table, m_table, m_known, PAIRS, PADDED, CONJUGATE, DIVIDE, HAS_ROWS)
+    if is_q:
+        turn_tile(
+            p_q, p_q_out,
+            i_b * s_q_b + o_t * s_q_l + o_h * s_q_h,
+            i_b * s_qo_b + o_t * s_qo_l + o_h * s_qo_h,
+            m_row, s_q_d, s_qo_d, b_cos, b_sin, p_q_weight, eps,
+            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, NORM, IN_PLACE,
+            TOKENS, HEADS,
+        )  # fmt: skip
+    else:
+        turn_tile(
+            p_k, p_k_out,
+            i_b * s_k_b + o_t * s_k_l + o_h * s_k_h,
+            i_b * s_ko_b + o_t * s_ko_l + o_h * s_ko_h,
+            m_row, s_k_d, s_ko_d, b_cos, b_sin, p_k_weight, eps,
+            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, NORM, IN_PLACE,
+            TOKENS, HEADS,
+        )  # fmt: skip
+
+
+# Which axes are batch, length and heads, by the order and the number of axes; None for one that is not there.
+AXES: dict[tuple[str, int], tuple[int | None, int, int | None]] = {
+    ("bhld", 4): (0, 2, 1),
+    ("bhld", 3): (None, 1, 0),
+    ("bhld", 2): (None, 0, None),
+    ("blhd", 4): (0, 1, 2),
+    ("thd", 3): (None, 0, 1),
+}
+
+
+def sizes_of(x: Tensor, order: str) -> tuple[int, int, int]:
+    """Batch, length and heads of x."""
+    batch, length, heads = AXES[order, x.ndim]
+    shape = x.shape
+    return 1 if batch is None else shape[batch], shape[length], 1 if heads is None else shape[heads]
+
+
+def strides_of(x: Tensor, order: str) -> tuple[int, int, int, int]:
+    """Strides of batch, length, heads and dimensions of x."""
+    batch, length, heads = AXES[order, x.ndim]
+    strides = x.stride()
+    return (
+        0 if batch is None else strides[batch],
+        strides[length],
+        0 if heads is None else strides[heads],
+        strides[-1],
+    )
+
+
+def table_strides(table: Tensor) -> tuple[int, int, int]:
+    """Strides of batch, length and heads of a table (n, pairs), (batch, n, pairs) or (batch, heads, n, pairs)."""
+    shape, strides = table.shape, table.stride()
+    if table.ndim == 2:
+        return 0, strides[0], 0
+    batch = strides[0] if shape[0] > 1 else 0
+    if table.ndim == 3:
+        return batch, strides[1], 0
+    return batch, strides[2], strides[1] if shape[1] > 1 else 0
+
+
+def turn(
+    xs: tuple[Tensor, ...],
+    cos: Tensor,
+    sin: Tensor,
+    outs: tuple[Tensor, ...],
+    rows: Tensor | None,
+    order: str,
+    reads: str,
+    writes: str,
+    start: int,
+    blocks: int,
+    conjugate: bool,
+    divide: bool,
+    weights: tuple[Tensor, Tensor] | None = None,
+    eps: float = 0.0,
+) -> None:
+    """Writes one or two tensors, turned, into ``outs``, which may be the tensors themselves.
+
+    The two have one batch and length, and may differ in heads. ``rows`` (length,) or (batch, length) says which row
+    of the tables each token takes. ``weights`` scales every head to a root mean square of 1 times them first.
+    """
+    how = (order, reads, writes, start, blocks, conjugate, divide)
+    key = (
+        len(xs), how, eps, weights is None, xs[0] is outs[0], *[(one.dtype, one.shape, one.stride()) for one in xs],
+        *[one.stride() for one in outs], cos.shape, cos.stride(), sin.stride(),
+        None if rows is None else (rows.dtype, rows.shape, rows.stride()),
+    )  # fmt: skip
+    found = _ready.get(key)
+    if found is None:
+        if len(_ready) >= MOST_READY:
+            _ready.clear()
+        found = _ready[key] = ready(xs, cos, sin, outs, rows, *how, norm=weights is not None, eps=eps)
+    found(xs, cos, sin, outs, rows, weights)
+
+
+# What ``ready`` gave, by all that it looked at.
+_ready: dict[tuple[Any, ...], Callable[..., None]] = {}
+
+
+def ready(
+    xs: tuple[Tensor, ...],
+    cos: Tensor,
+    sin: Tensor,
+    outs: tuple[Tensor, ...],
+    rows: Tensor | None,
+    *how: Any,
+    norm: bool = False,
+    eps: float = 0.0,
+) -> Callable[..., None]:
+    """The function of (xs, cos, sin, outs, rows, weights) that turns tensors of these shapes and strides."""
+    dense = cos.stride() == sin.stride() and cos.stride(-1) == 1
+    launch = _plan(xs, cos if dense else cos.contiguous(), outs, rows, *how, norm=norm, eps=eps)
+
+    def run(
+        xs: tuple[Tensor, ...],
+        cos: Tensor,
+        sin: Tensor,
+        outs: tuple[Tensor, ...],
+        rows: Tensor | None,
+        weights: tuple[Tensor, Tensor] | None = None,
+    ) -> None:
+        if not dense:
+            cos, sin = cos.contiguous(), sin.contiguous()
+        gains = (cos, cos) if weights is None else weights
+        launch(xs[0], xs[-1], outs[0], outs[-1], cos, sin, cos if rows is None else rows, *gains)
+
+    return run
+
+
+def _plan(
+    xs: tuple[Tensor, ...],
+    cos: Tensor,
+    outs: tuple[Tensor, ...],
+    rows: Tensor | None,
+    order: str,
+    reads: str,
+    writes: str,
+    start: int,
+    blocks: int,
+    conjugate: bool,
+    divide: bool,
+    *,
+    norm: bool,
+    eps: float,
+) -> Launch:
+    q, k, pairs, two = xs[0], xs[-1], cos.shape[-1], len(xs) > 1
+    (batch, length, q_heads), k_heads = sizes_of(q, order), sizes_of(k, order)[2] if two else 0
+    moved = [strides_of(one, order) for one in (q, k, outs[0], outs[-1])]
+    table, ids = table_strides(cos), (0, 0)
+    if rows is not None:
+        ids = (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
+    if length == 1 and batch > 1:  # one token each: the batch is a sequence of them
+        batch, length = 1, batch
+        moved = [(0, *one[:1], *one[2:]) for one in moved]
+        table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
+    padded, rest = power_of_2(pairs), q.shape[-1] - 2 * pairs
+    side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
+    tokens, heads, warps = tile_of(padded * q.element_size(), length, max(q_heads, k_heads), side_by_side)
+    tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
+    heads_first = side_by_side and tiles[0] <= MOST_TILES
+    unit = 8 if all(stride % 8 == 0 for one in moved for stride in one[:3]) else 1
+    table_unit = 4 if all(stride % 4 == 0 for stride in table) else 1
+    numbers: list[Any] = [x for one in moved for x in (*(stride // unit for stride in one[:3]), one[3])]
+    numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2], eps]
+    constants = (
+        unit, table_unit, tokens, heads, heads_first, start, pairs, padded, blocks, reads == "half", writes == "half",
+        rest, power_of_2(rest), conjugate, divide, rows is not None, table[2] != 0,
+        all(one[3] == 1 for one in moved), norm, q is outs[0],
+    )  # fmt: skip
+    grid = (tiles[1], tiles[0], batch) if heads_first else (*tiles, batch)
+    return Launch(_turn_kernel, grid, numbers, constants, warps=warps)
+
+
+def tile_of(row_bytes: int, length: int, heads: int, heads_side_by_side: bool) -> tuple[int, int, int]:
+    """Tokens, heads and warps of a program, measured on an H200: 1 KiB of each member of the pairs."""
+    rows = max(1, TILE_BYTES // row_bytes)
+    if heads_side_by_side:
+        return 1, min(rows, power_of_2(heads)), 2
+    both = min(2, rows, power_of_2(heads))  # two heads share the table rows of their tokens
+    return min(rows // both, power_of_2(length)), both, 1

@@ -1,0 +1,100 @@
+"""Launching a Triton kernel with little Python around it, and whether Triton can run here at all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton import knobs
+
+# Who wants to hear of launches.
+ENTER, EXIT = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
+
+
+@cache
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter, on the CPU."""
+    return bool(knobs.runtime.interpret)
+
+
+def why_not_triton(device: str) -> str | None:
+    """What keeps kernels from running on a kind of device, or None."""
+    if interpreted() or device == "cuda":
+        return None
+    return f"the tensors are on {device}, not on a CUDA device"
+
+
+def power_of_2(count: int) -> int:
+    """The least power of two that is not below count."""
+    return 1 << max(count - 1, 0).bit_length()
+
+
+def kernel(pointers: int) -> Callable[[Callable[..., Any]], Any]:
+    """Compiles a function of so many pointers, then numbers, then constants.
+
+    Numbers are arguments of one compiled kernel, whatever their values, so that no size or stride compiles anew. What
+    the compiler may rely on beyond them is a constant.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        parameters = inspect.signature(function).parameters
+        numbers = [name for name, one in parameters.items() if "constexpr" not in str(one.annotation)][pointers:]
+        return triton.jit(do_not_specialize=numbers)(function)
+
+    return compiled
+
+
+class Launch:
+    """A kernel with its grid, numbers and constants: what is left to give are the pointers.
+
+    Triton's own call looks all of this up again, which takes several times as long as a small kernel runs.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        grid: tuple[int, int, int],
+        numbers: Sequence[int | float],
+        constants: Sequence[Any],
+        *,
+        warps: int,
+        stages: int = 3,
+    ) -> None:
+        self._function, self._grid, self._more = function, grid, (*numbers, *constants)
+        self._options = {"num_warps": warps, "num_stages": stages}
+        self._compiled: dict[Any, Any] = {}
+        self._empty = 0 in grid
+
+    def __call__(self, *pointers: Tensor) -> None:
+        """Runs on the device of the first pointer, on its current stream. Dtypes are those of the first call."""
+        if self._empty:
+            return
+        if interpreted():
+            self._function[self._grid](*pointers, *self._more)
+            return
+        device = pointers[0].get_device()
+        if device != torch._C._cuda_getDevice():
+            with torch.cuda.device(device):
+                self(*pointers)
+            return
+        addresses = [one.data_ptr() for one in pointers]
+        key: Any = device
+        for address in addresses:
+            if address & 15:  # the compiler counts on aligned pointers where it saw them
+                key = (device, *(one & 15 for one in addresses))
+                break
+        found = self._compiled.get(key)
+        if found is None:
+            made = self._function[self._grid](*pointers, *self._more, **self._options)
+            self._compiled[key] = made, made.run, made.function, made.packed_metadata
+        elif ENTER.calls or EXIT.calls:  # a profiler wants to know more
+            found[0][self._grid](*pointers, *self._more)
+        else:
+            _, run, function, metadata = found
+            stream = torch._C._cuda_getCurrentRawStream(device)
+            run(*self._grid, stream, function, metadata, None, None, None, *addresses, *self._more)
