@@ -1,5 +1,9 @@
 """The kernels of the rotation against the torch path: values, gradients, views, odd sizes, memory not to be touched."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -325,3 +329,42 @@ def test_a_captured_graph_turns_what_lies_there_when_it_is_replayed():
     q.copy_(draw(8, 4, 1, 128, seed=7))
     graph.replay()
     same(turned[0], whorl.rotate(q, cos, sin, impl="torch"))
+
+
+WITHOUT = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("triton", "numba"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocked())
+import torch, whorl
+cos, sin = whorl.Rope(head_dim=8).tables(whorl.positions(3))
+x = torch.randn(3, 8)
+print(whorl.explain_rotate(x, cos, sin))
+assert torch.equal(whorl.rotate(x, cos, sin), whorl.rotate(x, cos, sin, impl="torch"))
+for impl in ("numba", "triton"):
+    try:
+        whorl.rotate(x, cos, sin, impl=impl)
+    except whorl.WhorlError as error:
+        print(error)
+"""
+
+
+def said_by(code, **env):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_numba_and_triton_everything_runs_on_torch_and_says_so():
+    auto, numba, triton = said_by(WITHOUT)
+    assert auto.startswith("torch: numba cannot run here, No module named 'numba'")
+    assert 'pip install "whorl[cpu]"' in numba and 'pip install "whorl[triton]"' in triton
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_triton_says_so():
+    code = WITHOUT[: WITHOUT.index("class Blocked")] + WITHOUT[WITHOUT.index("import torch") :]
+    _, error = said_by(code, TRITON_INTERPRET="0")
+    assert error == "impl='triton' cannot run here: no CUDA device. Use impl='torch', or run `whorl doctor`."

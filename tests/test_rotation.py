@@ -199,10 +199,9 @@ def test_forward_mode_and_vmap():
     torch.testing.assert_close(slope, 2 * x, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("impl", ["triton", "numba", "flex"])
-def test_an_implementation_that_cannot_run_raises(impl):
+def test_an_implementation_that_cannot_run_raises():
     rope = whorl.Rope(head_dim=16)
-    with pytest.raises(whorl.WhorlError, match=f"impl='{impl}' cannot run here"):
-        rope.rotate(random(1, 1, 3, 16), torch.arange(3), impl=impl)
+    with pytest.raises(whorl.WhorlError, match="impl='flex' cannot run here: rotate has no flex kernel"):
+        rope.rotate(random(1, 1, 3, 16), torch.arange(3), impl="flex")
     with pytest.raises(whorl.WhorlError, match="Did you mean 'torch'"):
         rope.rotate(random(1, 1, 3, 16), torch.arange(3), impl="troch")

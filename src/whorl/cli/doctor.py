@@ -10,10 +10,17 @@ import typer
 
 from whorl import __version__
 from whorl.cli.output import say_json, say_table, suggest
-from whorl.errors import WhorlError
 
 TORCH = (2, 11)  # the oldest release whorl is made for
-OPERATIONS = ("rotate",)  # what has an impl= to choose
+
+# What has an impl= to choose, with its kernels beside torch.
+OPERATIONS = {
+    "rotate": ("triton", "numba"),
+    "norm_rotate_qk": ("triton",),
+    "rotate_append": ("triton",),
+    "attention": ("triton",),
+    "linear_attention": ("triton",),
+}
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
@@ -34,8 +41,7 @@ def examine() -> list[dict[str, Any]]:
     rows = [_row("whorl", True, f"{__version__}, Python {platform.python_version()} on {platform.platform()}")]
     rows += [_torch(), _cuda()]
     rows += [_package("triton", "triton"), _package("numba", "cpu")]
-    rows += [_impl(operation, impl) for operation in OPERATIONS for impl in _impls()]
-    return rows
+    return rows + _kernels()
 
 
 def _row(what: str, usable: bool, detail: str, required: bool = False) -> dict[str, Any]:
@@ -75,17 +81,24 @@ def _package(name: str, extra: str) -> dict[str, Any]:
     return _row(name, True, str(getattr(module, "__version__", "installed")))
 
 
-def _impls() -> tuple[str, ...]:
-    from whorl.kernels.choose import IMPLS
-
-    return IMPLS
-
-
-def _impl(operation: str, impl: Any) -> dict[str, Any]:
-    from whorl.kernels.choose import choose
-
+def _kernels() -> list[dict[str, Any]]:
+    """What ``impl=`` can ask for, and why not."""
     try:
-        chosen = choose(impl, operation)
-    except WhorlError as error:
-        return _row(f"{operation} impl={impl}", False, str(error))
-    return _row(f"{operation} impl={impl}", True, f"runs {chosen}" if chosen != impl else "")
+        import torch
+
+        from whorl.kernels.rotate import AUTO, why_not_here
+    except ImportError as error:
+        return [_row("kernels", False, f"need torch: {error}")]
+    devices = ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)
+    rows = []
+    for operation, kernels in OPERATIONS.items():
+        for kernel in kernels:
+            reasons = {device: why_not_here(kernel, device) for device in devices}
+            usual = [device for device in devices if reasons[device] is None and AUTO.get(device) == kernel]
+            able = [device for device in devices if reasons[device] is None]
+            detail = next(iter(reasons.values())) or f"runs on {' and '.join(able)}"
+            if usual:
+                detail = f"runs on {' and '.join(able)}, what impl='auto' takes there"
+            rows.append(_row(f"{operation} impl={kernel}", bool(able), detail))
+        rows.append(_row(f"{operation} impl=torch", True, "runs everywhere"))
+    return rows

@@ -228,7 +228,7 @@ class Alibi(Bias):
             relative=exact,  # m j rounded by itself changes with the place
             norm_preserving=True,  # queries and keys are left alone
             linear_attention=False,  # a bias inside a softmax; exp(-m (i - j)) as a factor is linear_attention's decay
-            decays=min(self._numbers) > 0,
+            decays=exact and min(self._numbers) > 0,  # rounded, far neighbours tie
             extrapolates=exact,  # flat to 8 times the trained length and more; not with m j in bfloat16
         )
 

@@ -72,13 +72,14 @@ class Combined(Encoding):
 
     @property
     def claims(self) -> Claims:
-        """The join of what the parts claim: relative if all are, decaying if one is."""
+        """The join of what the parts claim: relative if all are, decaying if one is and no other favours a distance."""
         own = [part.claims for part in self._parts]
         return Claims(
             relative=all(one.relative for one in own),
             norm_preserving=all(one.norm_preserving for one in own),
             linear_attention=all(one.linear_attention for one in own),
-            decays=any(one.decays for one in own),
+            decays=any(one.decays for one in own)
+            and all(p.claims.decays or p.scales_queries_only or set(p.enters()) <= {"mask"} for p in self._parts),
             extrapolates=all(one.extrapolates for one in own),
         )
 

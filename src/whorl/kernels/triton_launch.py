@@ -26,7 +26,7 @@ def why_not_triton(device: str) -> str | None:
     """What keeps kernels from running on a kind of device, or None."""
     if interpreted() or device == "cuda":
         return None
-    return f"the tensors are on {device}, not on a CUDA device"
+    return f"it runs on CUDA, the tensors are on {device}" if torch.cuda.is_available() else "no CUDA device"
 
 
 def power_of_2(count: int) -> int:

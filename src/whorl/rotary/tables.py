@@ -154,6 +154,8 @@ def contiguous_from(ids: Tensor) -> int | None:
     if ids.ndim != 1 or not ids.numel():
         return None
     first, count = int(ids[0]), ids.numel()
+    if count == 1:
+        return first
     if int(ids[-1]) - first != count - 1:
         return None
     return first if torch.equal(ids, torch.arange(first, first + count, dtype=ids.dtype, device="cpu")) else None

@@ -1,0 +1,267 @@
+"""Claims about wavelengths against the context: aliasing, the critical dimension, and the base a context needs "
+"(N29)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from whorl.claims.ledger import Finding, claim, decide, depends, shared, within
+from whorl.claims.probes import largest
+from whorl.encodings.rope import Rope
+from whorl.rotary.frequencies import wavelengths
+from whorl.rotary.scalings.proportional import Proportional
+
+MEN = "Men et al. 2024, arXiv 2405.14591"
+LIU = "Liu et al. 2023, arXiv 2310.05209"
+
+
+def frequencies(dim: int = 128, base: float = 10_000.0) -> Tensor:
+    """w_i of a RoPE."""
+    return Rope(head_dim=dim, base=base).frequencies()
+
+
+@claim(
+    "aliasing.wavelengths",
+    "A pair repeats after 2 pi / w_i positions: 6.283, 62.83, 628.3 and 6283.2 at d = 8.",
+    "每一对每 2π / w_i 个位置重复一次：d = 8 时为 6.283、62.83、628.3、6283.2。",
+    says="N29, N34",
+    how="Wavelengths of Rope(head_dim=8), and cos and sin one wavelength on.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N29",),
+)
+def repeats() -> Finding:
+    own = wavelengths(frequencies(8))
+    known = torch.tensor([2 * math.pi * 10.0**i for i in range(4)], dtype=torch.float64)
+    rope, here = Rope(head_dim=8), torch.tensor([3.0], dtype=torch.float64)
+    turned = 0.0
+    for i, length in enumerate(own):
+        now, then = (torch.stack(rope.tables(at, dtype=torch.float64))[..., i] for at in (here, here + length))
+        turned = max(turned, largest(now - then))
+    numbers = {f"pair {i}": float(length) for i, length in enumerate(own)}
+    worst = max(largest(own / known - 1), turned)
+    return within(worst, 1e-9, numbers | {"largest difference": worst})
+
+
+@claim(
+    "aliasing.first-turn",
+    "Angles pass 2 pi at position 7 in the fastest pair and at 54,411 in the slowest (128 dimensions, base 10,000).",
+    "角度超过 2π 的位置：最快的一对是 7，最慢的一对是 54411（128 维，底数 10000）。",
+    says="N29",
+    how="The first whole position whose angle is past a full turn, by pair.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def first_turn() -> Finding:
+    first = (2 * math.pi / frequencies()).ceil()
+    numbers = {"fastest pair": float(first[0]), "pair 32": float(first[32]), "slowest pair": float(first[-1])}
+    found = tuple(int(first[i]) for i in (0, 32, 63))
+    return decide(found == (7, 629, 54_411), numbers, f"they pass it at {found}")
+
+
+@claim(
+    "aliasing.untrained-pairs",
+    "Within 4,096 positions 18 of 64 pairs make no full turn, and meet new angles beyond it.",
+    "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度。",
+    says=f"{LIU}; N29",
+    how="Wavelengths of 128 dimensions, base 10,000, against the context.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def untrained_pairs() -> Finding:
+    short = int((wavelengths(frequencies()) > 4096).sum())
+    return decide(short == 18, {"pairs without a full turn": float(short)}, f"there are {short}")
+
+
+@claim(
+    "aliasing.ambiguous",
+    "Once a pair's angle has passed 2 pi, positions become ambiguous.",
+    "某一对的角度一旦超过 2π，位置就有歧义。",
+    says="the notes; N29",
+    how="The fastest pair at 710 positions (113 turns) against position 0, and the whole code there.",
+    expected="fails",
+    about=("rope",),
+    rows=("N29",),
+)
+def ambiguous() -> Finding:
+    tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
+    apart = (tables[:, 0] - tables[:, 1]).norm(dim=0)
+    numbers = {"fastest pair, 0 against 710": float(apart[0]), "all pairs": float(apart.norm())}
+    text = (
+        f"710 positions are {numbers['fastest pair, 0 against 710']:.0e} apart in the fastest pair and "
+        f"{numbers['all pairs']:.1f} apart in all 64"
+    )
+    return decide(numbers["all pairs"] < 0.1, numbers, text)
+
+
+@claim(
+    "aliasing.critical-dimension",
+    "2 ceil(d/2 log_base(L / 2 pi)) dimensions see a full turn in training: 92 of 128 at 4,096, 82 at 2,048.",
+    "训练中转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：128 维在 L=4096 时为 92，在 2048 时为 82。",
+    says=f"{LIU}",
+    how="The formula against a count of whorl's wavelengths, for five settings with known values.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def critical_dimension() -> Finding:
+    known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
+    counted = {key: 2 * int((wavelengths(frequencies(key[0])) <= key[1]).sum()) for key in known}
+    formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
+    numbers = {f"d = {d}, L = {n}": float(value) for (d, n), value in counted.items()}
+    return decide(
+        counted == known == formula,
+        numbers,
+        f"counted {list(counted.values())}, the formula says {list(formula.values())}",
+    )
+
+
+# -- the base a context needs -----------------------------------------------------------------------------------------
+
+
+@shared
+def lowest(base: float, length: int, dim: int = 128) -> float:
+    """The least of sum_i cos(w_i m) for m < length: below zero, a like key counts less than a random one."""
+    cos, _ = Rope(head_dim=dim, base=base).tables(torch.arange(length), dtype=torch.float64)
+    return float(cos.sum(-1).min())
+
+
+@claim(
+    "base.lower-bound",
+    "A context needs a base: at 128 dimensions 4,300 serves 1,024 positions and 84,000 serves 8,192.",
+    "上下文长度对底数有下限：128 维时 4300 可用于 1024 个位置，84000 可用于 8192 个位置。",
+    says=f"{MEN}; Su's search",
+    how="The least sum of cosines below each length is not negative, and is for a tenth of these bases.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def lower_bound() -> Finding:
+    cases = ((4300.0, 1024), (84_000.0, 8192))
+    numbers = {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
+    tenth = {f"base {base / 10:,.0f}, {length:,} positions": lowest(base / 10, length) for base, length in cases}
+    good = all(value >= 0 for value in numbers.values()) and all(value < 0 for value in tenth.values())
+    return decide(good, numbers | tenth, "a sum is negative, or is not for a tenth of the base")
+
+
+@claim(
+    "base.monotone",
+    "If a base serves a context, every larger base does.",
+    "若某个底数够用，则更大的底数也够用。",
+    says=f"how {MEN} is often read",
+    how="Bases next to those that serve 1,024 and 8,192 positions.",
+    expected="fails",
+    about=("rope",),
+    rows=("N29",),
+)
+def base_monotone() -> Finding:
+    cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
+    numbers = {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
+    values = list(numbers.values())
+    text = (
+        f"4,300 serves 1,024 positions ({values[1]:.2f}) and 4,400 does not ({values[2]:.2f}); 84,000 serves 8,192 "
+        "and 85,000 does not"
+    )
+    return decide(not (values[1] >= 0 > values[2]), numbers, text)
+
+
+@claim(
+    "base.ten-thousand",
+    "Base 10,000 serves any context.",
+    "底数 10000 适用于任何上下文长度。",
+    says="by its use in models of 4k and more; N29",
+    how="The first distance at which the sum of cosines of 128 dimensions is negative.",
+    expected="fails",
+    about=("rope",),
+    rows=("N29",),
+)
+def ten_thousand() -> Finding:
+    cos, _ = Rope(head_dim=128).tables(torch.arange(4096), dtype=torch.float64)
+    below = (cos.sum(-1) < 0).nonzero()
+    first = int(below[0]) if len(below) else -1
+    return decide(
+        first < 0, {"first negative at": float(first)}, f"at {first} positions a like key counts less than a random one"
+    )
+
+
+@claim(
+    "base.dimension",
+    "The base a context needs does not depend on the size of the head.",
+    "所需的底数与头的维数无关。",
+    says="tables that give a base for a length alone",
+    how="The first of 1,000, 1,100 … 30,000 that serves 512 positions, for heads of 128, 64 and 32.",
+    expected="fails",
+    about=("rope",),
+    rows=("N29",),
+)
+def base_dimension() -> Finding:
+    numbers = {f"head of {dim}": _first_base(dim, 512) for dim in (128, 64, 32)}
+    values = list(numbers.values())
+    return decide(
+        len(set(values)) == 1, numbers, f"512 positions need {values[0]:,.0f}, {values[1]:,.0f} and {values[2]:,.0f}"
+    )
+
+
+def _first_base(dim: int, length: int) -> float:
+    base = 1000.0
+    while base <= 30_000 and lowest(base, length, dim) < 0:
+        base += 100.0
+    return base
+
+
+@claim(
+    "base.still-half",
+    "With half of the pairs standing still every base serves every context.",
+    "若有一半的维度不旋转，任何底数都适用于任何长度。",
+    says="Su, kexue.fm 10122",
+    how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), bases 10, 1,000 and 100,000.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def still_half() -> Finding:
+    numbers = {}
+    for base in (10.0, 1000.0, 100_000.0):
+        rope = Rope(head_dim=64, base=base, scaling=Proportional(fraction=0.5))
+        cos, _ = rope.tables(torch.arange(16_384), dtype=torch.float64)
+        numbers[f"base {base:,.0f}"] = float(cos.sum(-1).min())
+    plain = lowest(10.0, 16_384, 64)
+    good = all(value >= 0 for value in numbers.values()) and plain < 0
+    return decide(good, numbers | {"base 10, all turning": plain}, "a sum is negative")
+
+
+@claim(
+    "aliasing.longest-wavelength",
+    "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
+    "可区分的长度就是最长波长：L_max = 2π / w。",
+    says="the notes; N29",
+    how="2 pi / w of each pair, and the nearest code to position 0 from one to two longest wavelengths on.",
+    expected="depends on",
+    about=("rope",),
+    rows=("N29",),
+)
+def longest_wavelength() -> Finding:
+    rope = Rope(head_dim=128)
+    length = wavelengths(rope.frequencies())
+    longest = float(length[-1])
+    # one pair alone: the same angle again after its own wavelength
+    again = torch.stack(rope.tables(length[-1:] * torch.tensor([0.0, 1.0], dtype=torch.float64), dtype=torch.float64))
+    alone = float((again[:, 0, -1] - again[:, 1, -1]).norm())
+    cos, _ = rope.tables(torch.arange(round(longest), 2 * round(longest)), dtype=torch.float64)
+    nearest = math.sqrt(2 * (64 - float(cos.sum(-1).max())))
+    numbers = {
+        "shortest 2 pi / w": float(length[0]),
+        "longest 2 pi / w": longest,
+        "one pair, one wavelength on": alone,
+        "all pairs, nearest code beyond": nearest,
+    }
+    text = (
+        f"it is a number per pair, 6.28 to {longest:,.0f}; all 64 together are never nearer than {nearest:.1f} from "
+        "one to two longest wavelengths on"
+    )
+    return depends("one pair or all", alone < 1e-6, nearest < 1, numbers, text)

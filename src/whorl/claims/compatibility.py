@@ -1,0 +1,433 @@
+"""Claims about what encodings work with: KV caches, and linear attention in all its forms (N19, N20)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from whorl import registry
+from whorl.attend.cache import KVCache
+from whorl.attend.features import feature_map
+from whorl.attend.linear import LinearState, linear_attention
+from whorl.attend.softmax import attention
+from whorl.claims import flags
+from whorl.claims.ledger import Finding, claim, decide, shared, within
+from whorl.claims.probes import build, largest, normal
+from whorl.encodings.base import Encoding
+from whorl.encodings.rope import Rope
+from whorl.encodings.xpos import XPos
+from whorl.errors import WhorlError
+from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
+
+SU = "Su et al. 2021, RoFormer, section 3.3"
+COUNT, DIM = 256, 16
+
+
+@shared
+def tokens() -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of 256 tokens, two heads of 16 dimensions."""
+    q, k, v = normal(3, 1, 2, COUNT, DIM, seed=20)
+    return q, k, v
+
+
+@claim(
+    "note.relative-no-cache",
+    "Relative encodings do not suit a KV cache.",
+    "相对位置编码不适合 KV 缓存。",
+    says="the notes; N19",
+    how="Every registered encoding that is relative: steps with KVCache against a full pass.",
+    expected="fails",
+    rows=("N19",),
+)
+def relative_no_cache() -> Finding:
+    relative = [name for name in registry.names() if build(name).claims.relative]
+    good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
+    raw = [name for name in good if build(name).key_policy == "raw"]
+    numbers = {
+        "relative encodings": float(len(relative)),
+        "that decode as they prefill": float(len(good)),
+        "of raw keys": float(len(raw)),
+    }
+    text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
+    return decide(not good, numbers, text)
+
+
+@claim(
+    "cache.rotated-keys-stay",
+    "Keys rotated once may stay in the cache, whatever the length that is served.",
+    "键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
+    says="transformers#25104; dynamic NTK as first released",
+    how=(
+        "Keys of 8 tokens rotated by dynamic NTK at length 256 and at 512, against each other; and what the cache says."
+    ),
+    expected="fails",
+    about=("rope",),
+    rows=("N19",),
+)
+def rotated_keys_stay() -> Finding:
+    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=2.0, original_length=256))
+    k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
+    apart = largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512))
+    try:
+        KVCache(encoding=rope, policy="transformed")
+        refused = 0.0
+    except WhorlError:
+        refused = 1.0
+    numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
+    return decide(
+        apart < 1e-9 and not refused, numbers, f"a key near position 256 differs by {apart:.2f} between two lengths"
+    )
+
+
+@claim(
+    "cache.growing-length",
+    "With raw keys each step of dynamic NTK equals a full pass at that step's length.",
+    "缓存未旋转的键时，动态 NTK 的每一步都等于该长度下的整段计算。",
+    says="N19",
+    how="Six steps at lengths 250, 253 … 265 past the trained 256.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N19",),
+)
+def growing_length() -> Finding:
+    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=4.0, original_length=256))
+    given, cache, worst = [x[:, :, :6] for x in tokens()], KVCache(encoding=rope), 0.0
+    for i in range(6):
+        length = 250 + 3 * i
+        step = cache.attend(*(x[:, :, i : i + 1] for x in given), length=length)
+        whole = attention(*(x[:, :, : i + 1] for x in given), encoding=rope, length=length)
+        worst = max(worst, largest(step - whole[:, :, -1:]))
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+# -- linear attention -------------------------------------------------------------------------------------------------
+
+
+@claim(
+    "linear.forms-agree",
+    "Chunked, parallel and recurrent linear attention with RoPE are the same numbers.",
+    "带 RoPE 的线性注意力，分块、并行、递推三种算法结果相同。",
+    says="N20",
+    how="256 tokens by chunks of 16, in one chunk and one by one, five forms, float64.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N20",),
+)
+def forms_agree() -> Finding:
+    rope, (q, k, v), numbers = Rope(head_dim=DIM), tokens(), {}
+    for form in ("numerator", "both", "one_plus_cosine", "decay", "unnormalised"):
+        options = {"encoding": rope, "form": form, "decay": 0.01 if form == "decay" else None}
+        chunked = linear_attention(q, k, v, chunk=16, **options)
+        parallel = linear_attention(q, k, v, chunk=COUNT, **options)
+        state = LinearState(**options)
+        steps = torch.cat([state.step(*(x[:, :, i : i + 1] for x in (q, k, v))) for i in range(32)], dim=2)
+        # the denominator of "both" may cancel, and what float64 leaves grows with it
+        numbers[form] = max(largest(chunked - parallel), largest(steps - chunked[:, :, :32]))
+    return within(max(numbers.values()), 1e-8, numbers)
+
+
+@claim(
+    "linear.relative",
+    "Rotated after the feature map, linear attention weights depend on the distance only.",
+    "在特征映射之后旋转，线性注意力的权重只取决于距离。",
+    says=f"{SU}, equation 19; N20",
+    how="Outputs of 64 tokens at positions from 0 and from 1,000, elu + 1.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N20",),
+)
+def linear_relative() -> Finding:
+    rope, given = Rope(head_dim=DIM), [x[:, :, :64] for x in tokens()]
+    here, there = (linear_attention(*given, encoding=rope, positions=torch.arange(64) + s) for s in (0, 1000))
+    worst = largest(here - there)
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@claim(
+    "linear.rotate-before",
+    "It makes no difference whether queries and keys are rotated before or after the feature map.",
+    "先旋转再做特征映射与先做特征映射再旋转没有区别。",
+    says="codes that rotate first",
+    how="Weights of elu + 1 of rotated q, k at one distance and two places, and of rotated elu + 1.",
+    expected="fails",
+    about=("rope",),
+    rows=("N20",),
+)
+def rotate_before() -> Finding:
+    rope = Rope(head_dim=DIM)
+    q, k = normal(2, 50, DIM, seed=21)
+
+    def weight(place: int, before: bool) -> Tensor:
+        def put(x: Tensor, at: int) -> Tensor:
+            ids = torch.full((50,), at)
+            return feature_map(rope.rotate(x, ids), "elu+1") if before else rope.rotate(feature_map(x, "elu+1"), ids)
+
+        return (put(q, place) * put(k, place + 5)).sum(-1)
+
+    numbers = {
+        "rotated before: largest change": largest(weight(0, True) - weight(100, True)),
+        "rotated after: largest change": largest(weight(0, False) - weight(100, False)),
+    }
+    text = (
+        f"rotated before, a weight at distance 5 changes by {numbers['rotated before: largest change']:.2f} between "
+        "two places"
+    )
+    return decide(numbers["rotated before: largest change"] < 1e-9, numbers, text)
+
+
+@shared
+def stats(form: str) -> dict[str, float]:
+    """What the weights of a form are like, with RoPE and elu + 1."""
+    _, found = linear_attention(*tokens(), encoding=Rope(head_dim=DIM), form=form, return_stats=True)  # pyright: ignore[reportArgumentType]
+    return {
+        "share of negative weights": float(found.negative_share),
+        "least row sum": float(found.row_sums.min()),
+        "largest row sum": float(found.row_sums.max()),
+        "near-zero denominators": float(found.near_zero),
+        "least denominator": float(found.min_denominator),
+    }
+
+
+@claim(
+    "linear.numerator-probability",
+    "With RoPE in the numerator alone, the weights of linear attention are still a probability.",
+    "只在分子中使用 RoPE 时，线性注意力的权重仍是概率分布。",
+    says=f"{SU} leaves it open; N20",
+    how="The share of negative weights and the row sums of 256 tokens.",
+    expected="fails",
+    about=("rope",),
+    rows=("N20",),
+)
+def numerator_probability() -> Finding:
+    own = stats("numerator")
+    text = (
+        f"{own['share of negative weights']:.1%} of the weights are negative, and rows sum to "
+        f"{own['least row sum']:.2f} … {own['largest row sum']:.2f}"
+    )
+    right = own["share of negative weights"] == 0 and abs(own["least row sum"] - 1) < 1e-6
+    return decide(right, own, text)
+
+
+@claim(
+    "linear.both-safe",
+    "Rotated products may stand in the denominator too: they sum to 1 and nothing goes wrong.",
+    "分母也可用旋转后的内积：权重和为 1，不会出问题。",
+    says="the notes; N20",
+    how="Row sums, and how far the denominators of 256 x 50 tokens of 4 dimensions cancel.",
+    expected="fails",
+    about=("rope",),
+    rows=("N20",),
+)
+def both_safe() -> Finding:
+    given = normal(3, 50, 1, COUNT, 4, seed=22)
+    _, found = linear_attention(*given, encoding=Rope(head_dim=4), form="both", return_stats=True)
+    sums = found.row_sums[found.denominators.abs() > 1e-3]
+    numbers = {
+        "near-zero denominators": float(found.near_zero),
+        "negative denominators": float((found.denominators < 0).sum()),
+        "least |denominator|": float(found.min_denominator),
+        "largest |row sum - 1|": largest(sums - 1),
+        "tokens": float(found.denominators.numel()),
+    }
+    text = (
+        f"{numbers['near-zero denominators']:.0f} of {numbers['tokens']:,.0f} denominators cancel to a thousandth and "
+        f"{numbers['negative denominators']:.0f} are negative"
+    )
+    return decide(numbers["near-zero denominators"] == 0 and numbers["negative denominators"] == 0, numbers, text)
+
+
+@claim(
+    "linear.one-plus-cosine",
+    "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1.",
+    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1。",
+    says="Su, kexue.fm 8265; N20",
+    how="The same 256 tokens.",
+    expected="holds",
+    about=("rope",),
+    rows=("N20",),
+)
+def one_plus_cosine() -> Finding:
+    own = stats("one_plus_cosine")
+    apart = max(abs(own["least row sum"] - 1), abs(own["largest row sum"] - 1))
+    good = own["share of negative weights"] == 0 and apart < 1e-5 and own["least denominator"] > 0
+    return decide(good, own, "a weight is negative, or a row does not sum to 1")
+
+
+@claim(
+    "linear.one-plus-cosine-sharp",
+    "1 + cos(q, k) can be as sharp as a softmax.",
+    "1 + cos(q, k) 可以像 softmax 一样尖锐。",
+    says="its use in place of a softmax",
+    how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and any length.",
+    expected="fails",
+    rows=("N20",),
+)
+def one_plus_cosine_sharp() -> Finding:
+    q = torch.eye(8, dtype=torch.float64)[None, None, :1] * 1000
+    keys = torch.eye(8, dtype=torch.float64)[None, None] * 1000
+    values = torch.eye(8, dtype=torch.float64)[None, None]
+    place = torch.zeros(8, dtype=torch.int64)
+    weights = linear_attention(
+        q, keys, values, encoding=Rope(head_dim=8), form="one_plus_cosine", feature="identity", causal=False,
+        positions=place[:1], key_positions=place,
+    ).flatten()  # fmt: skip
+    ratio = float(weights[0] / weights[1])
+    return decide(
+        ratio > 2 + 1e-6,
+        {"equal key over orthogonal key": ratio},
+        f"an equal key weighs {ratio:.2f} times an orthogonal one, however long they are",
+    )
+
+
+@claim(
+    "linear.rotated-larger",
+    "A rotated weight is never larger than the plain one: |R_i a . R_j b| <= a . b for positive features.",
+    "旋转后的权重不会大于原来的：对正特征有 |R_i a · R_j b| <= a · b。",
+    says="an easy reading of the numerator form",
+    how="1,000 pairs of random positive features, two positions apart.",
+    expected="fails",
+    about=("rope",),
+    rows=("N20",),
+)
+def rotated_larger() -> Finding:
+    rope = Rope(head_dim=DIM)
+    a, b = feature_map(normal(2, 1000, DIM, seed=23), "elu+1")
+    turned = (rope.rotate(a, torch.full((1000,), 2)) * b).sum(-1).abs()
+    ratio = float((turned / (a * b).sum(-1)).max())
+    cauchy = float((turned / (a.norm(dim=-1) * b.norm(dim=-1))).max())
+    numbers = {"largest rotated over plain": ratio, "largest over |a| |b|": cauchy}
+    return decide(ratio <= 1, numbers, f"a rotated weight is {ratio:.2f} times the plain one; only |a| |b| bounds it")
+
+
+@claim(
+    "note.decay-not-linear",
+    "phi(q) phi(k) e^(-lambda |i - j|) is not linear: it needs the whole matrix.",
+    "φ(q)φ(k)e^(-λ|i-j|) 不是线性的：需要完整的矩阵。",
+    says="the notes; N20",
+    how="The causal linear form against the matrix, and multiplications at 256 and 512 tokens.",
+    expected="fails",
+    about=("rope",),
+    rows=("N20",),
+)
+def decay_not_linear() -> Finding:
+    q, k, v = tokens()
+    ids = torch.arange(COUNT)
+    fade = torch.exp(-0.02 * (ids[:, None] - ids).double()).tril()
+    a, b = feature_map(q, "elu+1"), feature_map(k, "elu+1")
+    plain = (a @ b.mT) * fade
+    quadratic = plain @ v / plain.sum(-1, keepdim=True)
+    own = linear_attention(q, k, v, form="decay", decay=0.02, chunk=16, eps=0.0)
+    numbers = {
+        "largest difference": largest(own - quadratic),
+        "work at 512 over 256": _growth(_linear(None, decay=0.02)),
+    }
+    text = (
+        f"e^(-l(i-j)) = e^(-li) e^(lj): the sums are the same to {numbers['largest difference']:.0e}, and work "
+        "doubles with the length"
+    )
+    return decide(numbers["largest difference"] > 1e-6 or numbers["work at 512 over 256"] > 2.5, numbers, text)
+
+
+class Multiplications(TorchFunctionMode):
+    """Counts the multiplications of matrix products; torch's own counter would import a compiler to do it."""
+
+    PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if func in self.PRODUCTS:
+            self.count += out.numel() * args[0].shape[-1]
+        return out
+
+
+def _growth(call: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
+    """How many times the multiplications grow when the length doubles from 256."""
+    found = []
+    for count in (COUNT, 2 * COUNT):
+        with Multiplications() as counter:
+            call(*normal(3, 1, 1, count, DIM))
+        found.append(counter.count)
+    return found[1] / found[0]
+
+
+def _linear(encoding: Encoding | None, decay: float | None = None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    form = "decay" if decay else "numerator"
+    return lambda q, k, v: linear_attention(q, k, v, encoding=encoding, form=form, decay=decay, chunk=32)
+
+
+def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, encoding=Rope(head_dim=DIM), return_weights=True)[0]
+
+
+@claim(
+    "linear.cost",
+    (
+        "Linear attention with RoPE and with xPos is linear: twice the tokens are twice the multiplications, softmax "
+        "four times."
+    ),
+    "带 RoPE 或 xPos 的线性注意力是线性的：词数加倍，乘法加倍；softmax 则为四倍。",
+    says="N20",
+    how="Multiplications counted at 256 and 512 tokens, chunks of 32.",
+    expected="holds",
+    about=("rope", "xpos"),
+    rows=("N20",),
+)
+def cost() -> Finding:
+    numbers = {
+        "RoPE": _growth(_linear(Rope(head_dim=DIM))),
+        "xPos": _growth(_linear(XPos(head_dim=DIM))),
+        "softmax with RoPE": _growth(_softmax),
+    }
+    good = numbers["RoPE"] < 2.2 and numbers["xPos"] < 2.2 and numbers["softmax with RoPE"] > 3.5
+    return decide(good, numbers, "work grows faster than the length")
+
+
+@claim(
+    "note.only-rope-linear",
+    "RoPE is the only relative encoding that works with linear attention.",
+    "RoPE 是唯一可用于线性注意力的相对位置编码。",
+    says="the notes, after RoFormer; N20",
+    how="Every registered encoding that is relative: the linear form against the quadratic.",
+    expected="fails",
+    about=("rope", "xpos"),
+    rows=("N20",),
+)
+def only_rope_linear() -> Finding:
+    works = []
+    for name in registry.names():
+        encoding = build(name)
+        stated = encoding.claims.relative and encoding.claims.linear_attention
+        if stated and flags.linear(encoding, True).verdict.kind == "holds within":
+            works.append(name)
+    numbers = {"relative encodings that work": float(len(works)), "xPos among them": float("xpos" in works)}
+    others = [name for name in works if name != "rope"]
+    return decide(
+        others == [], numbers, f"{', '.join(others)} work as well; xPos fades its sums dimension by dimension"
+    )
+
+
+@claim(
+    "note.xpos-quadratic",
+    "xPos costs O(L^2).",
+    "xPos 的代价是 O(L²)。",
+    says="the notes; N20",
+    how="Multiplications of linear attention with xPos at 256 and 512 tokens.",
+    expected="fails",
+    about=("xpos",),
+    rows=("N20",),
+)
+def xpos_quadratic() -> Finding:
+    growth = _growth(_linear(XPos(head_dim=DIM)))
+    return decide(
+        growth > 3,
+        {"work at 512 over 256": growth},
+        f"twice the tokens are {growth:.2f} times the work; xPos itself touches each query and key once",
+    )

@@ -1,0 +1,69 @@
+"""What committed lab results say: comparisons under ``experiments/`` of a checkout, read when a claim is run.
+
+They are no part of an installed whorl; there a claim that only training decides says ``needs training``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from whorl.claims.ledger import shared
+
+SCHEMA = "whorl-lab-comparison/1"
+
+# The score that tells whether more context is used: the same last tokens, read with a growing context.
+SCORE = "same_last"
+
+
+class Loss(NamedTuple):
+    """Bits per byte of one row of a comparison, by length over the trained length."""
+
+    source: str
+    by_ratio: dict[float, float]
+
+    def rise(self, ratio: float) -> float | None:
+        """How much the loss rises from the trained length to ``ratio`` times it, in bits per byte."""
+        if 1.0 not in self.by_ratio or ratio not in self.by_ratio:
+            return None
+        return self.by_ratio[ratio] - self.by_ratio[1.0]
+
+
+def folder() -> Path | None:
+    """The ``experiments`` folder of the checkout this file lies in, or None for an installed whorl."""
+    root = Path(__file__).resolve().parents[3]
+    found = root / "experiments"
+    return found if (root / "pyproject.toml").is_file() and found.is_dir() else None
+
+
+@shared
+def comparisons() -> dict[str, dict[str, Any]]:
+    """Every committed comparison by its source, ``experiments/…``."""
+    home = folder()
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted(home.rglob("*.json")) if home is not None else []:
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # something else lies there
+            continue
+        if isinstance(data, dict) and data.get("schema") == SCHEMA:
+            assert home is not None
+            found[f"experiments/{path.relative_to(home).as_posix()}"] = data
+    return found
+
+
+def losses(label: str, variant: str = "as trained") -> list[Loss]:
+    """The losses of an encoding by length, one for each comparison that has it."""
+    found = []
+    for source, data in comparisons().items():
+        for row in data.get("rows", []):
+            if (row.get("label"), row.get("variant")) == (label, variant):
+                by_ratio = {float(one["ratio"]): _mean(one) for one in row.get("by_length", [])}
+                found.append(Loss(source, {ratio: value for ratio, value in by_ratio.items() if value is not None}))
+    return found
+
+
+def _mean(one: dict[str, Any]) -> float | None:
+    score = (one.get("bits_per_byte") or {}).get(SCORE)
+    return None if score is None else float(score["mean"] if isinstance(score, dict) else score)

@@ -1,0 +1,375 @@
+"""Claims about precision: angles, positions and frequencies in float32 and below, by position (N21, N29)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from whorl.claims.ledger import Finding, claim, decide, depends, shared, within
+from whorl.claims.probes import generator, largest, normal
+from whorl.encodings.alibi import Alibi
+from whorl.encodings.kerple import Kerple
+from whorl.encodings.rope import Rope
+from whorl.errors import WhorlError
+
+DIM = 128
+PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
+HALVES = (torch.bfloat16, torch.float16)
+
+
+@shared
+def true_tables(position: int) -> Tensor:
+    """cos and sin at the 64 positions up to this one, float64, from the definition: (2, 64, pairs)."""
+    angles = _angles(torch.arange(position - 63, position + 1, dtype=torch.float64), _frequencies())
+    return torch.stack((angles.cos(), angles.sin()))
+
+
+def _frequencies() -> Tensor:
+    return 10_000.0 ** (-torch.arange(0, DIM, 2, dtype=torch.float64) / DIM)
+
+
+def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
+    return positions.double()[:, None] * frequencies.double()
+
+
+def error(position: int, angles: Tensor) -> float:
+    """The largest error of cos and sin at the 64 positions up to this one."""
+    return largest(torch.stack((angles.cos(), angles.sin())) - true_tables(position))
+
+
+def own_error(position: int, rope: Rope) -> float:
+    """The same of the tables that an encoding makes, float32."""
+    tables = rope.tables(torch.arange(position - 63, position + 1))
+    return largest(torch.stack(tables).double() - true_tables(position))
+
+
+@claim(
+    "precision.exact-tables",
+    "cos and sin of whorl's tables differ from the true values by their own rounding only, at any position.",
+    "whorl 的 cos、sin 表在任何位置都只差自身的一次舍入。",
+    says="whorl",
+    how="Tables at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a float32 step is 3.0e-8.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N21", "N29"),
+)
+def exact_tables() -> Finding:
+    numbers = {f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}
+    return within(max(numbers.values()), 3.1e-8, numbers)
+
+
+@claim(
+    "precision.float32-angles",
+    "Angles in float32 are good enough at any position.",
+    "用 float32 计算角度，在任何位置都足够精确。",
+    says="most frameworks, by computing them so",
+    how="The same tables as frameworks compute them; below bfloat16's rounding of 0.002 they could not matter.",
+    expected="depends on",
+    about=("rope",),
+    rows=("N29",),
+)
+def float32_angles() -> Finding:
+    rope = Rope(head_dim=DIM, angles="float32")
+    numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
+    values = list(numbers.values())
+    text = f"at 131,071 cos and sin are off by {values[3]:.1g}, at 10 million by {values[5]:.1g}"
+    return depends("the position", values[1] < 2**-9, max(values) < 2**-9, numbers, text)
+
+
+@claim(
+    "precision.float32-grows",
+    "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
+    "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
+    says="whorl; peers measured",
+    how="Errors of float32 tables over the position they are at, for every place.",
+    expected="holds",
+    about=("rope",),
+    rows=("N29",),
+)
+def float32_grows() -> Finding:
+    rope = Rope(head_dim=DIM, angles="float32")
+    numbers = {f"error per position at {place:,}": own_error(place, rope) / place for place in PLACES}
+    values = list(numbers.values())
+    # rounding of the frequency and of the angle, half a step of 2^-23 each
+    good = all(2**-27 < value <= 1.1 * 2**-23 for value in values)
+    return decide(good, numbers, f"errors per position go from {min(values):.1g} to {max(values):.1g}")
+
+
+@claim(
+    "precision.bfloat16-positions",
+    "Positions may be kept in bfloat16.",
+    "位置可以用 bfloat16 保存。",
+    says="codes that build positions in the model's dtype; N21",
+    how="The first position that bfloat16 rounds to another, and the error of cos and sin at 1,000.",
+    expected="fails",
+    about=("rope",),
+    rows=("N21", "N29"),
+)
+def bfloat16_positions() -> Finding:
+    ids = torch.arange(4096)
+    moved = (ids.bfloat16().long() != ids).nonzero()
+    own = torch.arange(937, 1001)
+    numbers = {
+        "first position that moves": float(moved[0]),
+        "positions left of 4,096": float(len(ids.bfloat16().unique())),
+        "error at 1,000": error(1000, _angles(own.bfloat16(), _frequencies())),
+    }
+    return decide(
+        len(moved) == 0,
+        numbers,
+        f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}",
+    )
+
+
+@claim(
+    "precision.bfloat16-frequencies",
+    "Frequencies may be kept in bfloat16.",
+    "频率可以用 bfloat16 保存。",
+    says="models cast whole to bfloat16, buffers included; N21",
+    how="Errors of cos and sin with frequencies rounded to bfloat16, by position.",
+    expected="fails",
+    about=("rope",),
+    rows=("N21", "N29"),
+)
+def bfloat16_frequencies() -> Finding:
+    rounded = _frequencies().bfloat16()
+    numbers = {
+        f"error at {place:,}": error(place, _angles(torch.arange(place - 63, place + 1), rounded))
+        for place in (64, *PLACES[:3])
+    }
+    return decide(
+        max(numbers.values()) < 2**-9, numbers, f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
+    )
+
+
+@claim(
+    "precision.half-positions-refused",
+    "whorl refuses positions in bfloat16 and float16, and says why.",
+    "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
+    says="whorl; N21",
+    how="tables() with positions in both types.",
+    expected="holds",
+    about=("rope",),
+    rows=("N21",),
+)
+def half_positions_refused() -> Finding:
+    refused = 0
+    for dtype in HALVES:
+        try:
+            Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))
+        except WhorlError as said:
+            refused += "Half precision cannot tell neighbouring positions apart" in str(said)
+    return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
+
+
+@claim(
+    "precision.half-input",
+    "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
+    "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
+    says="whorl; N21",
+    how=(
+        "Half-precision input at positions near 100,000 against products with e^(i m w) in float64, in roundings of "
+        "the type."
+    ),
+    expected="holds within",
+    about=("rope",),
+    rows=("N21",),
+)
+def half_input() -> Finding:
+    ids, numbers = torch.arange(100_000, 100_064), {}
+    turn = torch.polar(torch.ones(64, DIM // 2, dtype=torch.float64), _angles(ids, _frequencies()))
+    for dtype in HALVES:
+        x = normal(64, DIM).to(dtype)
+        got = Rope(head_dim=DIM, layout="interleaved").rotate(x, ids)
+        true = torch.view_as_real(torch.view_as_complex(x.double().unflatten(-1, (-1, 2))) * turn).flatten(-2)
+        step = torch.finfo(dtype).eps / 2
+        numbers[f"error over one rounding, {str(dtype).removeprefix('torch.')}"] = largest(
+            (got.double() - true) / (true.abs() * step).clamp(min=1e-6)
+        )
+    return within(max(numbers.values()), 1.05, numbers)
+
+
+@claim(
+    "precision.cast",
+    "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
+    "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
+    says="whorl; N21",
+    how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
+    expected="holds",
+    about=("rope",),
+    rows=("N21",),
+)
+def cast() -> Finding:
+    same, ids = 0, torch.arange(1000, 1064)
+    for learnable in (False, True):
+        rope = Rope(head_dim=DIM, learnable=learnable)
+        if learnable:
+            rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
+        before = torch.stack(rope.tables(ids))
+        same += torch.equal(before, torch.stack(rope.bfloat16().tables(ids)))
+    return decide(same == 2, {"tables that stay, of 2": float(same)}, "a cast changes the tables")
+
+
+@claim(
+    "precision.distinguishable-integers",
+    "Whole positions stay distinguishable in any floating type.",
+    "整数位置在任何浮点类型下都可区分。",
+    says="N29 asks how many stay distinguishable",
+    how="The first whole number that a type cannot hold, found by rounding.",
+    expected="depends on",
+    rows=("N28", "N29"),
+)
+def distinguishable_integers() -> Finding:
+    numbers = {}
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        top = round(2 / torch.finfo(dtype).eps)
+        ids = torch.arange(top - 2, top + 3)
+        numbers[f"told apart up to, {str(dtype).removeprefix('torch.')}"] = float(
+            ids[ids.to(dtype).double() != ids][0] - 1
+        )
+    text = "bfloat16 holds whole numbers to 256, float16 to 2,048, float32 to 16,777,216"
+    values = list(numbers.values())
+    return depends("the type", values[2] >= 131_072, values[0] >= 131_072, numbers, text)
+
+
+def distinct(rows: Tensor) -> int:
+    """How many different rows there are, by their bits."""
+    bits = rows.contiguous().view(torch.int32 if rows.dtype == torch.float32 else torch.int16).long()
+    mixed = torch.randint(-(2**62), 2**62, bits.shape[-1:], generator=generator(8)) | 1
+    return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64
+
+
+@claim(
+    "precision.distinguishable-codes",
+    "The codes (cos, sin) of 16,384 positions stay distinguishable in a pair, whatever its frequency.",
+    "无论哪一对，16384 个位置的编码 (cos, sin) 都可区分。",
+    says="N29",
+    how=(
+        "Distinct pairs of cos and sin in the fastest, a middle and the slowest pair, in three types; and of all 64 "
+        "pairs."
+    ),
+    expected="depends on",
+    about=("rope",),
+    rows=("N28", "N29"),
+)
+def distinguishable_codes() -> Finding:
+    cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
+    numbers = {}
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        word = str(dtype).removeprefix("torch.")
+        for pair in (0, 32, 63):
+            both = torch.stack((cos[:, pair], sin[:, pair]), -1).to(dtype)
+            numbers[f"pair {pair}, {word}"] = float(distinct(both))
+    numbers["all pairs, bfloat16"] = float(distinct(torch.cat((cos, sin), -1).bfloat16()))
+    text = (
+        f"in bfloat16 the slowest pair has {numbers['pair 63, bfloat16']:.0f} codes for 16,384 positions, the fastest "
+        f"{numbers['pair 0, bfloat16']:.0f}"
+    )
+    return depends(
+        "the type", numbers["pair 63, float32"] == 16_384, numbers["pair 63, bfloat16"] == 16_384, numbers, text
+    )
+
+
+@claim(
+    "precision.alibi-key-form",
+    "ALiBi's bias may be computed as slope times key position in bfloat16.",
+    "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
+    says="BLOOM and Falcon in transformers, by computing it so",
+    how='Alibi(rounding="hf_bf16") against the exact bias, up to a number per row, at 512, 2,048 and 8,192 keys.',
+    expected="fails",
+    about=("alibi",),
+    rows=("N29",),
+)
+def alibi_key_form() -> Finding:
+    exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
+    numbers = {}
+    for keys in (512, 2048, 8192):
+        query, ids = torch.tensor([keys - 1]), torch.arange(keys)
+        off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
+        numbers[f"off by, {keys:,} keys"] = float(off.max() - off.min())
+    text = (
+        f"with slope 1/2, weights of 512 keys are off by a factor of e^{numbers['off by, 512 keys']:g} and of 8,192 "
+        f"by e^{numbers['off by, 8,192 keys']:g}"
+    )
+    return decide(max(numbers.values()) < 0.01, numbers, text)
+
+
+@claim(
+    "precision.alibi-relative-form",
+    "Taken from the distance, ALiBi's bias is exact at any position: one float32 rounding at most.",
+    "按距离计算时，ALiBi 的偏置在任何位置都精确：至多一次 float32 舍入。",
+    says="whorl",
+    how="Biases of 8 and 12 heads between positions around 16 million against float64.",
+    expected="holds within",
+    about=("alibi",),
+    rows=("N29",),
+)
+def alibi_relative_form() -> Finding:
+    start, worst = 2**24 - 5000, 0.0
+    query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
+    for heads in (8, 12):
+        slopes = torch.tensor(_press(heads), dtype=torch.float64)
+        true = slopes[:, None] * (keys - start).double()
+        worst = max(
+            worst, largest((Alibi(heads=heads).score_bias(query, keys)[:, 0].double() - true) / true.clamp(max=-1e-9))
+        )
+    return within(worst, 2**-23, {"largest relative error": worst})
+
+
+def _press(heads: int) -> list[float]:
+    """The authors' slopes from their rule: powers of two by themselves, then every other one of twice as many."""
+    power = 2 ** math.floor(math.log2(heads))
+    own = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return own + [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * (heads - power), 2)]
+
+
+@claim(
+    "precision.kerple-distances",
+    "Distances may be taken in bfloat16.",
+    "距离可以用 bfloat16 计算。",
+    says="KERPLE's released code; N8",
+    how="Distances 255 … 300 in bfloat16, and the biases that whorl's KERPLE gives them.",
+    expected="fails",
+    about=("kerple",),
+    rows=("N29",),
+)
+def kerple_distances() -> Finding:
+    distances = torch.arange(255, 301)
+    kerple = Kerple(heads=2)
+    kerple.p.fill_(1.0)
+    kerple.a.fill_(1.0)
+    own = kerple.score_bias(torch.tensor([300]), 300 - distances)[0, 0]
+    numbers = {
+        "distances, of 46": float(len(distances.bfloat16().unique())),
+        "biases by whorl, of 46": float(len(own.unique())),
+    }
+    return decide(
+        numbers["distances, of 46"] == 46, numbers, "257 becomes 256; above 256 bfloat16 has every other whole number"
+    )
+
+
+@claim(
+    "precision.kerple-exact",
+    "KERPLE's bias tells all distances apart: it is that of float64 to a float32 rounding.",
+    "KERPLE 的偏置能区分所有距离：与 float64 的结果只差一次 float32 舍入。",
+    says="whorl; Chi et al. 2022",
+    how=(
+        "Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their formulas."
+    ),
+    expected="holds within",
+    about=("kerple",),
+    rows=("N29",),
+)
+def kerple_exact() -> Finding:
+    distance, numbers = torch.arange(5001), {}
+    for variant in ("log", "power"):
+        kerple = Kerple(heads=1, variant=variant)
+        kerple.p.fill_(1.3)
+        kerple.a.fill_(0.7)
+        p, a, d = 1.2999999523162842, 0.699999988079071, distance.double()  # 1.3 and 0.7 as float32 holds them
+        true = -p * torch.log1p(a * d) if variant == "log" else -a * d**p
+        own = kerple.score_bias(torch.tensor([1_000_000]), 1_000_000 - distance)[0, 0].double()
+        numbers[f"relative error, {variant}"] = largest((own - true) / true.clamp(max=-1e-9))
+    return within(max(numbers.values()), 1e-6, numbers)

@@ -1,0 +1,144 @@
+"""What a claim needs to put an encoding to the test: its sizes, tokens to attend to, and the weights they get."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl import registry
+from whorl.attend.softmax import attention
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError
+
+HEADS, HEAD_DIM, WIDTH, LENGTH = 4, 16, 64, 64
+
+# Far enough for every window, group and step of the registry's defaults to act.
+FARTHEST = 16_500
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """A source of random numbers of its own, so that a claim's numbers depend on nothing else."""
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    """Standard normal numbers, float64."""
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def build(encoding: str | type[Encoding]) -> Encoding:
+    """The encoding of that name or class, small."""
+    cls = registry.encoding_class(encoding) if isinstance(encoding, str) else encoding
+    sizes = {"heads": HEADS, "head_dim": HEAD_DIM, "width": WIDTH, "length": LENGTH}
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        warnings.simplefilter("ignore", UserWarning)  # T5 warns where its buckets pass the trained length
+        return cls(**{name: value for name, value in sizes.items() if name in cls.Config.fields()})
+
+
+def moved(encoding: Encoding, amount: float = 0.1, seed: int = 7) -> Encoding:
+    """A float64 copy of the encoding on the CPU, with learned numbers moved from where they are."""
+    out, source = copy.deepcopy(encoding).to("cpu", torch.float64), generator(seed)
+    for parameter in out.parameters():
+        noise = torch.randn(parameter.shape, generator=source, dtype=torch.float64)
+        parameter.data += (amount * noise).to(parameter.dtype)
+    return out
+
+
+class Sizes(NamedTuple):
+    """The sizes of a model that an encoding fits."""
+
+    heads: int
+    head_dim: int
+    width: int
+
+
+def sizes_of(encoding: Encoding) -> Sizes:
+    """The sizes an encoding was built for, and small ones where it was built for none."""
+    parts = getattr(encoding, "encodings", [encoding])
+    configs = [part.config for part in parts]
+
+    def given(name: str, default: int) -> int:
+        found = [getattr(one, name) for one in configs if isinstance(getattr(one, name, None), int)]
+        return found[0] if found else default
+
+    heads = given("heads", HEADS)
+    for one in configs:
+        heads = max(heads, 1 + max(getattr(one, "rotated_heads", None) or (0,)))
+    width = given("width", WIDTH) if {"add_to_input", "remember"} & uses(encoding) else WIDTH
+    return Sizes(heads, given("head_dim", HEAD_DIM), width)
+
+
+def uses(encoding: Encoding) -> set[str]:
+    """The hooks an encoding uses, reading hidden states among them."""
+    return {*encoding.enters(), *(["remember"] if encoding.reads_hidden else [])}
+
+
+class Tokens(NamedTuple):
+    """Queries, keys and values of some tokens, and their hidden states where the encoding reads them."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    hidden: Tensor | None
+
+    def options(self) -> dict[str, Any]:
+        """What attention takes beside q, k and v."""
+        return {} if self.hidden is None else {"hidden": self.hidden}
+
+    def part(self, start: int, stop: int) -> Tokens:
+        """The tokens from start to stop."""
+        hidden = None if self.hidden is None else self.hidden[:, start:stop]
+        q, k, v = (t[:, :, start:stop] for t in self[:3])
+        return Tokens(q, k, v, hidden)
+
+
+def tokens(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool = False) -> Tokens:
+    """Random tokens at these positions, through what the encoding adds to its input and fixed projections, float64.
+
+    ``alike=True`` makes all tokens the same but for their positions.
+    """
+    heads, head_dim, width = sizes_of(encoding)
+    count = positions.shape[-1]
+    x = normal(1, 1 if alike else count, width, seed=seed).expand(1, count, width)
+    x = encoding.add_to_input(x, positions)
+    weights = normal(3, width, heads * head_dim, seed=seed + 1) / width**0.5
+    q, k, v = ((x @ weight).unflatten(-1, (heads, head_dim)).transpose(1, 2) for weight in weights)
+    return Tokens(q, k, v, x if encoding.reads_hidden else None)
+
+
+def weights_at(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool = False) -> Tensor:
+    """The attention weights (heads, queries, keys) of random tokens at these positions."""
+    given = tokens(encoding, positions, seed=seed, alike=alike)
+    _, weights = attention(*given[:3], encoding=encoding, positions=positions, return_weights=True, **given.options())
+    return weights[0]
+
+
+def reach(encoding: Encoding) -> int:
+    """The largest position, of those tried, that the encoding has an answer for."""
+    for farthest in (FARTHEST, LENGTH - 1, 15):
+        try:
+            weights_at(encoding, torch.tensor([0, farthest]))
+            return farthest
+        except WhorlError:
+            continue
+    raise WhorlError(
+        f"verify: {type(encoding).__name__} has no answer for position 15, so nothing of it can be measured. "
+        "Give it at least 16 positions."
+    )
+
+
+def spread(encoding: Encoding, count: int, farthest: int) -> Tensor:
+    """Positions from 0 to the farthest, on a random grid where a position has several axes."""
+    if encoding.axes == 1:
+        return torch.arange(count) * (farthest // (count - 1))
+    return torch.randint(0, 40, (encoding.axes, count), generator=generator(5))
+
+
+def largest(x: Tensor) -> float:
+    """The largest absolute value, and 0 of nothing."""
+    return float(x.abs().max()) if x.numel() else 0.0

@@ -1,0 +1,330 @@
+"""The questions the study notes ask, each measured, or open with the reason (N30)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm
+
+from whorl.attend.softmax import attention
+from whorl.claims import evidence
+from whorl.claims.ledger import Finding, Verdict, claim, decide, depends, needs_training, within
+from whorl.claims.probes import build, generator, largest, moved, normal, tokens, weights_at
+from whorl.claims.rotation import at, matrix, plain
+from whorl.claims.sinusoidal import codes, recovered
+from whorl.encodings.rope import Rope
+from whorl.encodings.sinusoidal import Sinusoidal
+
+ASKED = "the notes ask; N30"
+
+
+@claim(
+    "question.one-frequency",
+    "One sine and cosine with a large period would do in place of many frequencies.",
+    "用一个周期很大的 sin/cos 对就能代替许多频率。",
+    says=ASKED,
+    how="512 positions under noise of 0.5 in each of 64 entries: the ladder, and one frequency of period 512 as often.",
+    expected="fails",
+    about=("sinusoidal",),
+    rows=("N30",),
+)
+def one_frequency() -> Finding:
+    numbers = {"found, ladder of 32 frequencies": recovered(64), "found, one frequency 32 times": recovered(64, "one")}
+    ladder, one = numbers.values()
+    text = (
+        f"the same dimensions find {one:.0%} of the positions with one frequency and {ladder:.0%} with many: "
+        "neighbours are too alike"
+    )
+    return decide(one >= ladder, numbers, text)
+
+
+@claim(
+    "question.slow-pairs-still",
+    "Within the context the slowest pairs do not move, so they carry no position.",
+    "在上下文范围内最慢的几对不动，因此不携带位置信息。",
+    says=ASKED,
+    how="What cos and sin of the slowest of 64 pairs do over 512 positions, against a step of bfloat16 and of float32.",
+    expected="fails",
+    about=("rope",),
+    rows=("N30",),
+)
+def slow_pairs_still() -> Finding:
+    cos, sin = Rope(head_dim=128).tables(torch.arange(512), dtype=torch.float64)
+    numbers = {
+        "cos moves by": float(cos[:, -1].max() - cos[:, -1].min()),
+        "sin moves by": float(sin[:, -1].max() - sin[:, -1].min()),
+        "values of sin in bfloat16": float(len(sin[:, -1].bfloat16().unique())),
+        "values of cos in bfloat16": float(len(cos[:, -1].bfloat16().unique())),
+    }
+    text = (
+        f"cos moves by {numbers['cos moves by']:.4f} and is one number in bfloat16, but sin grows in proportion to the "
+        f"position: by {numbers['sin moves by']:.3f} over 512, {numbers['values of sin in bfloat16']:.0f} values"
+    )
+    return decide(numbers["values of sin in bfloat16"] < 10, numbers, text)
+
+
+@claim(
+    "question.slow-pairs-hurt",
+    "Slow change in the late dimensions hurts.",
+    "靠后维度变化缓慢会损害模型。",
+    says=ASKED,
+    how=(
+        "RoPE with its slowest quarter standing still (proportional) against plain RoPE, in the lab: only training "
+        "tells."
+    ),
+    expected="fails",
+    about=("rope",),
+    rows=("N30",),
+    trained=True,
+)
+def slow_pairs_hurt() -> Finding:
+    return needs_training("whorl lab sweep FILE.toml over rope with scaling proportional, fraction 0.5, 0.75 and 1")
+
+
+@claim(
+    "question.order",
+    "The order of the frequencies does not matter: it is a permutation of dimensions, which projections take up.",
+    "频率的次序无关紧要：它只是维度的置换，可由投影矩阵吸收。",
+    says=ASKED,
+    how="Scores of 20 q, k with frequencies in random order on permuted pairs, against those of the ladder.",
+    expected="holds within",
+    about=("rope",),
+    rows=("N30",),
+)
+def order() -> Finding:
+    q, k = normal(2, 20, 64)
+    mixed = torch.randperm(32, generator=generator(30))
+    ladder = 10_000.0 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    other = Rope(head_dim=64, layout="interleaved", frequencies=tuple(ladder[mixed].tolist()))
+    pairs = torch.stack((2 * mixed, 2 * mixed + 1), -1).flatten()
+    worst = 0.0
+    for m, n in ((0, 0), (5, 3), (4000, 17)):
+        here = (at(plain(64), q, m) * at(plain(64), k, n)).sum(-1)
+        there = (at(other, q[:, pairs], m) * at(other, k[:, pairs], n)).sum(-1)
+        worst = max(worst, largest(here - there))
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@claim(
+    "question.proportional",
+    "A model senses the absolute difference of two codes, not the proportional one.",
+    "模型感知的是两个编码的绝对差，而不是相对差。",
+    says=ASKED,
+    how="Scores of x + p at twice the size, with and without the LayerNorm that a transformer puts in between.",
+    expected="depends on",
+    about=("sinusoidal",),
+    rows=("N30",),
+)
+def proportional() -> Finding:
+    own, x = Sinusoidal(width=64), normal(12, 64)
+    code = own.codes(torch.arange(12), dtype=torch.float64)
+    weight = normal(64, 64, seed=1) / 64
+
+    def scores(y: Tensor) -> Tensor:
+        return y @ weight @ y.mT
+
+    plain_change = largest(scores(2 * (x + code)) / scores(x + code) - 4)
+    normed = largest(scores(layer_norm(2 * (x + code), (64,))) - scores(layer_norm(x + code, (64,))))
+    numbers = {"without a norm: scores over four times": plain_change, "with LayerNorm: change of a score": normed}
+    text = "scores are bilinear, so sizes count; a LayerNorm in between leaves proportions only"
+    return depends("the norm between", plain_change < 1e-6, normed > 1e-2, numbers, text)
+
+
+@claim(
+    "question.rope-inherits-decay",
+    "RoPE inherits the decay of sinusoidal codes: equal q and k of ones score 2 <p_m, p_n>.",
+    "RoPE 继承了正弦编码的衰减：q = k = 1 时分数恰为 2<p_m, p_n>。",
+    says=ASKED,
+    how="RoPE scores of ones at distances 0 … 2,000 against products of sinusoidal codes.",
+    expected="holds within",
+    about=("rope", "sinusoidal"),
+    rows=("N30",),
+)
+def inherits_decay() -> Finding:
+    ids, one = torch.arange(2001), torch.ones(2001, 128, dtype=torch.float64)
+    rope = plain(128)
+    own = rope.rotate(one, ids) @ rope.rotate(one[:1], ids[:1])[0]
+    worst = largest(own - 2 * codes(ids) @ codes(ids[:1])[0])
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@claim(
+    "question.decay-good",
+    "Decay is good: encodings that decay keep their quality past the trained length better than RoPE.",
+    "衰减是好事：会衰减的编码在训练长度之外比 RoPE 更能保持质量。",
+    says=ASKED,
+    how=(
+        "Rise of the loss at 4 times the trained length, ALiBi against RoPE, from the lab. Retrieval is another matter."
+    ),
+    expected="holds",
+    about=("rope", "alibi"),
+    rows=("N30",),
+    trained=True,
+)
+def decay_good() -> Finding:
+    return _less("alibi", "rope", rise=True)
+
+
+@claim(
+    "question.dense-exponential",
+    "The whole vector could be turned by a dense e^(mA): the same properties, at d^2 multiplications in place of 2 d.",
+    "也可以用稠密的 e^(mA) 旋转整个向量：性质相同，但乘法从 2d 次变为 d² 次。",
+    says=ASKED,
+    how=(
+        "U R_m U^T with a random orthogonal U, from whorl's own R_m: relative scores, norms, the group law; and its "
+        "cost."
+    ),
+    expected="holds within",
+    about=("rope",),
+    rows=("N30",),
+)
+def dense_exponential() -> Finding:
+    dim = 16
+    basis, _ = torch.linalg.qr(normal(dim, dim, seed=31))
+    turn = {m: basis @ matrix(plain(dim), m) @ basis.mT for m in (0, 3, 8, 11, 103, 108)}
+    q, k = normal(2, dim, seed=32)
+    numbers = {
+        "change of a score": abs(float((turn[3] @ q) @ (turn[8] @ k) - (turn[103] @ q) @ (turn[108] @ k))),
+        "change of a norm": abs(float((turn[103] @ q).norm() - q.norm())),
+        "group law": largest(turn[3] @ turn[8] - turn[11]),
+        "start": largest(turn[0] - torch.eye(dim, dtype=torch.float64)),
+    }
+    worst = max(numbers.values())
+    dense = int((turn[3].abs() > 1e-6).sum())
+    pairs = int((matrix(plain(dim), 3).abs() > 1e-6).sum())
+    return within(
+        worst, 1e-9, numbers | {"multiplications, dense": float(dense), "multiplications, pairs": float(pairs)}
+    )
+
+
+@claim(
+    "question.absolute-in-form",
+    "Sinusoidal codes and RoPE are both absolute in form, so their scores are both relative or both not.",
+    "正弦编码与 RoPE 形式上都是绝对编码，因此两者的分数要么都是相对的，要么都不是。",
+    says=ASKED,
+    how="Weights of 12 random tokens at positions from 0 and from 1,000, with each.",
+    expected="fails",
+    about=("rope", "sinusoidal"),
+    rows=("N30",),
+)
+def absolute_in_form() -> Finding:
+    numbers = {}
+    for name in ("rope", "sinusoidal"):
+        encoding, ids = moved(build(name)), torch.arange(12)
+        numbers[f"{name}: change of a weight"] = largest(weights_at(encoding, ids) - weights_at(encoding, ids + 1000))
+    rope, added = (value < 1e-6 for value in numbers.values())
+    text = "a product of rotations holds the distance alone; a sum keeps <q, p_n> and <p_m, k>, which know the place"
+    return decide(rope == added, numbers, text)
+
+
+@claim(
+    "question.every-layer",
+    (
+        "RoPE leaves no trace of position in the values, so it has to enter in every layer; a sinusoidal code stays "
+        "in them."
+    ),
+    "RoPE 不在值向量中留下位置痕迹，因此每一层都要加；正弦编码加一次就留在其中。",
+    says=ASKED,
+    how="Attention outputs of 12 tokens that are all alike: how far they differ between positions.",
+    expected="holds",
+    about=("rope", "sinusoidal"),
+    rows=("N30",),
+)
+def every_layer() -> Finding:
+    numbers = {}
+    for name in ("rope", "sinusoidal"):
+        encoding, ids = moved(build(name)), torch.arange(12)
+        given = tokens(encoding, ids, alike=True)
+        out = attention(*given[:3], encoding=encoding, positions=ids)
+        numbers[f"{name}: outputs differ by"] = largest(out - out[:, :, :1])
+    rope, added = numbers.values()
+    return decide(rope < 1e-9 and added > 0.1, numbers, f"with RoPE outputs of equal tokens differ by {rope:.3g}")
+
+
+@claim(
+    "question.learned-frequencies",
+    "Frequencies that may be learned, w_i e^(a_i) from a_i = 0, hardly move in training.",
+    "可学习的频率 w_i e^(a_i)（a_i 从 0 开始）在训练中几乎不动。",
+    says="the notes; N9",
+    how="Rope(learnable=True) in the lab: the largest |a_i| after training, and what it gained.",
+    expected="holds",
+    about=("rope",),
+    rows=("N9", "N30"),
+    trained=True,
+)
+def learned_frequencies() -> Finding:
+    return needs_training("whorl lab sweep FILE.toml over rope with learnable false and true; read log_scale")
+
+
+@claim(
+    "question.converges-faster",
+    "RoPE reaches a lower loss than sinusoidal codes in the same number of steps.",
+    "同样步数下，RoPE 的损失低于正弦编码。",
+    says="Su et al. 2021, figure 3; N30",
+    how="Bits per byte at the trained length after the same steps, from the lab.",
+    expected="holds",
+    about=("rope", "sinusoidal"),
+    rows=("N30",),
+    trained=True,
+)
+def converges_faster() -> Finding:
+    return _less("rope", "sinusoidal", rise=False)
+
+
+@claim(
+    "question.rope-generalises",
+    "RoPE generalises past the trained length better than sinusoidal codes.",
+    "在训练长度之外，RoPE 比正弦编码泛化得更好。",
+    says="Press et al. 2021, table; N30",
+    how="Rise of the loss at 4 times the trained length, from the lab.",
+    expected="holds",
+    about=("rope", "sinusoidal"),
+    rows=("N30",),
+    trained=True,
+)
+def rope_generalises() -> Finding:
+    return _less("rope", "sinusoidal", rise=True)
+
+
+@claim(
+    "question.extrapolation-limit",
+    "A RoPE model holds to four times the length it was trained on.",
+    "RoPE 模型能保持到训练长度的四倍。",
+    says="N30 asks where the limit lies",
+    how="Rise of the loss at 4 times the trained length, from the lab: at most 0.2 bits per byte.",
+    expected="fails",
+    about=("rope",),
+    rows=("N30",),
+    trained=True,
+)
+def extrapolation_limit() -> Finding:
+    rises = {one.source: rise for one in evidence.losses("rope") if (rise := one.rise(4.0)) is not None}
+    if not rises:
+        return needs_training("whorl compare rope --preset laptop --seeds 3")
+    source = max(rises, key=rises.__getitem__)
+    return _from_lab(rises[source] <= 0.2, {"bits per byte gained at 4x": rises[source]}, source)
+
+
+def _less(one: str, other: str, rise: bool) -> Finding:
+    """Whether one encoding's loss, or its rise at 4 times the trained length, is below the other's in every result."""
+
+    def read(name: str) -> dict[str, float | None]:
+        return {run.source: run.rise(4.0) if rise else run.by_ratio.get(1.0) for run in evidence.losses(name)}
+
+    first, second = read(one), read(other)
+    gaps = {}
+    for source, value in first.items():
+        beside = second.get(source)
+        if value is not None and beside is not None:
+            gaps[source] = beside - value
+    if not gaps:
+        return needs_training(f"whorl compare {one} {other} --preset laptop --seeds 3")
+    source = min(gaps, key=gaps.__getitem__)
+    what = "rise at 4x" if rise else "loss at 1x"
+    return _from_lab(gaps[source] > 0, {f"{what}, {other} less {one}, bits per byte": gaps[source]}, source)
+
+
+def _from_lab(held: bool, numbers: dict[str, float], source: str) -> Finding:
+    ((name, value),) = numbers.items()
+    text = "" if held else f"{name}: {value:.2f}"
+    return Finding(verdict=Verdict("holds" if held else "fails"), numbers=numbers, counterexample=text, source=source)

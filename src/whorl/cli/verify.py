@@ -1,0 +1,86 @@
+"""``whorl verify``: the ledger of claims, computed now."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whorl import registry
+from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
+from whorl.errors import WhorlError
+
+
+def complete_name(incomplete: str) -> list[str]:
+    return [name for name in registry.names() if name.startswith(incomplete)]
+
+
+def verify(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ENCODING…",
+            help="Encodings by name, or a .py file that registers one; the whole ledger if none is given.",
+            autocompletion=complete_name,
+        ),
+    ] = None,
+    report: Annotated[Path | None, typer.Option(help="A file for all of it: .md, or .json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+) -> None:
+    """What is claimed of encodings, measured. Exits 1 where a verdict is not the expected one."""
+    if report is not None and report.suffix not in (".md", ".json"):
+        raise WhorlError(f"verify: --report must end in .md or .json, got {str(report)!r}.")
+    asked = [found for name in names or [] for found in encodings_of(name)]
+    from whorl.claims import schema
+    from whorl.claims import verify as run
+    from whorl.claims.report import markdown, numbers_in_short, summary, verdict_of
+
+    document = schema.document(run(asked or None))
+    if report is not None:
+        _write(report, json_text(document) + "\n" if report.suffix == ".json" else markdown(document))
+        note(f"written to {report}")
+    if as_json:
+        say_json(document)
+    else:
+        say_table(
+            ("claim", "verdict", "numbers", "statement"),
+            [
+                (one["id"], verdict_of(one), numbers_in_short(one["numbers"]), one["statement"]["en"])
+                for one in document["claims"]
+            ],
+        )
+        say()
+        say(f"{summary(document)} {document['seconds']:.1f} s.")
+        suggest("whorl verify --report claims.md")
+    if document["unexpected"]:
+        raise typer.Exit(1)
+
+
+def encodings_of(name: str) -> list[str]:
+    """The registered names that an argument stands for: itself, or those that a file registers."""
+    if not name.endswith(".py"):
+        registry.encoding_class(name)  # an unknown name is answered before anything is computed
+        return [name]
+    path, before = Path(name), set(registry.names())
+    if not path.is_file():
+        raise WhorlError(f"verify: there is no file {name!r}. Pass a file that registers an encoding, or a name.")
+    spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    try:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    except Exception as error:
+        raise WhorlError(f"verify: {name} cannot be run, {type(error).__name__}: {error}") from error
+    found = [one for one in registry.names() if one not in before]
+    if not found:
+        raise WhorlError(f"verify: {name} registers no encoding. Call whorl.register(YourEncoding) in it.")
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise WhorlError(f"verify: cannot write {path}, {error.strerror}. Choose another --report.") from error

@@ -1,0 +1,144 @@
+"""Orders that papers report, held against the numbers at hand.
+
+Each is a pair: the first is said to be better than the second. A pair is checked only where both were measured and
+what the claim needs is given; YaRN's default ramp, for one, needs a trained length of 256 and more to differ from
+interpolation, and T5's last bucket must lie within half the trained length to be trained at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from whorl.lab.report.reading import Reading, Row
+
+Outcome = Literal["reproduced", "tied", "reversed"]
+
+PRESS = "Press et al. 2021"
+CHI = "Chi et al. 2022"
+LI = "Li et al. 2023"
+SU = "Su 2023"
+KAZEMNEJAD = "Kazemnejad et al. 2023"
+
+# Encodings as trained, by their loss far past the trained length.
+TEXT = (
+    ("alibi", "rope", PRESS),
+    ("alibi", "sinusoidal", PRESS),
+    ("t5", "rope", PRESS),
+    ("rope", "sinusoidal", PRESS),
+    ("kerple", "alibi", CHI),
+    ("kerple", "rope", CHI),
+    ("fire", "kerple", LI),
+    ("fire", "alibi", LI),
+)
+
+# Repairs of a trained RoPE without fine-tuning, by their loss; None is the model as it was trained.
+REPAIRS = (
+    ("rerope+logn", "rerope", SU),
+    ("rerope", "yarn", SU),
+    ("rerope", "ntk", SU),
+    ("yarn", "ntk", SU),
+    ("ntk", None, SU),
+    (None, "pi", SU),
+)
+RAMP_LENGTH = 256  # below it YaRN's default ramp interpolates every dimension
+
+# Synthetic tasks, by exact match past the trained length.
+TASKS = (
+    ("none", "rope", KAZEMNEJAD),
+    ("t5", "rope", KAZEMNEJAD),
+    ("alibi", "rope", KAZEMNEJAD),
+    ("rope", "sinusoidal", KAZEMNEJAD),
+)
+TASK_NOISE = 0.05  # exact match
+
+
+@dataclass(frozen=True)
+class Check:
+    """One published pair and what came out of it here."""
+
+    better: Row
+    worse: Row
+    source: str
+    length: int | None  # None: the mean over all lengths past the trained one, as tasks are read
+    task: str | None
+    values: tuple[float, float]
+    outcome: Outcome
+    otherwise: bool = False  # reversed here, and yet as published in non-overlapping blocks
+
+
+def check_text(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+    """The pairs of encodings as trained."""
+    for better, worse, source in TEXT:
+        pair = _trained(reading, better), _trained(reading, worse)
+        if all(fair(row, reading.trained) for row in pair if row):
+            yield from _compare(reading, measure, length, pair, source)
+
+
+def check_repairs(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+    """The pairs of repairs of RoPE."""
+    for better, worse, source in REPAIRS:
+        if "yarn" in (better, worse) and reading.trained < RAMP_LENGTH:
+            continue
+        pair = _repaired(reading, better), _repaired(reading, worse)
+        yield from _compare(reading, measure, length, pair, source)
+
+
+def check_tasks(reading: Reading) -> Iterable[Check]:
+    """The pairs of encodings on tasks."""
+    for task in dict.fromkeys(row.task for row in reading.rows if row.task):
+        rows = {row.encoding.get("name"): row for row in reading.rows if row.task == task and row.as_trained}
+        for better, worse, source in TASKS:
+            pair = rows.get(better), rows.get(worse)
+            scores = tuple(_past(row, reading.trained) for row in pair if row)
+            if pair[0] and pair[1] and len(scores) == 2 and scores[0] is not None and scores[1] is not None:
+                outcome = _outcome(scores[1], scores[0], TASK_NOISE)
+                yield Check(pair[0], pair[1], source, None, task, (scores[0], scores[1]), outcome)
+
+
+def _compare(
+    reading: Reading, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
+) -> Iterable[Check]:
+    better, worse = pair
+    if better is None or worse is None:
+        return
+    low, high = better.at(measure, length), worse.at(measure, length)
+    if low is None or high is None:
+        return
+    outcome = _outcome(low, high, reading.noise)
+    other = better.at("non_overlapping", length), worse.at("non_overlapping", length)
+    as_published = other[0] is not None and other[1] is not None and other[1] - other[0] > reading.noise
+    yield Check(
+        better, worse, source, length, None, (low, high), outcome, otherwise=outcome == "reversed" and as_published
+    )
+
+
+def _outcome(low: float, high: float, noise: float) -> Outcome:
+    if abs(high - low) <= noise:
+        return "tied"
+    return "reproduced" if low < high else "reversed"
+
+
+def _trained(reading: Reading, name: str) -> Row | None:
+    """The model as trained with this encoding; of several, the one that is simply labelled so."""
+    rows = [row for row in reading.text_rows if row.as_trained and row.encoding.get("name", row.label) == name]
+    return next((row for row in rows if row.label == name), rows[0] if len(rows) == 1 else None)
+
+
+def _repaired(reading: Reading, variant: str | None) -> Row | None:
+    base = _trained(reading, "rope")
+    if base is None or variant is None:
+        return base
+    return next((row for row in reading.text_rows if row.label == base.label and row.variant == variant), None)
+
+
+def fair(row: Row, trained: int) -> bool:
+    """Whether the claim's own condition is met: T5's farthest bucket is one that training reached."""
+    farthest = row.encoding.get("max_distance")
+    return not (row.encoding.get("name") == "t5" and isinstance(farthest, int) and 2 * farthest > trained)
+
+
+def _past(row: Row, trained: int) -> float | None:
+    scores = [cell.mean for length, cell in row.cells.get("exact_match", {}).items() if length > trained]
+    return sum(scores) / len(scores) if scores else None

@@ -1,0 +1,783 @@
+"""Encodings broken in known ways. Each mutant names the claims that must turn red for it, all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from whorl.attend import cache, linear, linear_checks
+from whorl.attend.softmax import attention
+from whorl.claims.probes import build
+from whorl.encodings import (
+    alibi,
+    cope,
+    deberta,
+    fire,
+    forgetting_gate,
+    kerple,
+    masks,
+    position_remaps,
+    sandwich,
+    score_scaling,
+    shaw,
+    sinusoidal,
+    t5,
+    transformer_xl,
+    xpos,
+)
+from whorl.encodings.axial_rope import AxialRopeConfig
+from whorl.encodings.base import HOOKS, Encoding
+from whorl.encodings.learned import Learned
+from whorl.encodings.mixed_rope import MixedRope
+from whorl.encodings.none import NoPE
+from whorl.encodings.rope import Rope, RopeConfig
+from whorl.encodings.rotary import Rotary
+from whorl.registry import encoding_class, names
+from whorl.rotary import rotation, tables
+from whorl.rotary.frequencies import Ladder
+from whorl.rotary.scalings import dynamic_ntk, llama3, longrope, ntk, proportional, resonance, yarn
+from whorl.rotary.scalings import linear as linear_scaling
+from whorl.rotary.scalings.base import factor_for
+
+Patch = pytest.MonkeyPatch
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    """One way to be wrong, and the claims that say so."""
+
+    name: str
+    apply: Callable[[Patch], None]
+    kills: tuple[str, ...]
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(*kills: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
+    def add(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
+        name = apply.__name__.replace("_", " ")
+        MUTANTS[name] = Mutant(name, apply, kills)
+        return apply
+
+    return add
+
+
+@contextmanager
+def broken(one: Mutant) -> Iterator[None]:
+    """whorl with this mutant in it, and nothing remembered from before or left behind."""
+    forget()
+    with pytest.MonkeyPatch.context() as patch:
+        one.apply(patch)
+        forget()
+        yield
+    forget()
+
+
+def forget() -> None:
+    """Empties every memo of whorl."""
+    for module in [module for name, module in sys.modules.items() if name.startswith("whorl.")]:
+        for value in list(vars(module).values()):
+            if callable(getattr(value, "cache_clear", None)) and not isinstance(value, type):
+                value.cache_clear()
+
+
+def everywhere(patch: Patch, old: Any, new: Any) -> None:
+    """Puts ``new`` in the place of ``old`` in every module that has it, under whatever name."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("whorl."):
+            for key, value in list(vars(module).items()):
+                if value is old:
+                    patch.setattr(module, key, new)
+
+
+def flagged(flag: str, value: bool, *but: str) -> tuple[str, ...]:
+    """The ids of this flag for every encoding that states it so."""
+    stated = [name for name in names() if getattr(build(name).claims, flag) is value and name not in but]
+    return tuple(f"{name}.flag.{flag.replace('_', '-')}" for name in stated)
+
+
+def classes() -> list[type[Encoding]]:
+    return [encoding_class(name) for name in names()]
+
+
+# -- the rotation -----------------------------------------------------------------------------------------------------
+
+
+def with_tables(patch: Patch, change: Callable[..., Any], *, before: bool = False) -> None:
+    """Changes the tables of every rotary encoding, or the positions they are made for."""
+    for cls in (Rotary, MixedRope, *(c for c in classes() if "tables" in vars(c) and issubclass(c, Rotary))):
+        own = vars(cls)["tables"]
+
+        def made(self: Any, positions: Any, length: Any = None, *, own: Any = own, dtype: Any = torch.float32) -> Any:
+            if before:
+                return own(self, change(positions), length, dtype=dtype)
+            return change(*own(self, positions, length, dtype=dtype), positions)
+
+        patch.setattr(cls, "tables", made)
+
+
+@mutant("rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "precision.exact-tables")
+def sin_and_cos_swapped(patch: Patch) -> None:
+    with_tables(patch, lambda cos, sin, positions: (sin, cos))
+
+
+@mutant("rope.golden", "rope.three-forms", "precision.half-input")
+def turned_the_other_way(patch: Patch) -> None:
+    with_tables(patch, lambda cos, sin, positions: (cos, -sin))
+
+
+@mutant("rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential")
+def positions_off_by_one(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions + 1, before=True)
+
+
+@mutant(
+    "rope.relative", "rope.rmsnorm-after", "rope.group-law", "question.dense-exponential", "linear.relative",
+    "rope.flag.relative", "axial_rope.flag.relative", "mrope.flag.relative", "mixed_rope.flag.relative",
+    "xpos.flag.relative", "rope+yarn.flag.relative", "rope+dynamic_ntk.flag.relative", "rope+alibi.flag.relative",
+)  # fmt: skip
+def angles_that_are_not_linear(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions.double() * (1 + positions.double() / 3000), before=True)
+
+
+@mutant(
+    "rope.orthogonal", "rope.norm", "rope.gradient-norm", "rope.relative", "rope.determinant", "decay.bound",
+    "decay.abel-identity", "rope.flag.norm-preserving", "rope+dynamic_ntk.flag.norm-preserving",
+    "rope+alibi.flag.norm-preserving",
+)  # fmt: skip
+def lengths_that_grow(patch: Patch) -> None:
+    def grow(cos: Any, sin: Any, positions: Any) -> Any:
+        by = (1 + 1e-3 * positions.to(cos.dtype)).reshape(*positions.shape[-1:], 1)
+        return cos * by, sin * by
+
+    with_tables(patch, grow)
+
+
+@mutant("rope.determinant", "rope.golden", "rope.identity-at-zero", "rope.group-law")
+def a_mirror_in_every_pair(patch: Patch) -> None:
+    own = Rotary.rotate
+
+    def rotate(self: Any, x: Any, *given: Any, **options: Any) -> Any:
+        out = own(self, x, *given, **options)
+        sign = torch.tensor([-1.0, 1.0], dtype=out.dtype).repeat(out.shape[-1] // 2)
+        return out * sign
+
+    patch.setattr(Rotary, "rotate", rotate)
+
+
+@mutant("rope.golden", "rope.layouts-permute", "note.layouts-equal")
+def layouts_mixed_up(patch: Patch) -> None:
+    patch.setattr(Rope, "layout", property(lambda self: "interleaved"))
+
+
+@mutant("rope.partial")
+def the_slice_at_the_wrong_end(patch: Patch) -> None:
+    patch.setattr(RopeConfig, "start", property(lambda self: 0))
+
+
+@mutant("rope.inverse", "rope.rerotate")
+def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
+    everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
+
+
+@mutant("axial.one-axis-per-block")
+def rows_and_columns_swapped(patch: Patch) -> None:
+    own = AxialRopeConfig.axis_of_pair
+    patch.setattr(AxialRopeConfig, "axis_of_pair", property(lambda self: tuple(1 - a for a in own.fget(self))))
+
+
+@mutant("question.every-layer")
+def rope_on_the_values_too(patch: Patch) -> None:
+    def adjust_output(self: Any, out: Any, weights: Any, v: Any, q_positions: Any, k_positions: Any) -> Any:
+        return self.rotate(out, q_positions)
+
+    patch.setattr(Rope, "adjust_output", adjust_output)
+
+
+# -- frequencies ------------------------------------------------------------------------------------------------------
+
+
+def with_ladder(patch: Patch, change: Callable[..., Any]) -> None:
+    """Changes the frequencies that are made from a base."""
+    own = Ladder.reduced_wavelengths
+
+    def reduced_wavelengths(self: Any, base: Any = None) -> Any:
+        found = own(self, base)
+        return found if self.given is not None else 1 / change(1 / found)
+
+    patch.setattr(Ladder, "reduced_wavelengths", reduced_wavelengths)
+
+
+@mutant(
+    "rope.golden", "rope.three-forms", "rope.frequencies", "decay.values", "sinusoidal.golden", "sinusoidal.products",
+    "sinusoidal.first-negative", "aliasing.wavelengths", "aliasing.first-turn", "aliasing.untrained-pairs",
+    "aliasing.critical-dimension", "base.lower-bound", "question.order", "precision.exact-tables",
+    "ideal.neighbours-close",
+)  # fmt: skip
+def squared_exponent(patch: Patch) -> None:
+    with_ladder(patch, lambda w: w * w)
+
+
+@mutant("decay.trend", "ideal.unique", "ideal.noise", "ideal.cosine-vector", "ideal.neighbours-close", "rope.golden")
+def one_frequency_for_all(patch: Patch) -> None:
+    with_ladder(patch, torch.ones_like)
+
+
+@mutant("rope.golden", "question.order", "rope.frequencies", "aliasing.first-turn")
+def frequencies_in_reverse(patch: Patch) -> None:
+    with_ladder(patch, lambda w: w.flip(0))
+
+
+@mutant("question.rope-inherits-decay", "rope.golden", "rope.frequencies")
+def another_base_in_rope(patch: Patch) -> None:
+    own = RopeConfig.ladder
+    patch.setattr(
+        RopeConfig,
+        "ladder",
+        lambda self: dataclasses.replace(one, base=2 * one.base) if (one := own(self)).base else one,
+    )
+
+
+# -- precision --------------------------------------------------------------------------------------------------------
+
+
+@mutant("precision.exact-tables", "rope.relative", "rope.group-law", "precision.half-input")
+def bfloat16_positions(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions.to(torch.bfloat16).to(torch.float64), before=True)
+
+
+@mutant("precision.half-positions-refused")
+def half_positions_taken(patch: Patch) -> None:
+    own = tables.check_positions
+    everywhere(patch, own, lambda call, positions, axes: own(call, positions.float(), axes))
+
+
+@mutant("precision.exact-tables", "rope.relative")
+def float32_angles(patch: Patch) -> None:
+    own = Rotary.tables
+
+    def made(self: Any, positions: Any, length: Any = None, *, dtype: Any = torch.float32) -> Any:
+        if self.config.angles == "float32" or self.axes > 1:
+            return own(self, positions, length, dtype=dtype)
+        found = tables.float32(positions, self.frequencies(length).float(), self.attention_factor(length))
+        return tuple(t.to(dtype) for t in found)
+
+    patch.setattr(Rotary, "tables", made)
+
+
+@mutant("precision.exact-tables", "precision.float32-grows", "rope.three-forms", "rope.frequencies")
+def bfloat16_frequencies(patch: Patch) -> None:
+    with_ladder(patch, lambda w: w.to(torch.bfloat16).to(w.dtype))
+
+
+@mutant("precision.exact-tables", "precision.half-input", "rope.orthogonal", "rope.norm")
+def bfloat16_tables(patch: Patch) -> None:
+    with_tables(patch, lambda cos, sin, positions: (cos.bfloat16().to(cos.dtype), sin.bfloat16().to(sin.dtype)))
+
+
+@mutant("precision.cast")
+def a_cast_that_rounds_frequencies(patch: Patch) -> None:
+    patch.setattr(Rotary, "_apply", nn.Module._apply)
+
+
+# -- sinusoidal codes -------------------------------------------------------------------------------------------------
+
+
+def with_codes(patch: Patch, change: Callable[..., Any]) -> None:
+    own = sinusoidal.sinusoidal
+    everywhere(patch, own, lambda positions, *given, **options: change(own, positions, *given, **options))
+
+
+@mutant("sinusoidal.shift-matrix")
+def a_shift_the_other_way(patch: Patch) -> None:
+    own = sinusoidal.shift_matrix
+    everywhere(patch, own, lambda *given, **options: own(*given, **options).mT)
+
+
+@mutant("sinusoidal.golden", "sinusoidal.norm", "sinusoidal.products", "ideal.bounded", "question.rope-inherits-decay")
+def codes_a_little_long(patch: Patch) -> None:
+    with_codes(patch, lambda own, *given, **options: 1.01 * own(*given, **options))
+
+
+@mutant("sinusoidal.golden", "sinusoidal.orders")
+def cosines_first(patch: Patch) -> None:
+    def change(
+        own: Any, positions: Any, width: Any, base: Any, order: Any = "interleaved", *more: Any, **options: Any
+    ) -> Any:
+        out = own(positions, width, base, order, *more, **options)
+        return out if order == "concatenated" else out.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+
+    with_codes(patch, change)
+
+
+@mutant("ideal.deterministic", "ideal.equal-offset", "sinusoidal.shift-matrix")
+def codes_with_noise(patch: Patch) -> None:
+    def change(own: Any, *given: Any, **options: Any) -> Any:
+        out = own(*given, **options)
+        return out + 1e-3 * torch.randn_like(out)
+
+    with_codes(patch, change)
+
+
+@mutant(
+    "additive.four-terms", "note.additive-when-content-small", "ideal.equal-offset", "sinusoidal.products",
+    "sinusoidal.shift-matrix",
+)  # fmt: skip
+def codes_of_squared_positions(patch: Patch) -> None:
+    with_codes(patch, lambda own, positions, *given, **options: own(positions.double() ** 2, *given, **options))
+
+
+# -- scalings ---------------------------------------------------------------------------------------------------------
+
+
+@mutant("extension.yarn-temperature", "extension.longrope-factor", "rope+yarn.flag.norm-preserving")
+def the_attention_factor_left_out(patch: Patch) -> None:
+    patch.setattr(Rotary, "attention_factor", lambda self, length=None: 1.0)
+
+
+@mutant("extension.pi-divides")
+def interpolation_that_multiplies(patch: Patch) -> None:
+    patch.setattr(
+        linear_scaling.Linear, "frequencies", lambda self, ladder, length=None: ladder.frequencies() * self.factor
+    )
+
+
+@mutant("extension.factor-one", "extension.pi-divides")
+def a_factor_counted_from_zero(patch: Patch) -> None:
+    patch.setattr(
+        linear_scaling.Linear, "frequencies", lambda self, ladder, length=None: ladder.frequencies() / (self.factor + 1)
+    )
+
+
+@mutant("extension.ntk-ends", "extension.dynamic-within")
+def ntk_without_its_exponent(patch: Patch) -> None:
+    everywhere(patch, ntk.ntk_base, lambda base, factor, dim: base * factor)
+
+
+@mutant("extension.dynamic-within", "extension.factor-one")
+def dynamic_ntk_at_any_length(patch: Patch) -> None:
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        stretch = self.factor * (length or 1) / self.original_length + 1
+        return ladder.frequencies(ntk.ntk_base(ladder.base, stretch, ladder.dim))
+
+    patch.setattr(dynamic_ntk.DynamicNtk, "frequencies", frequencies)
+
+
+@mutant("extension.yarn-ramp")
+def a_ramp_of_fractions(patch: Patch) -> None:
+    own = yarn.pair_range
+    patch.setattr(
+        yarn,
+        "pair_range",
+        lambda call, fast, slow, ladder, length, truncate=True: own(call, fast, slow, ladder, length, False),
+    )
+
+
+@mutant("extension.yarn-ramp")
+def a_ramp_upside_down(patch: Patch) -> None:
+    own = yarn.ramp
+    patch.setattr(yarn, "ramp", lambda *given: 1 - own(*given))
+
+
+@mutant("extension.longrope-factor")
+def longrope_that_never_switches(patch: Patch) -> None:
+    own = longrope.LongRope.frequencies
+    patch.setattr(longrope.LongRope, "frequencies", lambda self, ladder, length=None: own(self, ladder, None))
+
+
+@mutant("extension.llama3-bands")
+def llama3_with_its_bands_swapped(patch: Patch) -> None:
+    own = llama3.Llama3.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        return own(
+            self.replace(low_freq_factor=self.high_freq_factor, high_freq_factor=4 * self.high_freq_factor), ladder
+        )
+
+    patch.setattr(llama3.Llama3, "frequencies", frequencies)
+
+
+@mutant("extension.resonance")
+def resonance_that_does_not_round(patch: Patch) -> None:
+    patch.setattr(resonance, "whole_wavelengths", lambda frequencies: frequencies)
+
+
+@mutant("base.still-half")
+def proportional_that_turns_all(patch: Patch) -> None:
+    patch.setattr(proportional.Proportional, "frequencies", lambda self, ladder, length=None: ladder.frequencies())
+
+
+@mutant("extension.factor-from-data")
+def the_factor_of_the_window(patch: Patch) -> None:
+    everywhere(patch, factor_for, lambda length, *, trained_length: length / 4096)
+
+
+# -- remaps, scaled queries, xPos -------------------------------------------------------------------------------------
+
+
+@mutant("extension.rerope-far")
+def rerope_one_too_far(patch: Patch) -> None:
+    own = position_remaps.rerope_far
+    patch.setattr(position_remaps, "rerope_far", lambda q, k, window: own(q, k, window + 1))
+
+
+@mutant("extension.rerope-near", "extension.rerope-far")
+def rerope_with_half_its_window(patch: Patch) -> None:
+    own = position_remaps.ReRope.branches
+
+    def branches(self: Any, q_positions: Any, k_positions: Any) -> Any:
+        narrow = type(self)(**{**vars(self.config), "window": self.config.window // 2})
+        return own(narrow, q_positions, k_positions)
+
+    patch.setattr(position_remaps.ReRope, "branches", branches)
+
+
+@mutant("extension.self-extend-far")
+def self_extend_without_its_shift(patch: Patch) -> None:
+    patch.setattr(position_remaps, "self_extend_far", lambda q, k, window, group: (q // group, k // group))
+
+
+@mutant("extension.log-n")
+def log_n_below_the_trained_length(patch: Patch) -> None:
+    patch.setattr(
+        score_scaling, "log_n", lambda positions, length: torch.log(positions.double() + 1) / math.log(length)
+    )
+
+
+@mutant("xpos.factor", "decay.xpos-envelope")
+def xpos_that_grows(patch: Patch) -> None:
+    own = xpos.log_zeta
+    patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [-each for each in own(pairs, gamma)])
+
+
+@mutant("xpos.centre", "xpos.cache")
+def xpos_with_two_centres(patch: Patch) -> None:
+    own = xpos.XPos.transform_qk
+
+    def transform_qk(self: Any, q: Any, k: Any, q_positions: Any, k_positions: Any, length: Any = None) -> Any:
+        a, _ = own(self, q, k, q_positions, k_positions, length)
+        _, b = own(self, k, k, k_positions, k_positions, length)  # keys around their own middle
+        return a, b
+
+    patch.setattr(xpos.XPos, "transform_qk", transform_qk)
+
+
+@mutant("xpos.overflow")
+def xpos_without_a_limit(patch: Patch) -> None:
+    patch.setattr(xpos.XPos, "_check_range", lambda self, q, k, q_positions: None)
+
+
+@mutant("xpos.overflow")
+def xpos_centred_far_away(patch: Patch) -> None:
+    own = xpos.centre
+    patch.setattr(xpos, "centre", lambda positions: (own(positions)[0] - 40_000, own(positions)[1]))
+
+
+# -- biases -----------------------------------------------------------------------------------------------------------
+
+
+@mutant(
+    "alibi.linear", "alibi.bias-unscaled", "alibi.receptive-field", "precision.alibi-relative-form",
+    "alibi.flag.decays", "alibi.key-form", "kerple.alibi",
+)  # fmt: skip
+def alibi_with_the_other_sign(patch: Patch) -> None:
+    patch.setattr(alibi, "linear_bias", lambda slope, distance: -slope * distance)
+
+
+@mutant("alibi.slopes", "alibi.linear", "alibi.bias-unscaled", "alibi.receptive-field", "precision.alibi-relative-form")
+def slopes_off_by_one(patch: Patch) -> None:
+    patch.setattr(alibi, "geometric_slopes", lambda heads: [2.0 ** (-8 * head / heads) for head in range(heads)])
+
+
+@mutant("alibi.bias-unscaled", "alibi.linear", "alibi.receptive-field")
+def alibi_divided_by_the_root_of_d(patch: Patch) -> None:
+    patch.setattr(alibi, "linear_bias", lambda slope, distance: slope * distance / 8)
+
+
+@mutant("alibi.bias-unscaled")
+def alibi_on_scores_that_are_not_scaled(patch: Patch) -> None:
+    patch.setattr(alibi.Alibi, "softmax_scale", lambda self, head_dim, length=None: 1.0)
+
+
+@mutant("alibi.key-form")
+def a_key_form_that_rounds(patch: Patch) -> None:
+    own = alibi.key_form
+    patch.setattr(alibi, "key_form", lambda slope, position, rounding: own(slope, position, "hf_bf16"))
+
+
+@mutant("precision.alibi-relative-form")
+def a_bias_from_rounded_positions(patch: Patch) -> None:
+    own = alibi.Alibi.bias_at
+    patch.setattr(
+        alibi.Alibi, "bias_at", lambda self, head, i, j: own(self, head, i.bfloat16().long(), j.bfloat16().long())
+    )
+
+
+@mutant("t5.edges")
+def t5_edges_off_by_one(patch: Patch) -> None:
+    own = t5.bucket_edges
+    for name in ("bucket_edges", "_edges"):
+        patch.setattr(t5, name, lambda buckets, reach: [e if e <= buckets // 2 else e + 1 for e in own(buckets, reach)])
+
+
+@mutant("t5.edges")
+def t5_sides_swapped(patch: Patch) -> None:
+    own = t5.T5.bucket
+    patch.setattr(t5.T5, "bucket", lambda self, i, j: own(self, j, i) if self.config.bidirectional else own(self, i, j))
+
+
+@mutant("t5.unscaled")
+def t5_scaled(patch: Patch) -> None:
+    patch.setattr(t5.T5, "softmax_scale", Encoding.softmax_scale)
+
+
+@mutant("kerple.held", "kerple.flag.decays")
+def kerple_without_its_bounds(patch: Patch) -> None:
+    patch.setattr(kerple, "held_within", lambda x, low, high=None: x)
+
+
+@mutant("kerple.held", "kerple.flag.decays", "kerple.alibi", "precision.kerple-exact")
+def kerple_with_the_other_sign(patch: Patch) -> None:
+    for name in ("log_kernel", "power_kernel"):
+        own = getattr(kerple, name)
+        patch.setattr(kerple, name, lambda *given, own=own: -own(*given))
+
+
+@mutant("precision.kerple-exact")
+def kerple_of_bfloat16_distances(patch: Patch) -> None:
+    own = kerple.Kerple.bias_at
+    patch.setattr(
+        kerple.Kerple, "bias_at", lambda self, head, i, j: own(self, head, (i - j).bfloat16().float(), torch.zeros(1))
+    )
+
+
+@mutant("fire.progress", "fire.flag.relative")
+def fire_without_its_denominator(patch: Patch) -> None:
+    own = fire.progress
+    everywhere(
+        patch,
+        own,
+        lambda i, j, c, threshold: own(torch.zeros_like(i) + (i - j).abs(), torch.zeros_like(j), c, threshold),
+    )
+
+
+@mutant("sandwich.products")
+def sandwich_heads_off_by_one(patch: Patch) -> None:
+    own = sandwich.Sandwich.weights
+    patch.setattr(sandwich.Sandwich, "weights", lambda self, head: own(self, head + 1))
+
+
+@mutant("shaw.clip")
+def shaw_clipped_one_late(patch: Patch) -> None:
+    patch.setattr(shaw, "clipped_index", lambda distance, clip: (clip - distance.clamp(1 - clip, clip - 1)).long())
+
+
+@mutant("shaw.clip")
+def shaw_with_its_table_reversed(patch: Patch) -> None:
+    own = shaw.clipped_index
+    patch.setattr(shaw, "clipped_index", lambda distance, clip: own(-distance, clip))
+
+
+@mutant("transformer-xl.term")
+def transformer_xl_with_the_other_sign(patch: Patch) -> None:
+    own = transformer_xl.position_term
+    patch.setattr(transformer_xl, "position_term", lambda q, weight, i, j, base: own(q, weight, -i, -j, base))
+
+
+@mutant("deberta.buckets")
+def deberta_buckets_that_begin_late(patch: Patch) -> None:
+    own = deberta.bucket_starts
+    patch.setattr(deberta, "bucket_starts", lambda span, reach: tuple(start + 1 for start in own(span, reach)))
+
+
+@mutant("cope.counts")
+def cope_without_the_querys_own_gate(patch: Patch) -> None:
+    def counted(logits: Any, max_position: Any, causal: Any) -> Any:
+        gates = logits.sigmoid().tril(logits.shape[-1] - logits.shape[-2] - 1)
+        return gates.flip(-1).cumsum(-1).flip(-1).clamp(max=max_position - 1)
+
+    patch.setattr(cope, "contextual_positions", counted)
+
+
+@mutant("forgetting.alibi", "forgetting_gate.flag.decays")
+def a_gate_that_remembers_more(patch: Patch) -> None:
+    own = forgetting_gate.forgotten
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: -own(gates, queries))
+
+
+@mutant("forgetting.alibi")
+def a_gate_too_many(patch: Patch) -> None:
+    own = forgetting_gate.forgotten
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: own(gates, queries) + gates[..., None, :])
+
+
+@mutant("window.reach")
+def a_window_one_too_wide(patch: Patch) -> None:
+    patch.setattr(
+        masks, "within", lambda distance, size, symmetric: (distance.abs() if symmetric else distance) <= size
+    )
+
+
+@mutant("window.reach", "sinks.flag.relative")
+def sinks_forgotten(patch: Patch) -> None:
+    patch.setattr(masks.Sinks, "mask", masks.Window.mask)
+
+
+@mutant("none.equivariant", "none.uniform", "none.flag.decays", "none.flag.linear-attention")
+def a_bias_where_there_is_none(patch: Patch) -> None:
+    def score_bias(self: Any, q_positions: Any, k_positions: Any, length: Any = None) -> Any:
+        return -0.3 * (q_positions[..., None, :, None] - k_positions[..., None, None, :]).abs().double()
+
+    patch.setattr(NoPE, "score_bias", score_bias)
+
+
+@mutant("learned.flag.extrapolates")
+def a_learned_table_that_wraps(patch: Patch) -> None:
+    own = Learned.add_to_input
+    patch.setattr(Learned, "add_to_input", lambda self, x, positions: own(self, x, positions % self.config.length))
+
+
+# -- attention, caches, linear attention ------------------------------------------------------------------------------
+
+
+@mutant("none.causal-order")
+def a_causal_mask_that_is_ignored(patch: Patch) -> None:
+    everywhere(patch, attention, lambda *given, causal=True, **options: attention(*given, causal=False, **options))
+
+
+@mutant("cache.growing-length", "rerope.cache", "leaky_rerope.cache", "self_extend.cache")
+def rotated_keys_kept_for_ever(patch: Patch) -> None:
+    for cls in (Encoding, xpos.XPos):
+        patch.setattr(cls, "key_policy", property(lambda self: "transformed"))
+
+
+@mutant("rope.cache", "alibi.cache", "t5.cache", "xpos.cache", "rope+yarn.cache", "rope+alibi.cache")
+def a_cache_off_by_one(patch: Patch) -> None:
+    own = cache.KVCache._new_positions
+
+    def placed(self: Any, k: Any, positions: Any, key_mask: Any) -> Any:
+        return own(self, k, positions, key_mask) + (1 if len(self) else 0)
+
+    patch.setattr(cache.KVCache, "_new_positions", placed)
+
+
+def every_cache() -> tuple[str, ...]:
+    return tuple(f"{name}.cache" for name in names())
+
+
+@mutant(
+    *every_cache(),
+    "cache.growing-length",
+    "rope+yarn.cache",
+    "rope+dynamic_ntk.cache",
+    "rope+alibi.cache",
+    "alibi+hf_bf16.cache",
+)
+def a_cache_that_loses_a_value(patch: Patch) -> None:
+    own = cache.KVCache._write
+
+    def write(self: Any, k: Any, v: Any, *given: Any) -> int:
+        kept = v.clone()
+        kept[:, :, -1] = 0
+        return own(self, k, kept, *given)
+
+    patch.setattr(cache.KVCache, "_write", write)
+
+
+@mutant(
+    *flagged("linear_attention", True),
+    "linear.forms-agree",
+    "rope+yarn.flag.linear-attention",
+    "rope+dynamic_ntk.flag.linear-attention",
+)
+def linear_sums_a_token_late(patch: Patch) -> None:
+    own = linear.past_keys
+
+    def late(*given: Any) -> Any:
+        sums, state = own(*given)
+        return torch.cat((sums[..., :1, :], sums[..., :-1, :]), dim=-2), state
+
+    patch.setattr(linear, "past_keys", late)
+
+
+@mutant("linear.forms-agree")
+def a_state_that_fades(patch: Patch) -> None:
+    own = linear.go_on
+
+    def fading(*given: Any) -> Any:
+        sums, state = own(*given)
+        return sums, state._replace(sums=0.99 * state.sums)
+
+    patch.setattr(linear, "go_on", fading)
+
+
+@mutant("linear.one-plus-cosine")
+def cosines_of_vectors_that_are_not_of_length_one(patch: Patch) -> None:
+    from whorl.attend import features
+
+    own = features.unit
+    patch.setattr(features, "unit", lambda x: 2 * own(x))
+
+
+@mutant("linear.cost")
+def linear_attention_in_one_chunk(patch: Patch) -> None:
+    everywhere(patch, linear_checks.chunk_of, lambda rule, fade: 2**20)
+
+
+# -- every encoding at once -------------------------------------------------------------------------------------------
+
+
+@mutant(
+    *flagged("decays", False), *flagged("linear_attention", True),
+    "rope+yarn.flag.decays", "rope+dynamic_ntk.flag.decays",
+)  # fmt: skip
+def a_bias_towards_near_keys_in_every_encoding(patch: Patch) -> None:
+    for cls in classes():
+        own = cls.score_bias
+
+        def score_bias(self: Any, q_positions: Any, k_positions: Any, length: Any = None, *, own: Any = own) -> Any:
+            found = own(self, q_positions, k_positions, length)
+            q, k = (x if self.axes == 1 or x.ndim < 2 else x[0] for x in (q_positions, k_positions))
+            near = -1000.0 * (q[..., None, :, None] - k[..., None, None, :]).abs().double()
+            return near if found is None else found + near
+
+        patch.setattr(cls, "score_bias", score_bias)
+
+
+@mutant(
+    *flagged("relative", True), *flagged("norm_preserving", True), "log_n.flag.linear-attention",
+    "llama4_temperature.flag.linear-attention", "ssmax.flag.linear-attention",
+    "alibi+hf_bf16.flag.norm-preserving",
+)  # fmt: skip
+def keys_that_grow_in_every_encoding(patch: Patch) -> None:
+    for cls in classes():
+        own = cls.transform_qk
+
+        def transform_qk(
+            self: Any, q: Any, k: Any, q_positions: Any, k_positions: Any, length: Any = None, *, own: Any = own
+        ) -> Any:
+            q, k = own(self, q, k, q_positions, k_positions, length)
+            place = k_positions if self.axes == 1 or k_positions.ndim < 2 else k_positions[0]
+            return q, k * (1 + 0.01 * place.double()).unsqueeze(-1)
+
+        patch.setattr(cls, "transform_qk", transform_qk)
+
+
+@mutant(
+    *flagged("relative", False), *flagged("norm_preserving", False), "rope+yarn.flag.norm-preserving",
+    *flagged("linear_attention", False, "log_n", "llama4_temperature", "ssmax"),
+    "alibi+hf_bf16.flag.relative", "rope+alibi.flag.linear-attention", "alibi+hf_bf16.flag.linear-attention",
+)  # fmt: skip
+def encodings_that_do_nothing(patch: Patch) -> None:
+    for cls in classes():
+        for hook in HOOKS:
+            patch.setattr(cls, hook, getattr(Encoding, hook))

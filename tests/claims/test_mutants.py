@@ -1,0 +1,35 @@
+"""The ledger can fail: every mutant is caught by the claims it names, and every claim that holds is killed by one."""
+
+import pytest
+
+from claims.mutants import MUTANTS, broken
+from whorl.claims import ledger
+
+CLAIMS = {claim.id: claim for claim in ledger.every()}
+
+
+def test_there_are_enough_mutants_and_they_know_what_they_break():
+    assert len(MUTANTS) >= 25
+    assert {id for one in MUTANTS.values() for id in one.kills} <= set(CLAIMS)
+    assert all(one.kills for one in MUTANTS.values())
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_claims_it_names_turn_red(name):
+    with broken(MUTANTS[name]):
+        rows = ledger.run(CLAIMS[id] for id in MUTANTS[name].kills)
+    assert [row.id for row in rows if row.as_expected] == []
+    # by what was measured, not by a test that broke
+    assert [f"{row.id}: {row.finding.counterexample}" for row in rows if row.raised] == []
+
+
+def test_every_claim_that_holds_is_killed_by_a_mutant(whole_ledger):
+    holds = {row.id for row in whole_ledger if row.verdict.kind in ("holds", "holds within")}
+    assert holds - {id for one in MUTANTS.values() for id in one.kills} == set()
+
+
+@pytest.mark.parametrize("name", ["sin and cos swapped", "squared exponent", "alibi with the other sign"])
+def test_nothing_of_a_mutant_stays(name):
+    with broken(MUTANTS[name]):
+        pass
+    assert all(row.as_expected for row in ledger.run(CLAIMS[id] for id in MUTANTS[name].kills))
