@@ -1,0 +1,42 @@
+"""The code of each position as a table of numbers on coloured cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whorl.analysis.similarity import codes_of
+from whorl.encodings.base import Encoding
+from whorl.encodings.sinusoidal import Sinusoidal
+from whorl.plot import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_NUMBERS = 160  # more cells than this have no room for their number
+
+
+def codes(encoding: Encoding | None = None, length: int = 8, *, ax: Axes | None = None) -> Axes:
+    """The codes of the first positions, a row for each; of a sinusoidal code of width 8 by default."""
+    encoding = Sinusoidal(width=8) if encoding is None else encoding
+    style.check_length("codes", length)
+    values = codes_of(encoding, np.arange(length))
+    rows, width = values.shape
+    ax = style.axes(ax)
+    limit = float(np.abs(values).max()) or 1.0
+    image = style.show_map(ax, values, cmap=style.signed_colours(), vmin=-limit, vmax=limit)
+    if values.size <= MOST_NUMBERS:
+        for row, column in np.ndindex(rows, width):
+            value = values[row, column]
+            ink = "white" if abs(value) > 0.75 * limit else "black"
+            text = f"{value + 0.0:.3f}".replace("-", "−")
+            ax.text(column, row, text, ha="center", va="center", fontsize=style.SMALL, color=ink)
+        ax.set_xticks(range(width))
+        ax.set_yticks(range(rows))
+    title = f"The {encoding.config.name} code of width {width}, positions 0 to {rows - 1}"
+    if isinstance(encoding, Sinusoidal):
+        title += ": left columns turn fast, right ones hardly move"
+    style.dress_map(ax, title, "column", "position")
+    style.colour_bar(ax, image, "value")
+    return ax

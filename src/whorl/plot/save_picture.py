@@ -1,0 +1,56 @@
+"""Writing a picture to a file: whole or not at all, and the same bytes for the same picture."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whorl.errors import WhorlError, invalid
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".pdf", ".png", ".svg")
+DOTS_PER_INCH = 160
+
+# What each format would say of the day it was written or of the version that wrote it.
+UNDATED: dict[str, dict[str, Any]] = {
+    ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+    ".png": {"Software": None},
+    ".svg": {"Date": None, "Creator": None},
+}
+
+
+def check_path(path: str | Path, call: str = "save") -> Path:
+    """The path, or a WhorlError where its suffix names no format or its folder does not exist."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise invalid(call, "the file's suffix", "one of .png, .svg, .pdf", path.suffix or str(path))
+    if not path.parent.is_dir():
+        raise WhorlError(f"{call}: there is no folder {path.parent}. Make it first.")
+    return path
+
+
+def save(ax: Axes, path: str | Path) -> Path:
+    """Writes the figure that an Axes belongs to as .png, .svg or .pdf, and returns the path.
+
+    The file appears whole or not at all, and one there already is replaced.
+    """
+    import matplotlib
+
+    path = check_path(path)
+    suffix = path.suffix.lower()
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        # ids in an SVG are random without a salt
+        with matplotlib.rc_context({"svg.hashsalt": "whorl", "svg.fonttype": "path"}):
+            figure.savefig(part, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=UNDATED[suffix])
+        part.replace(path)
+    except OSError as error:
+        raise WhorlError(f"save: cannot write {path}: {error.strerror}. Choose another place.") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return path

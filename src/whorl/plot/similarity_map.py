@@ -1,0 +1,38 @@
+"""Inner products of the codes of every two positions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whorl.analysis.similarity import codes_of, products
+from whorl.encodings.base import Encoding
+from whorl.encodings.sinusoidal import Sinusoidal
+from whorl.plot import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def similarity(encoding: Encoding | None = None, length: int = 100, *, ax: Axes | None = None) -> Axes:
+    """<p_i, p_j> of the codes of every two positions; of a sinusoidal code of width 64 by default.
+
+    Colours go from -d/2 to d/2 for a sinusoidal code, whose norm is sqrt(d/2), and to the largest product otherwise.
+    """
+    encoding = Sinusoidal(width=64) if encoding is None else encoding
+    style.check_length("similarity", length)
+    codes = codes_of(encoding, np.arange(length))
+    values = products(codes)
+    ax = style.axes(ax, (5.4, 4.6))
+    name, width = encoding.config.name, codes.shape[1]
+    title = f"{name} code, width {width}: the product of two positions"
+    if isinstance(encoding, Sinusoidal):
+        limit = encoding.config.scale**2 * width / 2
+        title += " depends on their distance alone"
+    else:
+        limit = float(np.abs(values).max()) or 1.0
+    image = style.show_map(ax, values, cmap=style.signed_colours(), vmin=-limit, vmax=limit)
+    style.dress_map(ax, title, "position", "position")
+    style.colour_bar(ax, image, "inner product")
+    return ax
