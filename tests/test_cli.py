@@ -36,6 +36,45 @@ COMMANDS = {
         "--all",
         "--json",
     },
+    "plot": {"kind", "what", "--out", "--length", "--dim", "--trained", "--method", "--metric"},
+    "verify": {"names", "--report", "--json"},
+    "compare": {
+        "names",
+        "--corpus",
+        "--train-length",
+        "--lengths",
+        "--steps",
+        "--seeds",
+        "--preset",
+        "--out",
+        "--repairs",
+        "--fine-tune",
+        "--set",
+        "--lang",
+        "--on",
+        "--address",
+        "--workers",
+        "--tensorboard",
+        "--json",
+    },
+    "lab": set(),
+    "lab run": {
+        "name",
+        "--corpus",
+        "--train-length",
+        "--lengths",
+        "--steps",
+        "--seed",
+        "--preset",
+        "--out",
+        "--repairs",
+        "--fine-tune",
+        "--set",
+        "--tensorboard",
+        "--json",
+    },
+    "lab sweep": {"file", "--out", "--lang", "--on", "--address", "--workers", "--tensorboard", "--json"},
+    "lab report": {"folder", "--lang", "--json"},
     "bench": {"name", "--repeats", "--set", "--out", "--json"},
     "doctor": {"--json"},
 }
@@ -68,6 +107,8 @@ def answer(call):
 def test_the_set_of_commands_and_options_is_frozen():
     command = get_command(app)
     groups = {"": command} | dict(command.commands)  # pyright: ignore[reportAttributeAccessIssue]
+    for name, group in list(groups.items()):
+        groups |= {f"{name} {below}": one for below, one in getattr(group, "commands", {}).items() if name}
     surface = {
         name: {max(param.opts, key=len) for param in group.params if "--help" not in param.opts}
         for name, group in groups.items()
@@ -81,9 +122,10 @@ import contextlib, io, os, sys
 from whorl.cli.app import run
 said = io.StringIO()
 with contextlib.redirect_stdout(said):
-    for words in (["--help"], ["--version"], *([name, "--help"] for name in ("list", "show", "bench", "doctor"))):
+    commands = ("list", "show", "plot", "compare", "lab", "bench", "doctor")
+    for words in (["--help"], ["--version"], *([name, "--help"] for name in commands)):
         assert run(words) == 0, words
-    for typed in ("show ya", "show mro", "show rope --scaling dyn", "bench ta"):
+    for typed in ("show ya", "show mro", "show rope --scaling dyn", "bench ta", "compare sandw", "plot clo"):
         os.environ.update(_WHORL_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS="whorl " + typed)
         run([])
 heavy = {"torch", "numpy", "transformers"} & set(sys.modules)
@@ -92,7 +134,8 @@ print(said.getvalue())
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for said in (f"whorl {whorl.__version__}", "--original-length", "yarn", "mrope", "dynamic_ntk", "tables"):
+    words = ("--original-length", "yarn", "mrope", "dynamic_ntk", "tables", "sandwich", "clocks")
+    for said in (f"whorl {whorl.__version__}", *words):
         assert said in done.stdout
 
 
@@ -388,7 +431,8 @@ def test_doctor_says_what_runs_and_why_the_rest_does_not(call, answer):
     rows = {row["what"]: row for row in answer("doctor")}
     assert rows["torch"]["usable"] and torch.__version__ in rows["torch"]["detail"]
     assert rows["CUDA"]["usable"] == torch.cuda.is_available()
-    assert rows["rotate impl=auto"]["usable"] and rows["rotate impl=torch"]["usable"]
+    assert rows["rotate impl=torch"]["usable"] and rows["rotate impl=numba"]["usable"]
+    assert "impl='auto'" in rows["rotate impl=triton" if torch.cuda.is_available() else "rotate impl=numba"]["detail"]
     for row in rows.values():
         assert row["usable"] or row["detail"]
     code, out, _ = call("doctor")

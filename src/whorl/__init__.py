@@ -9,7 +9,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl import analysis as analysis
+    from whorl import claims as claims
+    from whorl import lab as lab
     from whorl import models as models
+    from whorl import plot as plot
     from whorl import reference as reference
     from whorl.attend.cache import KVCache as KVCache
     from whorl.attend.linear import LinearState as LinearState
@@ -155,7 +159,7 @@ _PUBLIC = {
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 # Rooms that are reached by name: whorl.models.Decoder.
-_ROOMS = ("models", "reference")
+_ROOMS = ("analysis", "claims", "lab", "models", "plot", "reference")
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -10,7 +10,7 @@ import torch
 
 import whorl
 from whorl import registry
-from whorl.claims import Claim, Finding, Verdict, every, evidence, find, flags, ledger, schema, verify
+from whorl.claims import Claim, Finding, Verdict, every, evidence, find, ledger, schema, verify
 from whorl.claims.report import markdown, numbers_in_short, short, summary
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding

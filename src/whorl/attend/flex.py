@@ -1,7 +1,8 @@
-"""The FlexAttention path: the bias formula runs inside the fused kernel, so nothing of length x length is stored.
+"""The FlexAttention path: bias and masks are formulas inside the fused kernel, so nothing of length x length is stored.
 
-The function is compiled once for each kind of encoding. Positions and learned tables are tensors that its
-score function reads, so neither another step nor another length compiles anew.
+The function is compiled once for each kind of call. Positions and learned tables are tensors that its formulas read,
+so neither another step nor another length compiles anew. Where the blocks of keys that a block of queries sees are
+known without reading positions on a device, the kernel visits those alone.
 """
 
 from __future__ import annotations
@@ -12,65 +13,119 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from whorl.attend.call import Call
+from whorl.attend.visibility import Causal
+from whorl.encodings.base import Encoding
 from whorl.encodings.bias import Bias
+
+# Queries and keys of a block that is visited or not.
+BLOCK = 128
+
+# Pairs looked at together to find out which blocks are seen.
+MOST_PAIRS = 2**24
+
+# What ``_visit`` found, by all that it depends on.
+_known: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+MOST_KNOWN = 64
 
 
 def why_not_flex(call: Call) -> str | None:
     """What keeps FlexAttention from computing this call, or None."""
     uses = call.encoding.enters()
-    for hook in ("adjust_scores", "adjust_output", "branches"):
+    for hook in ("adjust_scores", "adjust_output"):
         if hook in uses:
             return f"{type(call.encoding).__name__} uses {hook}, which is no function of one score"
     if "score_bias" in uses and bias_of(call.encoding) is None:
         return f"{type(call.encoding).__name__} has no bias formula for one head and two positions"
-    if bias_of(call.encoding) is not None and call.encoding.axes > 1:
+    if call.encoding.axes > 1 and any(hook in uses for hook in ("score_bias", "mask", "branches")):
         return "a bias reads positions of one axis"
     if call.wants_weights:
         return "it never forms the weights"
     if call.dropout:
         return "it has no dropout"
-    if call.q.device.type != "cuda":
-        learned = (call.q, call.k, call.v, *call.encoding.parameters())
-        if torch.is_grad_enabled() and any(t.requires_grad for t in learned):
-            return "FlexAttention has no backward on the CPU"
-        if call.q.dtype == torch.float64:
-            return "FlexAttention has no float64 on the CPU"
-        if call.wants_lse:
-            return "FlexAttention does not return the log-sum-exp on the CPU"
-        if call.q.device.type != "cpu":
-            return f"no FlexAttention for {call.q.device.type}"
     visible = call.visible
     if visible.mask is not None or visible.key_mask is not None:
         return "masks given as tensors are not supported there"
+    return _why_not_on_cuda(call) if call.q.device.type == "cuda" else _why_not_elsewhere(call)
+
+
+def _why_not_on_cuda(call: Call) -> str | None:
+    if call.q.dtype == torch.float64:
+        return "FlexAttention adds up in float32"
+    if min(call.q.shape[-1], call.v.shape[-1]) < 16:
+        return "FlexAttention has heads of 16 dimensions and more on CUDA devices"
+    if not call.q.numel() or not call.v.numel():
+        return "FlexAttention has no empty tensors"
     return None
+
+
+def _why_not_elsewhere(call: Call) -> str | None:
+    learned = (call.q, call.k, call.v, *call.encoding.parameters())
+    if torch.is_grad_enabled() and any(t.requires_grad for t in learned):
+        return "FlexAttention has no backward on the CPU"
+    if call.q.dtype == torch.float64:
+        return "FlexAttention has no float64 on the CPU"
+    if call.wants_lse or "branches" in call.encoding.enters():
+        return "FlexAttention does not return the log-sum-exp on the CPU"
+    if call.q.device.type == "cpu" and call.k.shape[2] % 16 == 8:
+        return "FlexAttention on the CPU reads past the last 8 of 16 n + 8 keys in torch 2.13"
+    return None if call.q.device.type == "cpu" else f"no FlexAttention for {call.q.device.type}"
 
 
 def bias_of(encoding: Any) -> Bias | None:
     """The part of an encoding that has a bias formula."""
     if isinstance(encoding, Bias):
         return encoding
-    parts = [part for part in getattr(encoding, "encodings", ()) if "score_bias" in part.enters()]
+    parts = _parts_with("score_bias", encoding)
     return parts[0] if len(parts) == 1 and isinstance(parts[0], Bias) else None
 
 
-def flex_attention_of(call: Call, q: Tensor, k: Tensor) -> Any:
-    """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for."""
-    allowed = None if call.visible.everything or call.visible.only_causal else call.visible.rows()
-    kind = (type(bias_of(call.encoding)), allowed is None, call.visible.only_causal, call.softcap, call.wants_lse)
-    return _compiled(kind)(
+def _parts_with(hook: str, encoding: Encoding) -> tuple[Encoding, ...]:
+    """The encoding, or those it joins, that use a hook."""
+    parts = getattr(encoding, "encodings", (encoding,))
+    return tuple(part for part in parts if hook in part.enters())
+
+
+def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = None, consecutive: bool = False) -> Any:
+    """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for.
+
+    With ``branch`` only the pairs of that branch count, and the log-sum-exp comes with them.
+    """
+    visible, encoding = call.visible, call.encoding
+    bias, masks = bias_of(encoding), _parts_with("mask", encoding)
+    placed = None if branch is None else (_parts_with("branches", encoding)[0], branch)
+    causal = False if visible.everything else visible.causal
+    allowed = None
+    if masks and q.device.type == "cpu":  # its compiler has no shapes for one pair, which their formulas take
+        allowed, masks, causal = visible.rows(), (), False
+    places = None  # of queries among keys, where they are not the same tokens
+    if causal is True and visible.queries != visible.keys:
+        places = torch.arange(visible.keys - visible.queries, visible.keys, device=q.device)
+    blocks = _blocks_of(call, branch, consecutive)
+    wants_lse = call.wants_lse or branch is not None
+    rules = (causal, tuple(part.config for part in masks), placed and placed[0].config, branch)
+    kind = (type(bias), rules, visible.q_documents is None, places is None, blocks is None, call.softcap, wants_lse)
+    run = _flex if torch.compiler.is_compiling() else _compiled(kind)
+    return run(
         q.contiguous(),
         k.contiguous(),
         call.v.contiguous(),
-        bias_of(call.encoding),
+        bias,
+        masks,
+        placed,
         call.q_positions,
         call.k_positions,
+        visible.q_documents,
+        visible.k_documents,
+        causal,
+        places,
         allowed,
-        call.visible.only_causal,
+        blocks,
         call.softcap,
         call.scale,
-        call.wants_lse,
+        wants_lse,
     )
 
 
@@ -89,36 +144,126 @@ def _flex(
     k: Tensor,
     v: Tensor,
     bias: Bias | None,
+    masks: tuple[Encoding, ...],
+    placed: tuple[Encoding, int] | None,
     q_positions: Tensor,
     k_positions: Tensor,
+    q_documents: Tensor | None,
+    k_documents: Tensor | None,
+    causal: Causal,
+    places: Tensor | None,
     allowed: Tensor | None,
-    causal: bool,
+    blocks: tuple[Tensor, ...] | None,
     softcap: float | None,
     scale: float,
     wants_lse: bool,
 ) -> Any:
-    from torch.nn.attention.flex_attention import flex_attention
+    from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
-    rows = torch.atleast_2d(q_positions).expand(q.shape[0], -1)
-    columns = torch.atleast_2d(k_positions).expand(q.shape[0], -1)
+    def by_row(ids: Tensor) -> Tensor:
+        return torch.atleast_2d(ids).expand(q.shape[0], -1)
+
+    rows = columns = q_texts = k_texts = bias_at = None
+    if bias is not None or masks or placed is not None or causal == "positions":
+        rows, columns = by_row(q_positions), by_row(k_positions)
+    if q_documents is not None and k_documents is not None:
+        q_texts, k_texts = by_row(q_documents), by_row(k_documents)
     if allowed is not None:
-        allowed = allowed.expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-
-    bias_at = None
+        allowed = allowed.expand(*q.shape[:3], k.shape[2])
     if bias is not None:
         bias_at = bias.prepared() if q.device.type == "cuda" else bias.bias_at
 
+    def sees(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        seen = j >= 0
+        if causal is True:
+            seen = (i if places is None else places[i]) >= j
+        if causal == "positions" and rows is not None and columns is not None:
+            seen = rows[b, i] >= columns[b, j]
+        if allowed is not None:
+            seen = allowed[b, h, i, j]
+        if q_texts is not None and k_texts is not None:
+            seen = seen & (q_texts[b, i] == k_texts[b, j])
+        if rows is not None and columns is not None:
+            pair = rows[b, i].reshape(1), columns[b, j].reshape(1)
+            for part in masks:
+                own = part.mask(*pair)
+                assert own is not None
+                seen = seen & own.reshape(())
+            if placed is not None:
+                found = placed[0].branches(*pair)
+                assert found is not None
+                seen = seen & found[placed[1]].allowed.reshape(())
+        return seen
+
+    masked = causal is not False or bool(masks) or placed is not None or not (allowed is None and q_texts is None)
+
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        if bias_at is not None:
+        if bias_at is not None and rows is not None and columns is not None:
             score = score + bias_at(h, rows[b, i], columns[b, j])
         if softcap is not None:
             score = torch.where(score == -float("inf"), score, softcap * torch.tanh(score / softcap))
-        if causal:
-            score = torch.where(i >= j, score, -float("inf"))
-        if allowed is not None:
-            score = torch.where(allowed[b, h, i, j], score, -float("inf"))
+        if masked and blocks is None:
+            score = torch.where(sees(b, h, i, j), score, -float("inf"))
         return score
 
-    return flex_attention(
-        q, k, v, score_mod=score_mod, scale=scale, enable_gqa=q.shape[1] != k.shape[1], return_lse=wants_lse
+    visited = None
+    if blocks is not None:
+        lengths = (q.shape[2], k.shape[2])
+        visited = BlockMask.from_kv_blocks(*blocks, BLOCK_SIZE=BLOCK, mask_mod=sees, seq_lengths=lengths)
+    found: Any = flex_attention(
+        q,
+        k,
+        v,
+        score_mod=score_mod,
+        block_mask=visited,
+        scale=scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(lse=True) if wants_lse else None,
     )
+    return (found[0], found[1].lse) if wants_lse else found
+
+
+def _blocks_of(call: Call, branch: int | None, consecutive: bool) -> tuple[Tensor, ...] | None:
+    """What ``BlockMask.from_kv_blocks`` takes, or None where positions or documents on a device decide."""
+    visible = call.visible
+    by_position = branch is not None or "mask" in call.encoding.enters() or visible.causal == "positions"
+    if (by_position and not consecutive) or visible.q_documents is not None or visible.queries < BLOCK:
+        return None
+    if visible.everything and branch is None:
+        return None
+    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+        return None  # tensors made here are kept, and must be real ones
+    key = (call.encoding.config, branch, visible.queries, visible.keys, visible.causal, call.q.device)
+    if key not in _known:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            _known[key] = _visit(call, branch)
+    return _known[key]
+
+
+def _visit(call: Call, branch: int | None) -> tuple[Tensor, ...]:
+    """For each block of queries the number and the list of blocks of keys seen in part, then of those seen whole."""
+    visible, seen, whole = call.visible, [], []
+    rows = max(1, MOST_PAIRS // visible.keys // BLOCK) * BLOCK
+    for start in range(0, visible.queries, rows):
+        stop = min(start + rows, visible.queries)
+        allowed = visible.rows(start, stop)
+        if branch is not None:
+            found = call.encoding.branches(call.q_positions[start:stop], call.k_positions)
+            assert found is not None
+            allowed = found[branch].allowed if allowed is None else allowed & found[branch].allowed
+        assert allowed is not None
+        # blocks at the ends count as seen in part
+        allowed = pad(allowed, (0, -visible.keys % BLOCK, 0, -(stop - start) % BLOCK))
+        tiles = allowed.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK)).transpose(1, 2)
+        seen.append(tiles.any(-1).any(-1))
+        whole.append(tiles.all(-1).all(-1))
+    full = torch.cat(whole)
+    return (*_listed(torch.cat(seen) & ~full), *_listed(full))
+
+
+def _listed(blocks: Tensor) -> tuple[Tensor, Tensor]:
+    """How many blocks of each row are set, and their numbers before those of the others."""
+    order = torch.argsort(blocks.to(torch.int8), dim=-1, descending=True, stable=True)
+    return blocks.sum(-1, dtype=torch.int32)[None, None], order.to(torch.int32)[None, None]

@@ -25,6 +25,7 @@ from whorl.attend.features import Feature, Form, Terms, make_terms, position_axe
 from whorl.attend.inputs import check_key_mask, check_shapes
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
+from whorl.attend.linear_kernel import run_triton, why_not_triton
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl, choose
@@ -81,6 +82,7 @@ def linear_attention(
 
     Sums are float32, float64 for float64 input. ``chunk`` tokens (64 unless given) are worked on at a time; a
     chunk as long as the input is the parallel form, which is quadratic. ``LinearState`` goes on token by token.
+    ``impl="triton"`` is fused kernels for causal rows on a CUDA device, which ``"auto"`` takes there where it can.
 
     >>> import torch, whorl
     >>> q, k, v = torch.randn(1, 8, 300, 64), torch.randn(1, 2, 300, 64), torch.randn(1, 2, 300, 32)
@@ -88,12 +90,16 @@ def linear_attention(
     torch.Size([1, 8, 300, 32])
     """
     rule = Rule("linear_attention", encoding, feature, form, decay, chunk, eps, length)
-    choose(impl, rule.call)
     check_shapes(rule.call, q, k, v)
     check_key_mask(rule.call, key_mask, k)
     if not isinstance(causal, bool):
         raise invalid(rule.call, "causal", "True or False", causal, "The order is that of the tokens.")
     places = place(rule, q, k, causal, positions, key_positions)
+    reason = "it is for CUDA devices"
+    if impl == "triton" or (impl == "auto" and q.is_cuda):
+        reason = why_not_triton(rule, q, v, causal=causal, positions=places[0], return_stats=return_stats)
+    if choose(impl, rule.call, {"triton": reason}) == "triton":
+        return run_triton(rule, q, k, v, places[0], key_mask)
     fade = fading(rule, q, k, causal, places, even=positions is None)
     size = chunk_of(rule, fade)
     with _full_precision(q):

@@ -1,8 +1,9 @@
 """``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
 
 sdpa     no bias: rotated queries and keys on torch's fused kernel
-folded   a separable bias: a few more dimensions of queries and keys, on the same kernel
-flex     any bias written element by element, inside FlexAttention's kernel
+alibi    ALiBi on a GPU, without gradients: a kernel of its own that leaves out keys too far to weigh anything
+folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
+flex     any bias written element by element, inside FlexAttention's kernel, and several placements of queries and keys
 dense    everything: the reference, a block of queries at a time
 """
 
@@ -15,18 +16,22 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
-from whorl.attend.flex import flex_attention_of, why_not_flex
+from whorl.attend.flex import bias_of, flex_attention_of, why_not_flex
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal
+from whorl.encodings.alibi import Alibi, slope_numbers
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, unknown
+from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
+from whorl.rotary.tables import is_traced, wants_grad
 
-Path = Literal["sdpa", "folded", "flex", "dense"]
+Path = Literal["sdpa", "alibi", "folded", "flex", "dense"]
 
-# Scores held at a time by the dense path, in elements: 64 MiB of float32.
-DENSE_SCORES = 2**24
+# Scores held at a time by the dense path, in elements: 64 MiB of float32, and half a GiB on a GPU.
+DENSE_SCORES = {"cpu": 2**24, "cuda": 2**27}
 
 # Further dimensions a separable bias may take in float32.
 MOST_FOLDED = 16
@@ -90,23 +95,30 @@ def attention(
         return_lse=return_lse,
         return_weights=return_weights,
     )
-    return run(call, impl)
+    return run(call, impl, consecutive=positions is None and key_positions is None)
 
 
-def run(call: Call, impl: Impl = "auto") -> Any:
-    """What ``attention`` returns for a checked call, computed in the dtype of its input, autocast or not."""
+def run(call: Call, impl: Impl = "auto", *, consecutive: bool = False) -> Any:
+    """What ``attention`` returns for a checked call, computed in the dtype of its input, autocast or not.
+
+    ``consecutive`` says that positions are known to be 0, 1, 2, … of the keys; values on a device are never read.
+    """
     device = call.q.device.type
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         # autocast would round positions inside the kernel; queries and keys come from layers it has cast already
         with torch.autocast(device, enabled=False):
-            return run(call, impl)
-    path, _ = choose_path(call, impl)
+            return run(call, impl, consecutive=consecutive)
+    path, _ = choose_path(call, impl, consecutive=consecutive)
     if path == "dense":
         found = _dense(call)
         extra = [found.lse] * call.wants_lse + [found.weights] * call.wants_weights
         return (found.out, *extra) if extra else found.out
+    if path == "flex" and "branches" in call.encoding.enters():
+        return attend_branches(call, consecutive=consecutive)
     if path == "flex":
-        return flex_attention_of(call, *call.placed_qk())
+        return flex_attention_of(call, *call.placed_qk(), consecutive=consecutive)
+    if path == "alibi":
+        return alibi_attention(*call.placed_qk(), call.v, _slopes(call), call.scale)
     return _fused(call, folded=path == "folded")
 
 
@@ -118,45 +130,96 @@ def explain_attention(q: Tensor, k: Tensor, v: Tensor, *, impl: Impl = "auto", *
     >>> whorl.explain_attention(x, x, x, encoding=whorl.Rope(head_dim=8))
     'sdpa: nothing is added to the scores'
     """
-    path, reason = choose_path(checked(q, k, v, **options), impl)
+    consecutive = options.get("positions") is None and options.get("key_positions") is None
+    path, reason = choose_path(checked(q, k, v, **options), impl, consecutive=consecutive)
     return f"{path}: {reason}"
 
 
-def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
+def choose_path(call: Call, impl: Impl, *, consecutive: bool = False) -> tuple[Path, str]:
     """The path a call takes and the reason; a request that cannot be met raises."""
     if impl not in IMPLS:
         raise unknown("impl", impl, IMPLS, call="attention")
+    name, cuda = type(call.encoding).__name__, call.q.device.type == "cuda"
     if impl in ("triton", "numba"):
-        raise WhorlError(f"impl={impl!r} cannot run here: attention has no {impl} kernel. Use impl='auto' or 'torch'.")
+        reason = _why_not_alibi(call, consecutive) if impl == "triton" else "attention has no numba kernel"
+        if reason is None:
+            return "alibi", "asked for"
+        raise WhorlError(f"impl={impl!r} cannot run here: {reason}. Use impl='auto' or 'torch'.")
     refusal = why_not_flex(call)
     if impl == "flex":
         if refusal:
             raise WhorlError(f"impl='flex' cannot run here: {refusal}. Use impl='torch'.")
         return "flex", "asked for"
     uses = call.encoding.enters()
-    for hook in ("adjust_scores", "adjust_output", "branches"):
+    for hook in ("adjust_scores", "adjust_output"):
         if hook in uses:
-            return "dense", f"{type(call.encoding).__name__} uses {hook}"
-    for name, wanted in (
-        ("softcap", call.softcap is not None),
-        ("return_weights", call.wants_weights),
-        ("return_lse", call.wants_lse),
-    ):
-        if wanted:
-            return "dense", f"{name} is asked for"
+            return "dense", f"{name} uses {hook}"
     limit = call.encoding.query_limit(call.q.dtype)
     if limit is not None and call.q.shape[2] > limit:
-        return "dense", f"{type(call.encoding).__name__} places at most {limit} queries at a time in {call.q.dtype}"
+        return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
+    if call.wants_weights:
+        return "dense", "return_weights is asked for"
+    several: Path = "flex" if impl == "auto" and cuda and refusal is None else "dense"
+    for reason, holds in (
+        (f"{name} uses branches", "branches" in uses),
+        ("softcap is asked for", call.softcap is not None),
+        ("return_lse is asked for", call.wants_lse),
+    ):
+        if holds:  # one row of scores is small, and needs no compiling
+            return several if call.q.shape[2] > 1 else "dense", reason
     if "score_bias" not in uses:
         return "sdpa", "nothing is added to the scores"
+    separable = f"the bias of {name} is separable"
+    if impl == "auto" and cuda and call.encoding.folds:
+        unfit = _why_not_alibi(call, consecutive)
+        if unfit is None:
+            return "alibi", "its kernel adds the bias and leaves out keys too far to weigh anything"
+        separable += f", and {unfit}"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in (torch.bfloat16, torch.float16)
-    few = half or call.q.device.type == "cuda" or call.encoding.fold_dims <= MOST_FOLDED
-    if few and call.encoding.folds:
-        return "folded", f"the bias of {type(call.encoding).__name__} is separable"
-    if impl == "auto" and call.q.device.type == "cuda" and not refusal:
-        return "flex", f"{type(call.encoding).__name__} has a bias for each pair of positions"
-    return "dense", f"{type(call.encoding).__name__} has a bias for each pair of positions"
+    if call.encoding.folds and (half or cuda or call.encoding.fold_dims <= MOST_FOLDED):
+        return "folded", separable
+    scores = call.q[..., 0].numel() * call.k.shape[2]
+    if several == "flex" and wants_grad(*call.encoding.parameters()) and scores <= DENSE_SCORES["cuda"]:
+        return "dense", f"the few parameters of {name} gather their gradients faster from scores that are formed"
+    return several, f"{name} has a bias for each pair of positions"
+
+
+def _why_not_alibi(call: Call, consecutive: bool) -> str | None:
+    """What keeps the kernel of ALiBi from computing this call, or None."""
+    encoding, visible, uses = call.encoding, call.visible, call.encoding.enters()
+    if not isinstance(bias_of(encoding), Alibi) or not encoding.folds:
+        return f"attention has no triton kernel for {type(encoding).__name__}, only for the exact causal ALiBi"
+    if visible.causal is not True:
+        return f"{KERNEL} has causal=True only, got causal={visible.causal!r}"
+    if not consecutive:
+        return f"{KERNEL} counts positions 0, 1, 2, … itself, and positions were given"
+    rules = (visible.mask, visible.key_mask, visible.q_documents)
+    if "mask" in uses or any(rule is not None for rule in rules):
+        return f"{KERNEL} has no mask beside the causal one"
+    for name, asked in (
+        ("dropout", call.dropout),
+        ("softcap", call.softcap),
+        ("return_lse", call.wants_lse),
+        ("return_weights", call.wants_weights),
+    ):
+        if asked:
+            return f"{KERNEL} has no {name}"
+    for hook in ("adjust_scores", "adjust_output", "branches"):
+        if hook in uses:
+            return f"{type(encoding).__name__} uses {hook}"
+    if wants_grad(call.q, call.k, call.v, *encoding.parameters()):
+        return f"{KERNEL} has no gradients"
+    if is_traced() and not torch.compiler.is_compiling():
+        return "torch.func transforms see through torch's own operations only"
+    return why_not_alibi(call.q, call.v, _slopes(call))
+
+
+def _slopes(call: Call) -> tuple[float, ...]:
+    alibi = bias_of(call.encoding)
+    assert isinstance(alibi, Alibi)
+    own = alibi.config  # its values one by one: a compiler takes those as constants, and not a whole config
+    return slope_numbers(own.sloped, own.slopes, own.rounding, own.scale)
 
 
 def _dense(call: Call) -> Attended:
@@ -181,7 +244,7 @@ def _rows_at_once(call: Call) -> int:
     counts = call.encoding.reads_hidden or ("adjust_scores" in call.encoding.enters() and call.encoding.causal_only)
     if counts and call.visible.causal is not True:
         return queries  # such encodings count back from the last key, and only causal blocks end there
-    fits = DENSE_SCORES // max(1, batch * heads * call.k.shape[2])
+    fits = DENSE_SCORES.get(call.q.device.type, DENSE_SCORES["cpu"]) // max(1, batch * heads * call.k.shape[2])
     return max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
 
 

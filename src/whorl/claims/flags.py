@@ -145,7 +145,7 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
             chinese=chinese.format(name),
             says=f"the encoding's own claims: {flag}={value}",
             how=HOW[flag],
-            expected=expected(name, flag, value),
+            expected=expected(flag, value),
             test=lambda test=test, value=value: test(make(), value),
             about=about,
             trained=flag == "extrapolates" and last_position(encoding) is None,
@@ -168,7 +168,7 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
     )
 
 
-def expected(name: str, flag: str, stated: bool) -> Kind:
+def expected(flag: str, stated: bool) -> Kind:
     """The verdict that a flag has where it is right."""
     return "holds within" if stated and flag in ("relative", "norm_preserving", "linear_attention") else "holds"
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
+from whorl.registry import from_dict
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout
@@ -87,6 +89,11 @@ class Rotary(Encoding):
     """Base of the rotary encodings: one frequency and one position axis per pair of dimensions."""
 
     config: RotaryConfig
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._text = json.dumps(self.config.to_dict(), sort_keys=True)
+        _CONFIGS[self._text] = self.config
 
     @property
     def layout(self) -> Layout:
@@ -195,7 +202,7 @@ class Rotary(Encoding):
         served = self._served(length)
         if device.type != "cpu" and not table.is_traced() and _get_current_dispatch_mode() is None:
             return _frequencies_on(self.config, served, device)
-        return torch.tensor(constant_frequencies(self.config, served), dtype=self.config.dtype, device=device)
+        return torch.tensor(constant_frequencies(self._text, served), dtype=self.config.dtype, device=device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
@@ -267,9 +274,15 @@ def check_length(length: int | None, call: str) -> int | None:
     return length
 
 
-def constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
-    """The frequencies as numbers, which a traced graph takes as constants."""
-    return _constant_frequencies(config, length)
+# Configs by their text, which a compiler takes as a constant; some releases do not take a config.
+_CONFIGS: dict[str, RotaryConfig] = {}
+
+
+def constant_frequencies(text: str, length: int | None) -> tuple[float, ...]:
+    """The frequencies of a config given as JSON, as numbers, which a traced graph takes as constants."""
+    if text not in _CONFIGS:  # an encoding that was unpickled, and not built, in this process
+        from_dict(json.loads(text))
+    return _constant_frequencies(_CONFIGS[text], length)
 
 
 # What torch.compiler.assume_constant_result does, which would import the whole compiler to do it.

@@ -48,8 +48,16 @@ def ready_kernel(
 
         return ready(xs, cos, sin, outs, rows, *how)
 
-    def run(*tensors: Any) -> None:
-        run_kernel(*tensors, *turn)
+    from whorl.kernels.rotate_numba import ready as ready_one
+
+    turns = [ready_one(x, cos, sin, out, rows, *how) for x, out in zip(xs, outs, strict=True)]
+    if len(turns) == 1:
+        one = turns[0]
+        return lambda xs, cos, sin, outs, rows: one(xs[0], cos, sin, outs[0], rows)
+
+    def run(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None) -> None:
+        for turn, x, out in zip(turns, xs, outs, strict=True):
+            turn(x, cos, sin, out, rows)
 
     return run
 

@@ -27,7 +27,7 @@ ORDERS: tuple[str, ...] = get_args(Order)
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 # What "auto" stands for, by the kind of device; torch elsewhere.
-AUTO = {"cuda": "triton"}
+AUTO = {"cuda": "triton", "cpu": "numba"}
 
 # Calls that were checked, with the kernel made ready for them, by all that was looked at.
 _READY: dict[tuple[Any, ...], Callable[..., None]] = {}
@@ -169,16 +169,18 @@ def explain_rotate(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") 
 
 def why_not(kernel: str, x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
     """What keeps a kernel from this rotation, or None."""
-    return why_not_here(kernel, x.device.type) or _why_not_tensors(x, cos, sin)
+    return why_not_here(kernel, x.device.type, x.dtype) or _why_not_tensors(x, cos, sin)
 
 
-def why_not_here(kernel: str, device: str) -> str | None:
-    """What keeps a kernel from running on a kind of device, or None."""
+def why_not_here(kernel: str, device: str, dtype: torch.dtype | None = None) -> str | None:
+    """What keeps a kernel from running on a kind of device, or with a dtype, or None."""
     missing = why_not_installed(kernel)
     if missing is not None:
         return missing
     if kernel == "numba":
-        return None if device == "cpu" else f"it runs on the CPU, the tensors are on {device}"
+        from whorl.kernels.rotate_numba import why_not as why_not_numba
+
+        return why_not_numba(dtype) if device == "cpu" else f"it runs on the CPU, the tensors are on {device}"
     from whorl.kernels.triton_launch import why_not_triton
 
     return why_not_triton(device)

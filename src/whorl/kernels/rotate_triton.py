@@ -19,6 +19,7 @@ from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 # Bytes of one member of the pairs that a program reads: eight rows of 64 pairs in bfloat16.
 TILE_BYTES = 1024
 
+MOST_TABLE = 8 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
 MOST_TILES = 65_535  # along the second and third axis of a grid
 MOST_READY = 1024  # what is kept by shape
 
@@ -394,7 +395,9 @@ def _plan(
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
     tokens, heads, warps = tile_of(padded * q.element_size(), length, max(q_heads, k_heads), side_by_side)
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
-    heads_first = side_by_side and tiles[0] <= MOST_TILES
+    # all heads of a token in turn where they lie side by side, or where the tables are too large to stay at hand
+    wide_table = 2 * length * pairs * cos.element_size() > MOST_TABLE
+    heads_first = (side_by_side or wide_table) and tiles[0] <= MOST_TILES
     unit = 8 if all(stride % 8 == 0 for one in moved for stride in one[:3]) else 1
     table_unit = 4 if all(stride % 4 == 0 for stride in table) else 1
     numbers: list[Any] = [x for one in moved for x in (*(stride // unit for stride in one[:3]), one[3])]

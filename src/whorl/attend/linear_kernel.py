@@ -1,0 +1,102 @@
+"""Linear attention by its Triton kernels: what keeps them from a call, and the call of them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.attend.features import decay_rates, parts_of
+from whorl.attend.linear_checks import Rule
+from whorl.encodings.base import Encoding
+from whorl.encodings.mixed_rope import MixedRope
+from whorl.encodings.rotary import Rotary
+from whorl.kernels.rotate import why_not_here
+
+LARGEST_DIM = 128
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+FORMS = ("numerator", "both", "unnormalised")
+
+
+def why_not_triton(
+    rule: Rule, q: Tensor, v: Tensor, *, causal: bool, positions: Tensor, return_stats: bool
+) -> str | None:
+    """What keeps the kernels from a call, or None."""
+    elsewhere = why_not_here("triton", q.device.type) or _why_not_device(q.device.index)
+    if elsewhere is not None:
+        return elsewhere
+    fades = rule.decay is not None or decay_rates(rule.encoding, rule.form) is not None
+    refusals = (
+        (not causal, "it goes from token to token, with causal=True"),
+        (rule.form not in FORMS, f"it has no form={rule.form!r}"),
+        (fades, "it has no decay"),
+        (rule.chunk is not None, "chunk=… is a setting of impl='torch'"),
+        (return_stats, "it counts nothing for return_stats=True"),
+        (q.dtype not in DTYPES, f"it has no {q.dtype}"),
+        (max(q.shape[3], v.shape[3]) > LARGEST_DIM, f"it has heads of up to {LARGEST_DIM} dimensions"),
+        (not _plain(q), f"q is a {type(q).__name__}, whose memory a kernel cannot read"),
+        (_transformed(), "torch.func transforms and forward-mode derivatives see through torch's own operations only"),
+    )
+    for applies, reason in refusals:
+        if applies:
+            return reason
+    return _why_not_tables(rule.encoding, q.shape[3], positions)
+
+
+def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, key_mask: Tensor | None) -> Tensor:
+    """The output of a call that ``why_not_triton`` has nothing against."""
+    from whorl.kernels.linear_ops import linear_forward
+
+    cos = sin = None
+    interleaved, start, blocks = False, 0, 1
+    for rotary in _turning(rule.encoding):
+        assert isinstance(rotary, Rotary)
+        tables = rotary.tables(positions, rule.length)
+        cos, sin = (table if table.ndim == 3 else table.unsqueeze(0) for table in tables)
+        # a layout that writes in another order than it reads is no other: products do not see the order
+        interleaved = rotary.layout != "half"
+        start, blocks = rotary.config.start, rotary.config.blocks
+    denominator = "own" if rule.form == "both" or cos is None else "plain"
+    if rule.form == "unnormalised":
+        denominator = "norm"
+    settings = (interleaved, start, blocks, rule.feature, denominator, float(rule.eps))
+    return linear_forward(q, k, v, cos, sin, key_mask, *settings)[0]
+
+
+def _turning(encoding: Encoding | None) -> list[Encoding]:
+    return [] if encoding is None else [part for part in parts_of(encoding) if "transform_qk" in part.enters()]
+
+
+def _why_not_tables(encoding: Encoding | None, dim: int, positions: Tensor) -> str | None:
+    turning = _turning(encoding)
+    if not turning:
+        return None
+    first, names = turning[0], " and ".join(type(part).__name__ for part in turning)
+    if len(turning) > 1 or not isinstance(first, Rotary):
+        return f"it rotates by one rotary encoding, got {names}"
+    if first.config.rotated_heads is not None or isinstance(first, MixedRope):
+        return f"it turns all heads alike, {names} does not"
+    if first.config.head_dim != dim:
+        return f"{names} is for heads of {first.config.head_dim} dimensions, q has {dim}"
+    trained = positions.requires_grad or any(one.requires_grad for one in first.parameters())
+    return "the tables need gradients" if trained and torch.is_grad_enabled() else None
+
+
+def _plain(q: Tensor) -> bool:
+    return type(q) in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling()
+
+
+def _transformed() -> bool:
+    """Whether functorch or forward-mode differentiation is at work."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.autograd.forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
+
+
+def _why_not_device(index: int | None) -> str | None:
+    if index is None:  # the CPU, by Triton's interpreter
+        return None
+    major, minor = torch.cuda.get_device_capability(index)
+    return None if major >= 8 else f"it needs compute capability 8.0, the device has {major}.{minor}"
+
+
+for _constant in (_transformed, _why_not_device):  # see kernels.rotate
+    _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]

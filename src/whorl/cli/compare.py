@@ -1,0 +1,168 @@
+"""``whorl compare NAMES…``: trains encodings alike, tests them at lengths they never saw, and writes a report."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whorl import registry
+from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.errors import WhorlError
+
+if TYPE_CHECKING:
+    from whorl.lab import Comparison
+
+
+def complete_encoding(incomplete: str) -> list[str]:
+    return [name for name in registry.names() if name.startswith(incomplete)]
+
+
+Corpus = Annotated[
+    str | None,
+    typer.Option(help="stdlib, site-packages, a file, a folder, a pattern like 'texts/**/*.txt', or task:NAME."),
+]
+TrainLength = Annotated[int | None, typer.Option(help="Tokens of a training text.")]
+Lengths = Annotated[str | None, typer.Option(help="Lengths to test at, as in 64,256,1024.")]
+Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
+PresetName = Annotated[str | None, typer.Option("--preset", help="A complete recipe: demo, laptop or gpu.")]
+Out = Annotated[Path, typer.Option(help="The folder for runs and report; what is there is gone on with.")]
+Lang = Annotated[str, typer.Option(help="The report's language: en or zh.")]
+On = Annotated[str, typer.Option(help="Where runs are made: here or ray.")]
+Address = Annotated[str | None, typer.Option(help="A Ray cluster's address; with --on ray.")]
+Workers = Annotated[int | None, typer.Option(help="Runs side by side; as many as cores unless given.")]
+Repairs = Annotated[
+    str | None, typer.Option(help="Context extensions tried on trained RoPE, as in ntk,yarn,rerope+logn,window.")
+]
+FineTune = Annotated[int | None, typer.Option(help="Steps each repair is also fine-tuned for, at 4 times the length.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
+]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
+
+
+def compare(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAMES…",
+            help="Encodings by name, with settings as in t5:max_distance=32 and joined as in rope+alibi.",
+            autocompletion=complete_encoding,
+        ),
+    ] = None,
+    corpus: Corpus = None,
+    train_length: TrainLength = None,
+    lengths: Lengths = None,
+    steps: Steps = None,
+    seeds: Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")] = 1,
+    preset: PresetName = None,
+    out: Out = Path("whorl-lab"),
+    repairs: Repairs = None,
+    fine_tune: FineTune = None,
+    settings: Settings = None,
+    lang: Lang = "en",
+    on: On = "here",
+    address: Address = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run failed."""
+    from whorl.lab import compare as compare_encodings
+    from whorl.lab.progress import Progress
+
+    with Progress() as progress:
+        found = compare_encodings(
+            names,
+            corpus=corpus,
+            train_length=train_length,
+            lengths=read_lengths(lengths),
+            steps=steps,
+            seeds=seeds,
+            preset=preset,
+            out=out,
+            repairs=None if repairs is None else [name for name in repairs.split(",") if name],
+            on=on,
+            lang=lang,
+            tell=progress,
+            workers=workers,
+            command=this_command(),
+            options=run_options(on, address, tensorboard),
+            **run_settings(settings, fine_tune),
+        )
+    show(found, as_json=as_json)
+
+
+def read_lengths(text: str | None) -> list[int] | None:
+    """The numbers of a list written with commas."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise WhorlError(f"compare: lengths must be numbers with commas between them, got {text!r}.") from None
+
+
+def run_settings(settings: list[str] | None, fine_tune: int | None = None) -> dict[str, Any]:
+    """Further settings of a run, from KEY=VALUE words."""
+    from whorl.cli.show import parse_settings
+
+    found = parse_settings(settings or [], "compare")
+    return found if fine_tune is None else {**found, "fine_tune_steps": fine_tune}
+
+
+def run_options(on: str, address: str | None, tensorboard: bool) -> dict[str, Any]:
+    """How runs are carried out, which does not change what comes out."""
+    if address is not None and on != "ray":
+        raise WhorlError("compare: --address would be ignored without --on ray. Pass both.")
+    options: dict[str, Any] = {"tensorboard": True} if tensorboard else {}
+    return options | ({"address": address} if address is not None else {})
+
+
+def this_command() -> str:
+    """The command line as it could be typed again."""
+    import sys
+
+    return shlex.join(["whorl", *sys.argv[1:]])
+
+
+def show(found: Comparison, *, as_json: bool) -> None:
+    """Prints what a comparison came to, and where its report is."""
+    if as_json:
+        say_json(found.data)
+    else:
+        print_table(found.data)
+        if found.report is not None:
+            say(f"report: {found.report.absolute().as_uri()}")
+            suggest(f"whorl lab report {found.out} --lang zh")
+    for run, message in found.failed.items():
+        note(f"run {run} failed: {message}")
+    if found.failed:
+        raise typer.Exit(1)
+
+
+def print_table(data: dict[str, Any]) -> None:
+    """Bits per byte by length, the same last tokens with more and more before them; or a task's exact match."""
+    lengths = [str(length) for length in data["lengths"]]
+    task = next((row["task"] for row in data["rows"] if row["task"]), None)
+    what = f"exact match, {task['name']}" if task else "bits per byte, same last tokens"
+    say(f"{what}; trained at {data['train_length']}")
+    rows = []
+    for row in data["rows"]:
+        label = row["label"] if row["variant"] == "as trained" else f"  {row['variant']}"
+        cells = (row["task"] or {"by_length": []})["by_length"] if task else row["by_length"]
+        by_length = {
+            cell["length"]: cell["exact_match"] if task else cell["bits_per_byte"]["same_last"] for cell in cells
+        }
+        rows.append((label, *(_cell(by_length.get(length)) for length in data["lengths"])))
+    say_table(("encoding", *lengths), rows, right=lengths)
+    kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[data["interval"]]
+    say(f"±: {kind}; differences below {data['noise']:.2f} are ties")
+
+
+def _cell(value: dict[str, Any] | None) -> str:
+    return "-" if value is None else f"{value['mean']:.3f} ±{value['high'] - value['mean']:.3f}"

@@ -1,0 +1,208 @@
+"""``whorl lab run``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whorl.cli.compare import (
+    Address,
+    AsJson,
+    Corpus,
+    FineTune,
+    Lang,
+    Lengths,
+    On,
+    Out,
+    PresetName,
+    Repairs,
+    Settings,
+    Steps,
+    TensorBoard,
+    TrainLength,
+    Workers,
+    complete_encoding,
+    read_lengths,
+    run_options,
+    run_settings,
+    show,
+    this_command,
+)
+from whorl.cli.output import note, say, say_json, say_table
+
+lab = typer.Typer(
+    name="lab",
+    help="The lab: one run, a grid of runs, a report; and what to do with a trained run.",
+    no_args_is_help=True,
+)
+
+
+@lab.command("run")
+def run(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="An encoding by name, with settings as in rope:base=500000.",
+            autocompletion=complete_encoding,
+        ),
+    ],
+    corpus: Corpus = None,
+    train_length: TrainLength = None,
+    lengths: Lengths = None,
+    steps: Steps = None,
+    seed: Annotated[int, typer.Option(help="What weights and the order of texts are drawn from.")] = 0,
+    preset: PresetName = None,
+    out: Out = Path("whorl-lab"),
+    repairs: Repairs = None,
+    fine_tune: FineTune = None,
+    settings: Settings = None,
+    tensorboard: TensorBoard = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Train one encoding and test it by length; the folder of the run is printed last."""
+    from whorl.lab import run_one
+    from whorl.lab.plan import plan
+    from whorl.lab.progress import Progress
+
+    (config,) = plan(
+        [name],
+        out=out,
+        preset_name=preset,
+        corpus=corpus,
+        train_length=train_length,
+        lengths=read_lengths(lengths),
+        steps=steps,
+        seeds=[seed],
+        repairs=None if repairs is None else [one for one in repairs.split(",") if one],
+        **run_settings(settings, fine_tune),
+    )
+    folder = out / "runs" / config.id
+    with Progress() as progress:
+        progress(config, {"kind": "planned", "finished": False})
+        result = run_one(config, folder, tell=lambda event: progress(config, event), tensorboard=tensorboard)
+    if result["stopped_early"]:
+        note(f"{result['label']} stopped early: {result['stopped_early']}")
+    for text in result["warnings"]:
+        note(text)
+    if as_json:
+        say_json(result)
+    else:
+        say(str(folder))
+    if result["stopped_early"]:
+        raise typer.Exit(1)
+
+
+@lab.command("sweep")
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid: encodings, seeds, [grid] and [run].")],
+    out: Out = Path("whorl-lab"),
+    lang: Lang = "en",
+    on: On = "here",
+    address: Address = None,
+    workers: Workers = None,
+    tensorboard: TensorBoard = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed."""
+    from whorl.lab import sweep as make_sweep
+    from whorl.lab.progress import Progress
+
+    with Progress() as progress:
+        found = make_sweep(
+            file, out, on, lang=lang, tell=progress, workers=workers, **run_options(on, address, tensorboard)
+        )
+    show(found, as_json=as_json)
+
+
+@lab.command("report")
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was: a folder with runs.")],
+    lang: Lang = "en",
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of the finished runs in a folder again."""
+    from whorl.lab.aggregate import aggregate, collect, corpus_facts, read_config
+    from whorl.lab.compare import COMPARISON, Comparison, write_out
+    from whorl.lab.runs import read_json
+
+    results = collect(folder)
+    before = read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
+    data = aggregate(
+        results,
+        corpus=corpus_facts(folder, read_config(results[0])),
+        title=before.get("title", ""),
+        command=before.get("command", "") or this_command(),
+    )
+    show(Comparison(data, folder, write_out(data, folder, lang), {}), as_json=as_json)
+
+
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, OUT/runs/ID.")]
+
+
+@lab.command("migrate")
+def migrate(
+    run: Run,
+    to: Annotated[str, typer.Option(help="The encoding to go on with.", autocompletion=complete_encoding)],
+    freeze: Annotated[
+        str, typer.Option(help="Parts that stay as they are, of embeddings,attention,ffn,norm; with commas.")
+    ] = "",
+    steps: Annotated[int | None, typer.Option(help="Updates after the exchange; a fifth of the run's.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The learning rate; a fifth of the run's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
+) -> None:
+    """Take a trained run to another encoding: copy all but positions, train a little, and compare four losses."""
+    from whorl.lab import migrate as make_migration
+
+    def tell(event: dict[str, Any]) -> None:
+        if event["step"] * 10 // event["steps"] > (event["step"] - 1) * 10 // event["steps"]:  # at every tenth
+            note(f"{event['part']}: step {event['step']}/{event['steps']}, loss {event['loss']:.3f}")
+
+    parts = [name for name in freeze.split(",") if name]
+    result = make_migration(run, to, freeze=parts, steps=steps, learning_rate=rate, tell=tell)
+    for text in result["warnings"]:
+        note(text)
+    if as_json:
+        say_json(result)
+    else:
+        _show_migration(result)
+    if result["stopped_early"]:
+        note(f"stopped early: {result['stopped_early']}")
+        raise typer.Exit(1)
+
+
+def _show_migration(result: dict[str, Any]) -> None:
+    for kind, names in result["keys"].items():
+        say(f"{kind} {len(names)}: {', '.join(names) or 'none'}")
+    say(f"frozen: {', '.join(result['frozen']) or 'nothing'}")
+    steps = result["config"]["stages"][0][2]
+    lengths = [str(cell["length"]) for cell in result["by_length"]["before"]]
+    rows = []
+    for name, text in {
+        "before": "before",
+        "right_after": "right after",
+        "after": f"after {steps} steps",
+        "from_scratch": f"from scratch, {steps} steps",
+    }.items():
+        cells = result["by_length"][name] or []
+        bits = [cell["bits_per_byte"]["non_overlapping"] for cell in cells] or [None] * len(lengths)
+        rows.append((text, *("-" if one is None else f"{one:.3f}" for one in bits)))
+    say_table(("bits per byte", *lengths), rows, right=lengths)
+    say(result["folder"])
+
+
+@lab.command("generate")
+def generate(
+    run: Run,
+    prompt: Annotated[str, typer.Option(help="The text to go on with.")],
+    count: Annotated[int, typer.Option(help="How many bytes to add.")] = 200,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest byte, 1 draws as the model says.")] = 0.0,
+    top_k: Annotated[int | None, typer.Option(help="Draw among so many of the likeliest bytes.")] = None,
+    seed: Annotated[int, typer.Option(help="What is drawn from.")] = 0,
+) -> None:
+    """Print a text and how a trained run goes on with it."""
+    from whorl.lab import generate as make_text
+
+    say(make_text(run, prompt, count=count, temperature=temperature, top_k=top_k, seed=seed))

@@ -1,0 +1,95 @@
+"""The attention kernel of ALiBi as an operator of torch: what it can compute, its schema, its shape for tracing."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from whorl.kernels.choose import why_not_installed
+
+KERNEL = "the kernel of ALiBi"  # in reasons why it does not run
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+LARGEST_DIM = 128
+
+# Beyond, float32 does not hold the bias of a block of queries to a thousandth.
+STEEPEST = 256.0
+
+LIBRARY = torch.library.Library("whorl", "FRAGMENT")
+LIBRARY.define("alibi_attention(Tensor q, Tensor k, Tensor v, Tensor slopes, Tensor order, float scale) -> Tensor")
+
+
+def _alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tensor, scale: float) -> Tensor:
+    from whorl.kernels.alibi_triton import alibi_attention
+
+    return alibi_attention(q, k, v, slopes, order, scale)
+
+
+for _device in ("CPU", "CUDA"):
+    LIBRARY.impl("alibi_attention", _alibi_attention, _device)
+
+
+@torch.library.register_fake("whorl::alibi_attention", lib=LIBRARY)
+def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tensor, scale: float) -> Tensor:
+    return q.new_empty(*q.shape[:3], v.shape[3])
+
+
+def alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: tuple[float, ...], scale: float) -> Tensor:
+    """The causal attention output with a slope for each head, the last query standing at the last key; no gradients.
+
+    >>> import torch
+    >>> x = torch.randn(1, 2, 5, 16)
+    >>> alibi_attention(x, x, x, (0.5, 0.25), 0.25).shape  # doctest: +SKIP
+    torch.Size([1, 2, 5, 16])
+    """
+    heads = _slopes_on(slopes, q.device), _order_on(slopes, q.device)
+    return torch.ops.whorl.alibi_attention(q, k, v, *heads, scale)
+
+
+def why_not_alibi(q: Tensor, v: Tensor, slopes: tuple[float, ...]) -> str | None:
+    """What keeps the kernel from these tensors and slopes, or None."""
+    here = _why_not_here(q.device.type)
+    if here is not None:
+        return here
+    if type(q) is not Tensor and type(q) is not torch.nn.Parameter and not torch.compiler.is_compiling():
+        return f"q is a {type(q).__name__}, whose memory a kernel cannot read"
+    if q.dtype not in DTYPES:
+        return f"{KERNEL} has no {q.dtype}"
+    if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
+        return f"{KERNEL} has heads of up to {LARGEST_DIM} dimensions"
+    if max(slopes) > STEEPEST:
+        return f"{KERNEL} has slopes of up to {STEEPEST:g}"
+    return None
+
+
+def _why_not_here(device: str) -> str | None:
+    missing = why_not_installed("triton")
+    if missing is not None:
+        return missing
+    from whorl.kernels.triton_launch import why_not_triton
+
+    return why_not_triton(device)
+
+
+def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    return _keep(slopes, torch.float32, device)
+
+
+def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    """The heads, those with the gentlest slope first."""
+    return _keep(tuple(sorted(range(len(slopes)), key=slopes.__getitem__)), torch.int32, device)
+
+
+for _constant in (_why_not_here, _slopes_on, _order_on):  # see rotary.constant_frequencies
+    _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@lru_cache(maxsize=256)
+def _keep(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    # on the device: copying them there would wait for it at every call
+    with _disable_current_modes(), torch.inference_mode(False):
+        return torch.tensor(numbers, dtype=dtype, device=device)

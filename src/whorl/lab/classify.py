@@ -1,0 +1,201 @@
+"""Short-text classification with learned, sinusoidal and rotary positions, in the kind of the notes' GLUE row.
+
+Texts are pieces of 31 words of the standard library's sources behind a first token that the answer is read off:
+    source    which of six packages a piece is from: words tell most of it, their order little
+    order     whether a piece that begins where a function begins reads forwards or backwards: order tells everything.
+              An encoder without positions sees the same bag of words either way, so half of its answers are right
+Pieces to train on and to test on come from different files.
+"""
+
+from __future__ import annotations
+
+import random
+import sysconfig
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from whorl.config import Config, config
+from whorl.errors import WhorlError, invalid
+from whorl.lab.aggregate import interval
+from whorl.lab.corpus import read_documents, split
+from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.matching_data import PAD, Vocabulary, tokenize
+from whorl.models.roformer import RoFormerClassifier
+
+Dataset = Literal["source", "order"]
+
+PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "unittest", "xml")
+LABELS = {"source": len(PACKAGES), "order": 2}
+ENCODINGS = ("learned", "sinusoidal", "rope", "none")
+ROWS_AT_ONCE = 128
+
+
+@config
+class ClassifyConfig(Config):
+    """Everything that decides what a classification comes out as.
+
+    encoding       name and settings
+    dataset        "source" or "order"
+    length         tokens of a text, the first among them
+    layers, width, heads   the encoder
+    steps, batch   updates, and texts in each
+    train, test    texts there are
+    learning_rate  the highest; a warm-up before, a cosine behind
+    seed           of the texts, the weights and the batches
+    """
+
+    name: ClassVar[str] = "classify"
+    encoding: str | dict = "rope"
+    dataset: Dataset = "order"
+    length: int = 32
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    steps: int = 300
+    batch: int = 32
+    train: int = 4000
+    test: int = 600
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def check(self) -> None:
+        for field in ("layers", "width", "heads", "steps", "batch", "train", "test", "learning_rate"):
+            if getattr(self, field) <= 0:
+                raise invalid(self.call(), field, "positive", getattr(self, field))
+        if self.length < 3:
+            raise invalid(self.call(), "length", "at least 3", self.length, "A text needs two words behind its start.")
+
+
+def pieces(
+    dataset: Dataset, count: int, *, length: int, side: Literal["train", "test"], seed: int = 0
+) -> list[tuple[str, int]]:
+    """``count`` texts of ``length`` words, joined by spaces, and their labels, each label as often as the others.
+
+    >>> text, label = pieces("order", 2, length=8, side="test")[0]
+    >>> len(text.split()), label in (0, 1)
+    (8, True)
+    """
+    draw = random.Random(f"{seed}/{dataset}/{side}")
+    made: list[tuple[str, int]] = []
+    words: list[str] = []
+    for i in range(count):
+        label = i % LABELS[dataset]
+        if dataset == "source":
+            words = _piece(draw, _places(PACKAGES[label], side, length, None), length)
+        else:  # every piece both ways, so that no word goes with a label
+            begins = _places(draw.choice(PACKAGES), side, length, "def")
+            words = words[::-1] if label else _piece(draw, begins, length)
+        made.append((" ".join(words), label))
+    draw.shuffle(made)
+    return made
+
+
+def _piece(draw: random.Random, places: list[tuple[list[str], int]], length: int) -> list[str]:
+    document, start = draw.choice(places)
+    return document[start : start + length]
+
+
+@cache
+def _places(package: str, side: str, length: int, first: str | None) -> list[tuple[list[str], int]]:
+    """Where pieces of a package may begin: everywhere, or at one word."""
+    found = [
+        (words, start)
+        for words in _words(package, side)
+        for start in range(len(words) - length + 1)
+        if first in (None, words[start])
+    ]
+    if not found:
+        raise WhorlError(f"classify: no {side} file of {package} has {length} words to read. Use shorter texts.")
+    return found
+
+
+@cache
+def _words(package: str, side: str) -> list[list[str]]:
+    documents, _ = read_documents(str(Path(sysconfig.get_paths()["stdlib"]) / package))
+    return [tokenize(text.decode("utf-8", "ignore"), "word") for text in split(documents)[side == "test"]]
+
+
+def classify(settings: ClassifyConfig) -> dict[str, Any]:
+    """The result of training a classifier and testing it on texts of other files, as JSON-ready data.
+
+    >>> result = classify(ClassifyConfig(length=8, layers=1, width=16, steps=1, batch=2, train=8, test=8))
+    >>> 0 <= result["accuracy"] <= 1
+    True
+    """
+    sizes = {"length": settings.length - 1, "seed": settings.seed}
+    train = pieces(settings.dataset, settings.train, side="train", **sizes)
+    test = pieces(settings.dataset, settings.test, side="test", **sizes)
+    vocabulary = Vocabulary.of((text for text, _ in train), "word", most=2000)
+    encoder = make_encoder(
+        settings.encoding,
+        vocab=len(vocabulary),
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        length=settings.length,
+        seed=settings.seed,
+    )
+    model = RoFormerClassifier(encoder, LABELS[settings.dataset])
+    tokens, labels = _encoded(train, vocabulary, settings.length)
+    draw = torch.Generator().manual_seed(settings.seed)
+
+    def loss_at(_: int) -> Tensor:
+        rows = torch.randint(len(tokens), (settings.batch,), generator=draw)
+        return cross_entropy(model(tokens[rows]), labels[rows])
+
+    fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
+    last = fitted.losses[-max(1, settings.steps // 10) :]
+    return {
+        "config": settings.to_dict(),
+        "accuracy": _accuracy(model, *_encoded(test, vocabulary, settings.length)),
+        "chance": 1 / LABELS[settings.dataset],
+        "loss": sum(last) / len(last),
+        "parameters": sum(one.numel() for one in model.parameters()),
+        "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
+        "train_seconds": fitted.seconds,
+    }
+
+
+def _encoded(texts: list[tuple[str, int]], vocabulary: Vocabulary, length: int) -> tuple[Tensor, Tensor]:
+    """Tokens (texts, length), the first of them 0, which no word has, and labels."""
+    rows = [[PAD, *vocabulary.encode(text, length - 1)] for text, _ in texts]
+    return torch.tensor(rows), torch.tensor([label for _, label in texts])
+
+
+@torch.no_grad()
+def _accuracy(model: RoFormerClassifier, tokens: Tensor, labels: Tensor) -> float:
+    model.eval()
+    logits = torch.cat([model(part) for part in tokens.split(ROWS_AT_ONCE)])
+    return (logits.argmax(-1) == labels).double().mean().item()
+
+
+def compare_classifiers(
+    *,
+    datasets: Sequence[Dataset] = ("source", "order"),
+    encodings: Sequence[str] = ENCODINGS,
+    seeds: Sequence[int] = (0, 1, 2),
+    tell: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
+) -> list[dict[str, Any]]:
+    """A row per dataset and encoding: accuracy in points, mean and interval over seeds.
+
+    ``settings`` are those of ClassifyConfig, ``tell`` hears each result.
+    """
+    rows = []
+    for dataset in datasets:
+        for encoding in encodings:
+            runs = []
+            for seed in seeds:
+                runs.append(classify(ClassifyConfig(encoding=encoding, dataset=dataset, seed=seed, **settings)))
+                if tell is not None:
+                    tell(runs[-1])
+            accuracies = [100 * run["accuracy"] for run in runs]
+            row = {"dataset": dataset, "encoding": encoding, "chance": 100 * runs[0]["chance"], "seeds": list(seeds)}
+            rows.append({**row, "accuracies": accuracies, "accuracy": interval(accuracies)})
+    return rows

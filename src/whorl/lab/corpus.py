@@ -1,0 +1,257 @@
+"""Corpora: bytes of text, split by document into a part to train on and a part to test on, memory-mapped.
+
+"stdlib" is the source of Python's standard library without its tests: real text on every machine. "site-packages" is
+the Python source installed beside it. Any other name is a file, a folder of text files, or a pattern like
+``texts/**/*.txt``. Documents are split by what they contain, so no text is on both sides, not even under two names.
+
+    source ─► documents ─► split by content ─► STORE/<digest>/{train.bin, test.bin, corpus.json} ─► memory maps
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import shutil
+import sysconfig
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whorl.errors import WhorlError, invalid
+
+MOST_BYTES = 128 * 2**20  # of a folder or file; files are taken in the order of a hash of their path
+TEST_SHARE = 0.1
+LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+SNIFF = 8192  # bytes that tell a binary file
+FACTS = "corpus.json"
+
+
+@dataclass(frozen=True, eq=False)
+class Corpus:
+    """Text to train on, documents to test on, and what they hash to."""
+
+    name: str
+    digest: str
+    train: np.ndarray  # uint8, all documents one after another
+    test: np.ndarray
+    test_documents: tuple[tuple[int, int], ...]  # [start, stop) of each in ``test``
+    documents: int  # on both sides
+    left_out_bytes: int = 0  # text past MOST_BYTES
+
+    def facts(self) -> dict[str, Any]:
+        """What a report says of the text."""
+        return {
+            "name": self.name,
+            "digest": self.digest,
+            "train_bytes": len(self.train),
+            "test_bytes": len(self.test),
+            "documents": self.documents,
+            "left_out_bytes": self.left_out_bytes,
+        }
+
+    def samples(self, length: int, count: int) -> np.ndarray:
+        """(n, length + 1) bytes of test text, n at most ``count``: pieces of documents that are as long, never of two.
+
+        The same for every run on this text. Documents take turns, so that a long one does not outweigh the others.
+        """
+        span = length + 1
+        fitting = [(start, stop) for start, stop in self.test_documents if stop - start >= span]
+        if not fitting:
+            longest = max(stop - start for start, stop in self.test_documents)
+            raise invalid(
+                "lab",
+                "lengths",
+                f"below {longest}, the longest test document of {self.name}",
+                length,
+                f"Evaluate at {longest - 1} at most, or give text with longer documents.",
+            )
+        order = np.random.default_rng(0)
+        starts: list[list[int]] = []
+        for start, stop in (fitting[i] for i in order.permutation(len(fitting))):
+            pieces = (stop - start) // span
+            shift = int(order.integers(stop - start - pieces * span + 1))
+            starts.append([start + shift + int(i) * span for i in order.permutation(pieces)])
+        turns = [pieces[turn] for turn in range(max(map(len, starts))) for pieces in starts if turn < len(pieces)]
+        return np.stack([self.test[start : start + span] for start in turns[:count]])
+
+
+def open_corpus(source: str, store: Path, digest: str = "") -> Corpus:
+    """The corpus of that name, packed under ``store`` for all runs to share; ``digest`` is what it must hash to.
+
+    >>> import tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> corpus = open_corpus("stdlib", Path(folder.name))
+    >>> len(corpus.train) > 5 * len(corpus.test) > 0, corpus.train.dtype
+    (True, dtype('uint8'))
+    >>> del corpus; folder.cleanup()
+    """
+    if digest and (store / digest / FACTS).exists():
+        return _mapped(store / digest)
+    corpus = read_corpus(source)
+    if digest and corpus.digest != digest:
+        raise WhorlError(
+            f"lab: the text of {source} has changed: its digest is {corpus.digest}, the run has {digest}. Run it anew."
+        )
+    return pack(corpus, store)
+
+
+def read_corpus(source: str) -> Corpus:
+    """The corpus of that name, in memory; nothing is written."""
+    documents, left_out = read_documents(source)
+    train, test = split(documents)
+    ends = np.cumsum([len(text) for text in test]).tolist()
+    return Corpus(
+        name=source,
+        digest=_digest(train, test),
+        train=np.frombuffer(b"".join(train), dtype=np.uint8),
+        test=np.frombuffer(b"".join(test), dtype=np.uint8),
+        test_documents=tuple(zip([0, *ends[:-1]], ends, strict=True)),
+        documents=len(documents),
+        left_out_bytes=left_out,
+    )
+
+
+def pack(corpus: Corpus, store: Path) -> Corpus:
+    """The same corpus, memory-mapped from files under ``store``, which are written unless they are there."""
+    place = store / corpus.digest
+    if not (place / FACTS).exists():
+        store.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{corpus.digest}-", dir=store))
+        try:
+            corpus.train.tofile(made / "train.bin")
+            corpus.test.tofile(made / "test.bin")
+            facts = corpus.facts() | {"test_documents": corpus.test_documents}
+            (made / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+            made.rename(place)
+        except OSError as error:
+            if not (place / FACTS).exists():  # else another process was faster, with the same bytes
+                raise WhorlError(f"lab: cannot write the text to {store}: {error.strerror or error}.") from error
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return _mapped(place)
+
+
+def read_documents(source: str) -> tuple[list[bytes], int]:
+    """The texts a corpus name stands for, each once, and how many bytes beyond MOST_BYTES were left out."""
+    if not isinstance(source, str) or not source:
+        raise invalid("lab", "corpus", "'stdlib', 'site-packages', a file or a folder", source)
+    if source in ("stdlib", "site-packages"):
+        path = Path(sysconfig.get_paths()["stdlib" if source == "stdlib" else "purelib"])
+        files = _files(path, LEFT_OUT if source == "stdlib" else {"__pycache__"}, ".py")
+    elif any(mark in source for mark in "*?["):
+        path = Path(source)
+        files = iter(sorted(name for name in glob.glob(source, recursive=True) if os.path.isfile(name)))
+    else:
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise WhorlError(f"lab: no corpus at {source}. Give a file or a folder of text, or leave --corpus out.")
+        if path.is_file():
+            return _one_file(path)
+        files = _files(path, {"__pycache__"}, "")
+    texts, left_out = _read(files)
+    if not texts:
+        raise WhorlError(f"lab: no text in {source}. Give a file or a folder with files of text.")
+    return texts, left_out
+
+
+def split(documents: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+    """Documents to train on and to test on: about a tenth of the bytes by the order of their hashes; one is cut."""
+    if len(documents) == 1:
+        cut = int(len(documents[0]) * (1 - TEST_SHARE))
+        return [documents[0][:cut]], [documents[0][cut:]]
+    ordered = sorted(documents, key=lambda text: hashlib.sha256(text).digest())
+    wanted = TEST_SHARE * sum(map(len, ordered))
+    test: list[bytes] = []
+    taken: set[int] = set()
+    for i, text in enumerate(ordered):
+        if sum(map(len, test)) + len(text) <= 1.5 * wanted and len(taken) < len(ordered) - 1:
+            test.append(text)
+            taken.add(i)
+        if sum(map(len, test)) >= wanted:
+            break
+    if not test:  # every document is larger than the share: the smallest serves
+        i = min(range(len(ordered)), key=lambda i: len(ordered[i]))
+        test, taken = [ordered[i]], {i}
+    return [text for i, text in enumerate(ordered) if i not in taken], test
+
+
+def _files(folder: Path, left_out: set[str], ending: str) -> Iterator[str]:
+    for home, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
+        yield from (os.path.join(home, name) for name in sorted(names) if name.endswith(ending) and name[0] != ".")
+
+
+def _read(files: Iterator[str]) -> tuple[list[bytes], int]:
+    """The texts among files, each content once, until MOST_BYTES are read; in an order that no folder decides."""
+    texts: dict[bytes, bytes] = {}
+    size = left_out = 0
+    for name in sorted(files, key=lambda name: hashlib.sha256(os.fsencode(name)).digest()):
+        try:
+            own = os.path.getsize(name)
+            if size + own > MOST_BYTES:
+                left_out += own
+                continue
+            with open(name, "rb") as file:
+                start = file.read(SNIFF)
+                if not start.strip() or is_binary(start):
+                    continue
+                text = start + file.read()
+        except OSError:  # gone or not ours to read
+            continue
+        if not is_binary(text):
+            texts.setdefault(hashlib.sha256(text).digest(), text)
+            size += len(text)
+    return list(texts.values()), left_out
+
+
+def _one_file(path: Path) -> tuple[list[bytes], int]:
+    with path.open("rb") as file:
+        text = file.read(MOST_BYTES)
+    if is_binary(text):
+        raise WhorlError(f"lab: {path} is a binary file. Give a file of text, or a folder of them.")
+    if not text.strip():
+        raise WhorlError(f"lab: {path} is empty. Give a file with text.")
+    return [text], path.stat().st_size - len(text)
+
+
+def is_binary(data: bytes) -> bool:
+    """Whether bytes hold a zero, or more control characters than text has."""
+    if b"\0" in data:
+        return True
+    values = np.frombuffer(data, dtype=np.uint8)
+    control = (values < 32) & ~np.isin(values, (9, 10, 12, 13, 27))
+    return int(control.sum()) > 0.01 * len(data)
+
+
+def _digest(train: list[bytes], test: list[bytes]) -> str:
+    found = hashlib.sha256()
+    for side in (train, test):
+        found.update(len(side).to_bytes(8, "little"))
+        for text in side:
+            found.update(hashlib.sha256(text).digest())
+    return found.hexdigest()[:16]
+
+
+def _mapped(folder: Path) -> Corpus:
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    return Corpus(
+        name=facts["name"],
+        digest=facts["digest"],
+        train=_map(folder / "train.bin"),
+        test=_map(folder / "test.bin"),
+        test_documents=tuple((start, stop) for start, stop in facts["test_documents"]),
+        documents=facts["documents"],
+        left_out_bytes=facts["left_out_bytes"],
+    )
+
+
+def _map(path: Path) -> np.ndarray:
+    if not path.stat().st_size:
+        return np.empty(0, dtype=np.uint8)
+    return np.memmap(path, dtype=np.uint8, mode="r")

@@ -1,0 +1,217 @@
+"""Carries out a list of runs: on this machine, several side by side, or on Ray.
+
+Finished runs are not made again, and stopped ones go on from their last checkpoint. Two sweeps on one folder share the
+work: a run that the other one has is left to it, and waited for at the end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from whorl import registry
+from whorl.errors import WhorlError, invalid
+from whorl.lab.run_one import run_one
+from whorl.lab.runs import RESULT, BusyError, check_output, read_json, space_needed
+from whorl.lab.settings import RunConfig
+
+Event = dict[str, Any]
+Tell = Callable[[RunConfig, Event], None]  # hears of a run: train, evaluate, done, failed
+
+# What can carry out a list of runs: (configs, out, tell=…, options=…) -> {id: why it failed}
+EXECUTORS = {"here": "whorl.lab.execute:execute_here", "ray": "whorl.lab.on_ray:execute"}
+
+
+def execute(
+    configs: Sequence[RunConfig],
+    out: str | Path,
+    *,
+    on: str = "here",
+    tell: Tell | None = None,
+    workers: int | None = None,
+    **options: Any,
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The results of runs, in their order, and what kept others from finishing, by id.
+
+    Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless
+    given; 1 stays in this process. ``options`` are those of ``run_one``.
+    """
+    out = Path(out)
+    configs = list({config.id: config for config in configs}.values())
+    todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    check_output(out, sum(space_needed(config) for config in todo))
+    failed: dict[str, str] = {}
+    tell = tell or (lambda config, event: None)
+    for config in configs:
+        tell(config, {"kind": "planned", "finished": config not in todo})
+    if todo:
+        more = {} if workers is None else {"workers": workers}
+        failed = _executor(on)(configs, out, tell=tell, **more, **options)
+    paths = [out / "runs" / config.id / RESULT for config in configs]
+    return [read_json(path) for path in paths if path.exists()], failed
+
+
+def _executor(on: str) -> Callable[..., dict[str, str]]:
+    module, name = EXECUTORS[on].split(":")
+    try:
+        return getattr(import_module(module), name)
+    except ImportError as error:
+        raise WhorlError(f"lab: on={on!r} cannot run here: {error}. Use --on here.") from None
+
+
+def execute_here(
+    configs: Sequence[RunConfig],
+    out: Path,
+    *,
+    tell: Tell,
+    workers: int | None = None,
+    **options: Any,
+) -> dict[str, str]:
+    """Makes the runs on this machine, some side by side, and returns why some failed, by id."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers is None:
+        workers = 1 if any(config.device == "cuda" for config in configs) else min(cores, len(configs))
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise invalid("lab", "workers", "a positive integer", workers)
+    # of all runs, finished or not, so that a sweep that is taken up again computes as it did before
+    threads = max(1, cores // min(workers, len(configs)))
+    todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    if workers == 1 or any(_registered_here(config.encoding) for config in todo):
+        return _in_turn(todo, out, tell, options)
+    return _Workers(out, tell, threads, options).run(todo, workers)
+
+
+def _registered_here(encoding: dict[str, Any]) -> bool:
+    """Whether an encoding is known to this process alone, so that no worker could build it."""
+    names = [part["name"] for part in encoding.get("parts", [encoding])]
+    return any(isinstance(registry.ENCODINGS.get(name), type) for name in names)
+
+
+def _in_turn(todo: Sequence[RunConfig], out: Path, tell: Tell, options: dict[str, Any]) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    busy: list[RunConfig] = []
+    for wait, runs in ((False, todo), (True, busy)):  # those that another sweep has come last, and are waited for
+        for config in runs:
+            try:
+                run_one(config, out / "runs" / config.id, tell=lambda e, c=config: tell(c, e), wait=wait, **options)
+            except BusyError:
+                busy.append(config)
+            except WhorlError as error:
+                failed[config.id] = str(error)
+                tell(config, {"kind": "failed", "message": str(error)})
+            else:
+                tell(config, {"kind": "done"})
+    return failed
+
+
+class _Workers:
+    """Processes that take runs from one list until it is empty."""
+
+    def __init__(self, out: Path, tell: Tell, threads: int, options: dict[str, Any]) -> None:
+        self.out, self.tell, self.threads, self.options = out, tell, threads, options
+        self.jobs: queue.Queue[tuple[RunConfig, bool, int]] = queue.Queue()  # the run, whether to wait, tries left
+        self.heard: queue.Queue[tuple[RunConfig, Event] | None] = queue.Queue()
+        self.failed: dict[str, str] = {}
+        self.processes: list[subprocess.Popen[str]] = []
+        self.stopping = False
+
+    def run(self, todo: Sequence[RunConfig], workers: int) -> dict[str, str]:
+        for config in todo:
+            self.jobs.put((config, False, 2))
+        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(min(workers, len(todo)))]
+        for thread in threads:
+            thread.start()
+        left = len(threads)
+        try:
+            while left:
+                item = self.heard.get()
+                if item is None:
+                    left -= 1
+                else:
+                    self.tell(*item)
+        finally:
+            self.stopping = True
+            for process in list(self.processes):
+                _end(process)
+        return self.failed
+
+    def _serve(self) -> None:
+        """One worker's life, in a thread of the sweep."""
+        process = None
+        with tempfile.TemporaryFile("w+") as complaints:
+            while not self.stopping:
+                try:
+                    config, wait, tries = self.jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if process is not None and process.poll() is not None:
+                    _end(process)
+                    process = None
+                if process is None:
+                    process = self._start(complaints)
+                end = self._make(process, config, wait)
+                if end["kind"] == "busy":
+                    self.jobs.put((config, True, tries))
+                    continue
+                if end["kind"] == "died" and tries > 1 and not self.stopping:  # it goes on where it had saved
+                    self.jobs.put((config, wait, tries - 1))
+                    continue
+                if end["kind"] == "died":
+                    complaints.seek(0)
+                    end = {"kind": "failed", "message": f"its process died. {complaints.read()[-2000:]}".strip()}
+                if end["kind"] == "failed":
+                    self.failed[config.id] = end["message"]
+                self.heard.put((config, end))
+            if process is not None:
+                _end(process)
+        self.heard.put(None)
+
+    def _start(self, complaints: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "whorl.lab.worker", str(self.threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+            start_new_session=True,  # an interrupt is for the sweep, which then ends its workers
+        )
+        self.processes.append(process)
+        return process
+
+    def _make(self, process: subprocess.Popen[str], config: RunConfig, wait: bool) -> Event:
+        """How a run ended: done, busy, failed, or died with its process."""
+        folder = str(self.out / "runs" / config.id)
+        job = {"config": config.to_dict(), "folder": folder, "options": {**self.options, "wait": wait}}
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            for line in process.stdout:
+                said = json.loads(line)
+                if said["kind"] != "event":
+                    return said
+                self.heard.put((config, said["event"]))
+        except (BrokenPipeError, ValueError):
+            pass
+        process.wait()
+        return {"kind": "died"}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Ends a worker and closes what led to it."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # a job that it never read
+                pipe.close()

@@ -1,0 +1,63 @@
+"""A short fine-tune of a trained model with a repair in place, at 4 times the trained length.
+
+The rate is a fifth of that of the training and stays there, nothing decays, and a batch has a quarter of the rows, at
+least 2: what a small extension of a checkpoint does. The encoding is that of the length it is tuned at, for every
+length it is evaluated at, as it would be served.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+
+from whorl.lab.batches import TaskRows, TextBatches
+from whorl.lab.evaluate import Evaluation, reach, serving
+from whorl.lab.repairs import AS_TRAINED, repaired
+from whorl.lab.settings import RunConfig
+from whorl.lab.train import autocast, loss_of, make_optimizer
+from whorl.models.decoder import Decoder
+
+STRETCH = 4
+RATE = 0.2
+
+
+def fine_tuned(
+    model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, batches: TextBatches | TaskRows
+) -> dict[str, Any]:
+    """The scores of a copy of the model after ``config.fine_tune_steps`` with the repair of that name."""
+    length = STRETCH * config.train_length
+    tuned = copy.deepcopy(model)
+    own = tuned.plan[0]
+    encoding = own if name == AS_TRAINED else repaired(name, own, trained=config.train_length, length=length)
+    if length <= reach(encoding):
+        _tune(tuned, encoding, config, length, batches)
+    again = evaluation.on(tuned)
+    return again.variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
+
+
+def _tune(model: Decoder, encoding: Any, config: RunConfig, length: int, batches: TextBatches | TaskRows) -> None:
+    assert isinstance(batches, TextBatches)
+    rows = max(2, config.stages[-1][1] // STRETCH)
+    gentle = config.replace(
+        stages=((length, rows, config.fine_tune_steps),),
+        weight_decay=0.0,
+        accumulate=1,
+        warmup=0,
+        lengths=config.lengths,
+    )
+    pieces = TextBatches(batches.corpus, gentle)
+    with serving(model, encoding):
+        model.train()
+        optimizer = make_optimizer(model, gentle)
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * config.learning_rate * group["times"]
+        for step in range(config.fine_tune_steps):
+            inputs, targets = (part.to(config.device) for part in pieces(step))
+            optimizer.zero_grad(set_to_none=True)
+            with autocast(config):
+                loss, _ = loss_of(lambda tokens: model(tokens, length=length), inputs, targets)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            optimizer.step()

@@ -1,0 +1,72 @@
+"""The model of a run: made from its config, and loaded from its folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from whorl.errors import WhorlError
+from whorl.lab.runs import CHECKPOINT, CONFIG, RESULT, read_checkpoint
+from whorl.lab.settings import RunConfig
+from whorl.models.decoder import Decoder
+from whorl.registry import from_dict
+
+
+@dataclass(frozen=True)
+class LabRun:
+    """A run of the lab: its model, its config, and its result where it is finished."""
+
+    model: Decoder
+    config: RunConfig
+    result: dict[str, Any] | None
+
+
+def make_model(config: RunConfig) -> Decoder:
+    """The untrained model of a run, on its device.
+
+    Weights are drawn after the encoding's own parameters from a seed set anew, so that with one seed every encoding
+    starts from the same weights.
+
+    >>> model = make_model(RunConfig(encoding={"name": "alibi"}, layers=1, width=16, heads=2, stages=[(16, 2, 1)]))
+    >>> parameters(model)["encoding"]
+    0
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # settings.cautions says the same, and the result keeps it
+        torch.manual_seed(config.seed)
+        encoding = from_dict(config.encoding)
+    torch.manual_seed(config.seed)
+    return Decoder(config.vocab, config.layers, config.width, config.heads, encoding).to(config.device)
+
+
+def parameters(model: nn.Module) -> dict[str, int]:
+    """How many numbers a model learns, and how many of them are its encoding's."""
+    own = {name: one.numel() for name, one in model.named_parameters()}
+    return {"all": sum(own.values()), "encoding": sum(count for name, count in own.items() if name.startswith("plan."))}
+
+
+def load(run: str | Path, *, device: str | None = None) -> LabRun:
+    """The trained model of a run folder, with its config and result; on the device it was trained on unless given.
+
+    A run that was stopped midway is loaded as it was last saved.
+    """
+    folder = Path(run)
+    if not (folder / CONFIG).exists():
+        raise WhorlError(
+            f"load: {run} is no run folder, it has no {CONFIG}. Give OUT/runs/ID, as `whorl compare` makes."
+        )
+    if not (folder / CHECKPOINT).exists():
+        raise WhorlError(f"load: {run} has no {CHECKPOINT} yet. Wait until the run has saved one.")
+    config = RunConfig.from_dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    if device is not None:
+        config = config.replace(device=device)
+    model = make_model(config)
+    model.load_state_dict(read_checkpoint(folder, device=config.device).model)
+    result = json.loads((folder / RESULT).read_text(encoding="utf-8")) if (folder / RESULT).exists() else None
+    return LabRun(model.eval(), config, result)

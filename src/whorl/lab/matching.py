@@ -1,0 +1,212 @@
+"""Long-text matching: which of B and C is closer to A, by an encoder that reads the first 512 tokens or 1,024.
+
+Each text goes through the encoder by itself; the mean of its hidden states is projected, and the cosine of A with B and
+with C, times a learned factor, are the two logits of a cross-entropy.
+    text ─► tokens, cut ─► RoFormer ─► mean ─► projection ─► cosine with A ─► softmax over {B, C}
+RoFormer's authors report that 1,024 tokens beat 512 on CAIL2019-SCM, by 1.5 points on its test part.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from whorl.config import Config, config
+from whorl.errors import WhorlError, invalid
+from whorl.lab.aggregate import interval
+from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.matching_data import PAD, Kind, Triple, Vocabulary, encode_triples, stand_in
+from whorl.lab.tasks import generator_of
+from whorl.models.parts import start_weights
+from whorl.models.roformer import RoFormer
+
+START_FACTOR = 10.0  # of the cosines
+TRIPLES_AT_ONCE = 8  # scored in one pass
+
+# What is run on the stand-in: RoFormer reading half and all, and two other encodings reading half.
+VARIANTS = (("rope", 512), ("rope", 1024), ("learned", 512), ("shaw", 512))
+
+
+@config
+class MatchingConfig(Config):
+    """Everything that decides what a run of matching comes out as, beside its triples.
+
+    encoding       name and settings
+    length         tokens of each text that are read; the rest is cut off
+    tokens         "char", or "word"
+    layers, width, heads   the encoder
+    steps, batch   updates, and triples in each
+    learning_rate  the highest; a warm-up before, a cosine behind
+    seed           of the weights and the order of the triples
+    """
+
+    name: ClassVar[str] = "matching"
+    encoding: str | dict = "rope"
+    length: int = 1024
+    tokens: Kind = "char"
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    steps: int = 50
+    batch: int = 8
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def check(self) -> None:
+        for field in ("length", "layers", "width", "heads", "steps", "batch", "learning_rate"):
+            if getattr(self, field) <= 0:
+                raise invalid(self.call(), field, "positive", getattr(self, field))
+
+
+class TripleMatcher(nn.Module):
+    """An encoder, and how close B and C of a triple are to A.
+
+    >>> from whorl.models import RoFormer
+    >>> matcher = TripleMatcher(RoFormer(vocab=100, layers=1, width=32, heads=2))
+    >>> matcher(torch.randint(2, 100, (4, 3, 50))).shape
+    torch.Size([4, 2])
+    """
+
+    def __init__(self, encoder: RoFormer) -> None:
+        super().__init__()
+        self.encoder, self.project = encoder, nn.Linear(encoder.width, encoder.width, bias=False)
+        self.log_factor = nn.Parameter(torch.tensor(math.log(START_FACTOR)))
+        start_weights(self, encoder)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (triples, 2) of B and C for tokens (triples, 3, length), padded with 0."""
+        vectors = normalize(self.project(self.pooled(tokens.flatten(0, 1))), dim=-1).unflatten(0, (-1, 3))
+        return (vectors[:, 1:] * vectors[:, :1]).sum(-1) * self.log_factor.exp()
+
+    def pooled(self, tokens: Tensor) -> Tensor:
+        """The mean hidden state (texts, width) of the real tokens of texts (texts, length)."""
+        real = tokens != PAD
+        tokens, real = (part[:, : int(real.sum(1).max())] for part in (tokens, real))  # padding costs as much as text
+        if bool(real.all()):
+            return self.encoder(tokens).mean(1)  # without a mask attention is faster
+        hidden = self.encoder(tokens, key_mask=real) * real.unsqueeze(-1)
+        return hidden.sum(1) / real.sum(1, keepdim=True)
+
+
+def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple]) -> dict[str, Any]:
+    """The result of training a matcher on triples and testing it on others, as JSON-ready data.
+
+    >>> from whorl.lab.matching_data import stand_in
+    >>> triples = stand_in(4, evidence="early", side="train")
+    >>> result = match(MatchingConfig(length=32, steps=1, batch=2, layers=1, width=16), triples, triples)
+    >>> 0 <= result["accuracy"] <= 1
+    True
+    """
+    if not train or not test:
+        raise WhorlError("match: no triples to train on or to test on. Give at least one of each.")
+    vocabulary = Vocabulary.of((text for one in train for text in (one.a, one.b, one.c)), settings.tokens)
+    tokens, answers = encode_triples(train, vocabulary, settings.length)
+    encoder = make_encoder(
+        settings.encoding,
+        vocab=len(vocabulary),
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        length=settings.length,
+        seed=settings.seed,
+    )
+    model = TripleMatcher(encoder)
+    rows = _rows(len(train), settings)
+
+    def loss_at(step: int) -> Tensor:
+        chosen = rows(step)
+        return cross_entropy(model(tokens[chosen]), answers[chosen])
+
+    fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
+    begun = time.perf_counter()
+    right = _right(model, *encode_triples(test, vocabulary, settings.length))
+    last = fitted.losses[-max(1, settings.steps // 10) :]
+    return {
+        "config": settings.to_dict(),
+        "accuracy": right.double().mean().item(),
+        "loss": sum(last) / len(last),
+        "losses": [round(loss, 4) for loss in fitted.losses],
+        "train_triples": len(train),
+        "test_triples": len(test),
+        "answers_b": sum(one.label == "B" for one in test) / len(test),
+        "vocabulary": len(vocabulary),
+        "parameters": sum(one.numel() for one in model.parameters()),
+        "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
+        "train_seconds": fitted.seconds,
+        "test_seconds": time.perf_counter() - begun,
+    }
+
+
+def _rows(count: int, settings: MatchingConfig) -> Callable[[int], Tensor]:
+    """The triples of a step: all of them in turn, in an order drawn anew each time round."""
+
+    def at(step: int) -> Tensor:
+        places = range(step * settings.batch, (step + 1) * settings.batch)
+        orders = {time: _order(count, settings.seed, time) for time in {place // count for place in places}}
+        return torch.stack([orders[place // count][place % count] for place in places])
+
+    return at
+
+
+def _order(count: int, seed: int, time: int) -> Tensor:
+    return torch.randperm(count, generator=generator_of("matching", seed, time))
+
+
+@torch.no_grad()
+def _right(model: TripleMatcher, tokens: Tensor, answers: Tensor) -> Tensor:
+    model.eval()
+    logits = torch.cat([model(part) for part in tokens.split(TRIPLES_AT_ONCE)])
+    return logits.argmax(-1) == answers
+
+
+def match_stand_in(
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    variants: Sequence[tuple[str, int]] = VARIANTS,
+    train: int = 400,
+    test: int = 240,
+    tell: Callable[[dict[str, Any]], None] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Every variant (encoding, tokens read) on the stand-in with the evidence late and early, over seeds.
+
+    {"runs": one result each, "summary": mean accuracy with its interval by variant and evidence, "gaps": how many
+    points 1,024 tokens are above 512 with RoPE}. ``settings`` are those of MatchingConfig, ``tell`` hears each result.
+    """
+    runs = []
+    for evidence in ("late", "early"):
+        for seed in seeds:
+            kind = settings.get("tokens", "char")
+            sides = [stand_in(train, evidence=evidence, side="train", kind=kind, seed=seed)]
+            sides.append(stand_in(test, evidence=evidence, side="test", kind=kind, seed=seed))
+            for encoding, length in variants:
+                found = match(MatchingConfig(encoding=encoding, length=length, seed=seed, **settings), *sides)
+                runs.append({"encoding": encoding, "length": length, "evidence": evidence, "seed": seed, **found})
+                if tell is not None:
+                    tell(runs[-1])
+    return {"runs": runs, **summarize(runs)}
+
+
+def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean accuracy in points with its interval over seeds, and how much 1,024 tokens of RoPE gain over 512."""
+    groups: dict[tuple[str, str, int], list[float]] = {}
+    for run in runs:
+        key = run["evidence"], run["encoding"], run["length"]
+        groups.setdefault(key, []).append(100 * run["accuracy"])
+    summary = [
+        {"evidence": evidence, "encoding": encoding, "length": length, "accuracy": interval(values)}
+        for (evidence, encoding, length), values in groups.items()
+    ]
+    means = {key: sum(values) / len(values) for key, values in groups.items()}
+    gaps = {
+        evidence: means[evidence, "rope", 1024] - means[evidence, "rope", 512]
+        for evidence in ("late", "early")
+        if (evidence, "rope", 1024) in means and (evidence, "rope", 512) in means
+    }
+    return {"summary": summary, "gaps": gaps}

@@ -1,0 +1,243 @@
+"""Masked-language-model pre-training of RoFormer in stages of length, batch and steps, as its authors did in Chinese.
+
+Devlin, Chang, Lee, Toutanova 2019, "BERT"; stages as in Su et al. 2021, "RoFormer". Of the tokens 15 % are chosen to be
+guessed: 80 % of these read MASK, 10 % a random token, 10 % themselves. Tokens are bytes.
+Loss and accuracy of a stage are those on the batches of its last quarter, each seen once, before its update.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from whorl.config import Config, config
+from whorl.errors import WhorlError, invalid
+from whorl.lab.corpus import read_documents, split
+from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.monitor import group_of
+from whorl.lab.tasks import generator_of
+from whorl.models.roformer import RoFormerMaskedLM
+from whorl.position_ids import whole_number
+
+BYTES, MASK, VOCAB = 256, 256, 257
+CHOSEN, MASKED, RANDOM = 0.15, 0.8, 0.1
+
+# (length, batch, steps) of the Chinese RoFormer.
+ROFORMER_STAGES = (
+    (512, 256, 200_000),
+    (1536, 256, 12_500),
+    (256, 256, 120_000),
+    (128, 512, 80_000),
+    (1536, 256, 10_000),
+    (512, 512, 30_000),
+)
+
+GROUPS = ("embeddings", "attention", "feed_forward", "norm", "head", "encoding")
+
+
+def staged(factor: int = 2000, *, length: int = 8, batch: int = 32) -> tuple[tuple[int, int, int], ...]:
+    """RoFormer's six stages with steps divided by ``factor``, and lengths and batches by numbers of their own.
+
+    >>> staged(2000)
+    ((64, 8, 100), (192, 8, 6), (32, 8, 60), (16, 16, 40), (192, 8, 5), (64, 16, 15))
+    """
+    for name, value in {"factor": factor, "length": length, "batch": batch}.items():
+        whole_number("staged", name, value, least=1)
+    return tuple(
+        (max(2, tokens // length), max(1, rows // batch), max(1, steps // factor))
+        for tokens, rows, steps in ROFORMER_STAGES
+    )
+
+
+@config
+class PretrainConfig(Config):
+    """Everything that decides what a pre-training comes out as, beside its text.
+
+    encoding       name and settings; a learned table is as long as the longest stage
+    layers, width, heads   the encoder
+    stages         (length, batch, steps), one after another
+    learning_rate  the highest; a warm-up before, a cosine over all stages behind
+    seed           of the weights, the rows and the masks
+    """
+
+    name: ClassVar[str] = "pretrain"
+    encoding: str | dict = "rope"
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    stages: tuple[tuple[int, ...], ...] = staged()
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def check(self) -> None:
+        for field in ("layers", "width", "heads", "learning_rate"):
+            if getattr(self, field) <= 0:
+                raise invalid(self.call(), field, "positive", getattr(self, field))
+        if not self.stages or any(len(stage) != 3 or min(stage) < 1 for stage in self.stages):
+            raise invalid(self.call(), "stages", "(length, batch, steps) each, all positive", self.stages)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage and how it went; a part of the model without parameters has None for a gradient norm."""
+
+    length: int
+    batch: int
+    steps: int
+    loss: float  # nats per guessed token
+    accuracy: float
+    gradient_norms: dict[str, float | None]  # by part of the model, mean over the steps, before the cut
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A pre-trained model, how every stage went, and what there is to say about it."""
+
+    model: RoFormerMaskedLM
+    config: PretrainConfig
+    stages: tuple[Stage, ...]
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All but the weights, as JSON-ready data."""
+        stages = [asdict(stage) for stage in self.stages]
+        return {"config": self.config.to_dict(), "stages": stages, "notes": list(self.notes)}
+
+    def table(self) -> str:
+        """The stages as a Markdown table, and the notes below it."""
+        head = ("length", "batch", "steps", "loss", "accuracy", *(f"∇ {group}" for group in GROUPS))
+        lines = [head, ("---:",) * len(head)]
+        for one in self.stages:
+            norms = [one.gradient_norms[group] for group in GROUPS]
+            shown = ["none" if norm is None else f"{norm:.3f}" for norm in norms]
+            sizes = (str(one.length), str(one.batch), str(one.steps))
+            lines.append((*sizes, f"{one.loss:.3f}", f"{100 * one.accuracy:.1f} %", *shown))
+        return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *(f"\n{note}" for note in self.notes)])
+
+
+def mask_tokens(tokens: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Tokens with some hidden, and which of them are to be guessed: 15 %, at least one.
+
+    >>> given, chosen = mask_tokens(torch.zeros(4, 8, dtype=torch.long), torch.Generator().manual_seed(0))
+    >>> bool((given[~chosen] == 0).all())
+    True
+    """
+    chance = torch.rand(tokens.shape, generator=draw)
+    chosen = (chance < CHOSEN) | (chance == chance.min())  # a small batch could have none below
+    fate = torch.rand(tokens.shape, generator=draw)
+    random = torch.randint(BYTES, tokens.shape, generator=draw)
+    changed = torch.where(fate < MASKED, MASK, torch.where(fate < MASKED + RANDOM, random, tokens))
+    return torch.where(chosen, changed, tokens), chosen
+
+
+def pretrain(settings: PretrainConfig, text: bytes | np.ndarray | None = None) -> Pretrained:
+    """A RoFormer pre-trained on a text, Python's standard library unless given, stage by stage.
+
+    >>> done = pretrain(PretrainConfig(layers=1, width=16, stages=[(16, 2, 2), (8, 2, 1)]), bytes(range(256)) * 4)
+    >>> [stage.length for stage in done.stages], done.notes[0][:22]
+    ([16, 8], 'rope has no parameters')
+    """
+    data = _text(text, max(length for length, _, _ in settings.stages))
+    encoder = make_encoder(
+        settings.encoding,
+        vocab=VOCAB,
+        layers=settings.layers,
+        width=settings.width,
+        heads=settings.heads,
+        length=max(length for length, _, _ in settings.stages),
+        seed=settings.seed,
+    )
+    model = RoFormerMaskedLM(encoder)
+    stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
+    accuracies: list[float] = []
+    norms: list[dict[str, float | None]] = []
+    times: list[float] = []
+
+    def loss_at(step: int) -> Tensor:
+        length, batch, _ = settings.stages[stage_of[step]]
+        draw = generator_of("mlm", settings.seed, step)
+        starts = torch.randint(len(data) - length + 1, (batch, 1), generator=draw)
+        tokens = data[starts + torch.arange(length)].long()
+        given, chosen = mask_tokens(tokens, draw)
+        logits, wanted = model(given)[chosen], tokens[chosen]
+        accuracies.append(float((logits.argmax(-1) == wanted).float().mean()))
+        return cross_entropy(logits, wanted)
+
+    def watch(_: int) -> None:
+        norms.append(gradient_norms(model))
+        times.append(time.perf_counter())
+
+    begun = time.perf_counter()
+    fitted = fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
+    stages, first = [], 0
+    for length, batch, steps in settings.stages:
+        late = slice(first + steps - max(1, steps // 4), first + steps)
+        own = norms[first : first + steps]
+        stages.append(
+            Stage(
+                length=length,
+                batch=batch,
+                steps=steps,
+                loss=_mean(fitted.losses[late]),
+                accuracy=_mean(accuracies[late]),
+                gradient_norms={group: _mean_norm([one[group] for one in own]) for group in GROUPS},
+                seconds=times[first + steps - 1] - (times[first - 1] if first else begun),
+            )
+        )
+        first += steps
+    return Pretrained(model, settings, tuple(stages), _notes(model))
+
+
+def gradient_norms(model: RoFormerMaskedLM) -> dict[str, float | None]:
+    """The norm of the gradient of each part of a model; None for a part that has no parameters."""
+    grouped: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            grouped[part_of(name)].append(parameter.grad)
+    return {group: float(nn.utils.get_total_norm(grads)) if grads else None for group, grads in grouped.items()}
+
+
+def part_of(name: str) -> str:
+    """The part of a RoFormerMaskedLM that a parameter belongs to, by its name.
+
+    >>> [part_of(name) for name in ("dense.weight", "encoder.embed_types.weight", "encoder.plan.unique.0.table")]
+    ['head', 'embeddings', 'encoding']
+    """
+    if not name.startswith("encoder."):
+        return "head"
+    return group_of(name.removeprefix("encoder.").replace("embed_types.", "embed."))
+
+
+def _notes(model: RoFormerMaskedLM) -> tuple[str, ...]:
+    name = model.encoder.plan[0].config.name
+    if any(True for _ in model.encoder.plan.parameters()):
+        return ()
+    return (f"{name} has no parameters: there is no gradient of the encoding to show, and none is missing.",)
+
+
+def _text(text: bytes | np.ndarray | None, longest: int) -> Tensor:
+    if text is None:
+        text = b"".join(split(read_documents("stdlib")[0])[0])
+    data = torch.from_numpy(np.frombuffer(bytes(text), dtype=np.uint8).copy())
+    if len(data) < longest:
+        raise WhorlError(
+            f"pretrain: the text has {len(data)} bytes and the longest stage {longest}. Give more text, "
+            "or shorter stages."
+        )
+    return data
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _mean_norm(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return _mean(known) if known else None

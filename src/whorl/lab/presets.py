@@ -1,0 +1,98 @@
+"""Presets: complete recipes of a comparison, from five minutes on two cores to a graphics card.
+
+demo     0.6 M parameters, trained at 64, tested to 512: at most 5 minutes on 2 cores
+laptop   1.9 M parameters, trained at 256, tested to 2048: some 10 minutes on 8 cores
+gpu      10.8 M parameters, trained at 512, tested to 8192: at most 8 minutes on one H200
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from whorl.errors import unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """What a comparison takes where it is not told otherwise."""
+
+    encodings: tuple[str, ...]
+    train_length: int
+    longest: int  # times the trained length, the shortest being a quarter of it
+    batch: int
+    steps: int
+    eval_bytes: int
+    repairs: tuple[str, ...]
+    layers: int
+    width: int
+    heads: int
+    corpus: str = "stdlib"
+    run: dict[str, Any] = field(default_factory=dict)  # further settings of every run
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """A quarter of the trained length, and doubled up to the longest."""
+        return lengths_for(self.train_length, self.longest)
+
+
+def lengths_for(train_length: int, longest: int) -> tuple[int, ...]:
+    """The lengths evaluated: a quarter, a half, once, twice … up to ``longest`` times the trained one.
+
+    >>> lengths_for(64, 8)
+    (16, 32, 64, 128, 256, 512)
+    """
+    found = [train_length // 4, train_length // 2, train_length]
+    while found[-1] * 2 <= longest * train_length:
+        found.append(found[-1] * 2)
+    return tuple(length for length in found if length >= 2)
+
+
+PRESETS = {
+    "demo": Preset(
+        encodings=("sinusoidal", "rope", "alibi", "kerple", "t5", "none"),
+        train_length=64,
+        longest=8,
+        batch=32,
+        steps=350,
+        eval_bytes=32_768,
+        repairs=("ntk", "rerope+logn", "window"),
+        layers=3,
+        width=128,
+        heads=4,
+        run={"learning_rate": 2e-3},  # twice the usual: its steps are few
+    ),
+    "laptop": Preset(
+        encodings=("sinusoidal", "rope", "alibi", "kerple", "sandwich", "t5", "none"),
+        train_length=256,
+        longest=8,
+        batch=16,
+        steps=800,
+        eval_bytes=131_072,
+        repairs=("pi", "ntk", "yarn", "yarn-beta8", "rerope", "rerope+logn", "window"),
+        layers=4,
+        width=192,
+        heads=6,
+    ),
+    "gpu": Preset(
+        encodings=("sinusoidal", "rope", "alibi", "kerple", "sandwich", "t5", "none"),
+        train_length=512,
+        longest=16,
+        batch=64,
+        steps=1500,
+        eval_bytes=1_310_720,
+        repairs=("pi", "ntk", "yarn", "yarn-beta8", "logn", "rerope", "rerope+logn", "window"),
+        layers=6,
+        width=384,
+        heads=6,
+        corpus="site-packages",
+        run={"precision": "bfloat16", "compile": True, "device": "cuda"},
+    ),
+}
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS, call="compare")
+    return PRESETS[name]

@@ -1,0 +1,165 @@
+"""One run from config to result: train, evaluate by length, repair, and leave everything in the run's folder."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from whorl.errors import WhorlError
+from whorl.lab.batches import TaskRows, TextBatches
+from whorl.lab.corpus import Corpus, open_corpus
+from whorl.lab.evaluate import Evaluation
+from whorl.lab.fine_tune import fine_tuned
+from whorl.lab.load import make_model, parameters
+from whorl.lab.repairs import AS_TRAINED, serves
+from whorl.lab.runs import (
+    CONFIG,
+    ENVIRONMENT,
+    RESULT,
+    PeakMemory,
+    clear_leftovers,
+    environment,
+    locked,
+    read_json,
+    write_json,
+)
+from whorl.lab.settings import RunConfig, cautions, label_of
+from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
+from whorl.models.decoder import Decoder
+
+SCHEMA = "whorl-lab-result/1"
+MOST_ROWS = 200  # of metrics in a result
+
+
+def run_one(
+    config: RunConfig,
+    folder: str | Path,
+    *,
+    tell: Tell | None = None,
+    wait: bool = False,
+    save_seconds: float = SAVE_SECONDS,
+    tensorboard: bool = False,
+) -> dict[str, Any]:
+    """The result of a run, made now unless it is there already; one that was stopped goes on from its last checkpoint.
+
+    ``folder`` is its own, OUT/runs/ID; the text is kept beside it, in OUT/corpus. ``tell`` hears each logged step.
+    Where another process has the run, BusyError is raised, or with ``wait`` its end awaited.
+    """
+    folder = Path(folder)
+    if (folder / RESULT).exists():
+        return read_json(folder / RESULT)
+    _check_device(config)
+    with locked(folder, wait=wait):
+        if (folder / RESULT).exists():  # another process has finished it while we waited
+            return read_json(folder / RESULT)
+        clear_leftovers(folder)
+        if (folder / CONFIG).exists() and RunConfig.from_dict(read_json(folder / CONFIG)).id != config.id:
+            raise WhorlError(
+                f"run_one: {folder} holds another run. Use a folder named after the run's id, {config.id}."
+            )
+        write_json(folder / CONFIG, config.to_dict())
+        write_json(folder / ENVIRONMENT, environment(config.device))
+        result = _made(config, folder, tell, save_seconds, tensorboard)
+        write_json(folder / RESULT, result)
+    return result
+
+
+def _check_device(config: RunConfig) -> None:
+    import torch
+
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --device cpu.")
+
+
+def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> dict[str, Any]:
+    corpus = _corpus(config, folder) if config.text else None
+    batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
+    model = make_model(config)
+    # before training: lengths that the text cannot serve are found now
+    evaluation = None if corpus is None else Evaluation(model, config, corpus, tell=tell)
+    peak = PeakMemory(config.device)
+    trained = train(model, config, batches, folder, tell=tell, save_seconds=save_seconds, tensorboard=tensorboard)
+    result = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
+    begun = time.perf_counter()
+    if trained.stopped_early is not None:
+        result |= {"evaluations": [], "window_baseline": None}
+    elif evaluation is not None:
+        result |= _evaluated(model, config, evaluation, batches)
+    else:
+        result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
+    return result | {"evaluate_seconds": time.perf_counter() - begun, "environment": read_json(folder / ENVIRONMENT)}
+
+
+def _corpus(config: RunConfig, folder: Path) -> Corpus:
+    out = folder.parent.parent if folder.parent.name == "runs" else folder
+    return open_corpus(config.corpus, out / "corpus", config.corpus_digest)
+
+
+def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any]:
+    counts = parameters(model)
+    tokens = trained.metrics[-1]["tokens"] if trained.metrics else 0
+    return {
+        "schema": SCHEMA,
+        "id": config.id,
+        "label": label_of(config.encoding, **config.sizes),
+        "encoding": config.encoding,
+        "seed": config.seed,
+        "config": config.to_dict(),
+        "parameters": counts["all"],
+        "encoding_parameters": counts["encoding"],
+        "train_length": config.train_length,
+        "steps": trained.step,
+        "tokens": tokens,
+        "tokens_per_second": tokens / trained.seconds if trained.seconds else None,
+        "train_seconds": trained.seconds,
+        "stopped_early": trained.stopped_early,
+        "final_train_loss": _final_loss(trained.metrics),
+        "stages": _stages(config, trained.metrics),
+        "metrics": _thinned(trained.metrics),
+        "warnings": cautions(config),
+    }
+
+
+def _final_loss(rows: list[dict[str, Any]]) -> float | None:
+    """The mean over the last twentieth of the logged steps."""
+    last = [row["loss"] for row in rows[-max(1, len(rows) // 20) :]]
+    return sum(last) / len(last) if last else None
+
+
+def _stages(config: RunConfig, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What each stage ended with."""
+    out = []
+    for number, (length, batch, steps) in enumerate(config.stages):
+        own = [row for row in rows if row["stage"] == number]
+        end = {"loss": own[-1]["loss"], "accuracy": own[-1]["accuracy"]} if own else {"loss": None, "accuracy": None}
+        out.append({"length": length, "batch": batch, "steps": steps, **end})
+    return out
+
+
+def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    keys = ("step", "loss", "gradient_norm", "attention_entropy", "tokens_per_second")
+    every = math.ceil(len(rows) / MOST_ROWS) or 1
+    kept = rows[::-1][::every][::-1]  # the last one always
+    return [{key: row[key] for key in keys} for row in kept]
+
+
+def _evaluated(
+    model: Decoder, config: RunConfig, evaluation: Evaluation, batches: TextBatches | TaskRows
+) -> dict[str, Any]:
+    evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
+    window = None
+    if serves("window", config.encoding) and "mask" not in model.plan[0].enters():
+        window = {"by_length": evaluation.variant("window")["by_length"]}
+    if config.fine_tune_steps:
+        for name in (AS_TRAINED, *config.repairs):
+            evaluations.append(fine_tuned(model, config, evaluation, name, batches))
+    return {"evaluations": evaluations, "window_baseline": window}
+
+
+def _task_scores(model: Decoder, config: RunConfig) -> dict[str, Any]:
+    from whorl.lab.tasks import score
+
+    name = config.corpus.removeprefix("task:")
+    return {"name": name, "by_length": [score(model, name, length=length) for length in config.lengths]}

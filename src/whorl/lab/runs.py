@@ -1,0 +1,240 @@
+"""The run folder, which is the contract between everything that makes runs and everything that reads them.
+
+    OUT/runs/<id>/config.json              the RunConfig; its hash is the id
+                  environment.json         the machine and the versions
+                  metrics.jsonl            one object per logged step
+                  checkpoint.safetensors   weights, optimizer, random state; its step in the metadata
+                  result.json              written last: where it is, the run is finished
+                  lock                     held while a process works on the run
+Every file is written beside its place and moved there when it is safe on disk, so whatever is there is whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whorl.errors import WhorlError
+from whorl.lab.settings import RunConfig
+
+CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
+CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
+
+
+class BusyError(WhorlError):
+    """Another process works on the run."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands: the update it has done, its weights, its optimizer's state and seconds spent so far."""
+
+    step: int
+    model: dict[str, Tensor]
+    optimizer: dict[str, Tensor]
+    random: Tensor
+    seconds: float
+
+
+def check_output(out: Path, needed_bytes: int) -> None:
+    """Raises a WhorlError where runs cannot be kept under ``out``; writes nothing."""
+    out = Path(out)
+    there = out
+    while not there.exists() and there != there.parent:
+        if there.is_symlink():
+            raise WhorlError(f"lab: {there} is a link that leads nowhere. Choose another --out.")
+        there = there.parent
+    if not there.is_dir():
+        raise WhorlError(f"lab: {there} is a file, and runs are kept in a folder. Choose another --out.")
+    if not os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
+        raise WhorlError(f"lab: cannot write to {there}. Choose another --out.")
+    free = shutil.disk_usage(there).free
+    if free < needed_bytes:
+        raise WhorlError(
+            f"lab: {there} has {free / 2**20:,.0f} MiB free and the runs need about {needed_bytes / 2**20:,.0f}. "
+            "Free some space, or choose another --out."
+        )
+
+
+def space_needed(config: RunConfig) -> int:
+    """About how many bytes the folder of a run takes at its fullest: two checkpoints with the optimizer, and logs."""
+    weights = config.layers * 12 * config.width**2 + 2 * config.vocab * config.width
+    return 2 * 3 * 4 * weights + 2**20
+
+
+@contextlib.contextmanager
+def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Holds the run for this process; raises BusyError where another holds it, unless told to wait."""
+    import fcntl  # which Windows does not have
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / LOCK, "a", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise BusyError(f"lab: another process works on {folder}. Wait for it, or choose another --out.") from None
+        yield  # the system lets go of it when the process ends, however it ends
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Writes a file whole or not at all."""
+    _replace(path, lambda made: _write(made, data))
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON whole or not at all."""
+    write_atomic(path, (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+
+
+def _replace(path: Path, write: Any) -> None:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    os.close(handle)
+    made = Path(name)
+    try:
+        write(made)
+        with made.open("rb") as file:
+            os.fsync(file.fileno())
+        made.replace(path)
+        home = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(home)
+        finally:
+            os.close(home)
+    except OSError as error:
+        raise WhorlError(
+            f"lab: cannot write {path}: {error.strerror or error}. What was saved before it is whole."
+        ) from error
+    finally:
+        made.unlink(missing_ok=True)
+
+
+def clear_leftovers(folder: Path) -> None:
+    """Removes what a killed process was writing when it died."""
+    for left in folder.glob(".*-*"):
+        left.unlink(missing_ok=True)
+
+
+def write_checkpoint(
+    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, seconds: float
+) -> None:
+    """Saves where a run stands. Without an optimizer it is the trained model, from which no training goes on."""
+    from safetensors.torch import save_file
+
+    tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
+    if optimizer is not None:
+        for name, parameter in model.named_parameters():
+            state = optimizer.state.get(parameter, {})
+            tensors |= {f"optimizer.{name}.{key}": value.contiguous() for key, value in state.items()}
+    tensors["random"] = torch.get_rng_state()
+    metadata = {"step": str(step), "seconds": repr(seconds)}
+    _replace(folder / CHECKPOINT, lambda made: save_file(tensors, made, metadata=metadata))
+
+
+def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
+    """What ``write_checkpoint`` saved."""
+    from safetensors import safe_open
+
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}}
+    with safe_open(folder / CHECKPOINT, framework="pt", device=device) as file:
+        metadata = file.metadata()
+        for name in file.keys():  # noqa: SIM118  # it is no dict
+            part, _, rest = name.partition(".")
+            parts[part][rest] = file.get_tensor(name)
+    return Checkpoint(
+        int(metadata["step"]),
+        parts["model"],
+        parts["optimizer"],
+        parts["random"][""].cpu(),
+        float(metadata["seconds"]),
+    )
+
+
+def read_metrics(folder: Path, *, until: int | None = None) -> list[dict[str, Any]]:
+    """The logged steps of a run, up to ``until``; a line that a dying process left unfinished is no row."""
+    path = folder / METRICS
+    rows = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError:
+            break
+        if until is not None and row["step"] > until:
+            break
+        rows.append(row)
+    return rows
+
+
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """What numbers depend on beside the config: versions, processor, graphics card, date."""
+    import numpy
+
+    from whorl import __version__
+
+    gpu = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": numpy.__version__,
+        "whorl": __version__,
+        "platform": platform.platform(),
+        "cpu": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "torch_threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+class PeakMemory:
+    """The most memory in use since it was made: of the process on the CPU, of the allocator on a CUDA device."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        else:
+            with contextlib.suppress(OSError):  # Linux alone can forget an old peak
+                Path("/proc/self/clear_refs").write_text("5")
+
+    def bytes(self) -> int:
+        """The peak so far."""
+        if self.device == "cuda":
+            return torch.cuda.max_memory_allocated()
+        status = Path("/proc/self/status")
+        for line in status.read_text().splitlines() if status.exists() else []:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

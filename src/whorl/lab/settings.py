@@ -1,0 +1,278 @@
+"""RunConfig: everything that decides what a run of the lab comes out as, and nothing else.
+
+Two runs with the same config give the same numbers, so the id of a run is a hash of its config. Where it is kept, how
+often it is saved and who watches are no part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, ClassVar, Literal, Self
+
+from whorl import registry
+from whorl.config import Config, config
+from whorl.errors import WhorlError, invalid
+
+RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
+
+
+@config
+class RunConfig(Config):
+    """The identity of one training run and its evaluation.
+
+    encoding       name and settings; the model's sizes are filled in, and what results is kept in full
+    layers, width, heads, vocab   the decoder; 256 is bytes
+    corpus         "stdlib", "site-packages", a file, a folder, or "task:NAME"
+    corpus_digest  what the text hashed to, so that another text is another run
+    stages         (length, batch, steps), one after another; batch counts the rows of one update
+    learning_rate, betas, weight_decay, clip   AdamW; no decay on norms, biases and what the encoding learns
+    encoding_rate  how many times the rate what the encoding learns is learned at
+    warmup         steps up to the full rate; None for 100, or a fifth of the steps where that is less
+    final          what the cosine falls to, as a share of the full rate
+    accumulate     parts that the rows of an update are computed in
+    precision      "bfloat16" is autocast
+    lengths        lengths evaluated; () for ¼ to 16 times the trained one
+    eval_bytes     text scored at each length, about
+    last           how many last tokens the same-last-tokens score reads; None for a quarter of the trained length,
+                   at least 16 and at most 64
+    repairs        context extensions tried on the trained model, for rotary encodings
+    fine_tune_steps  steps each repair is trained on as well, at 4 times the length; 0 for none
+
+    >>> config = RunConfig(encoding={"name": "rope"}, stages=[(64, 32, 500)])
+    >>> config.encoding["head_dim"], config.train_length, config.lengths
+    (32, 64, (16, 32, 64, 128, 256, 512, 1024))
+    """
+
+    name: ClassVar[str] = "run"
+    encoding: dict
+    layers: int = 3
+    width: int = 128
+    heads: int = 4
+    vocab: int = 256
+    corpus: str = "stdlib"
+    corpus_digest: str = ""
+    stages: tuple[tuple[int, ...], ...] = ((64, 32, 500),)
+    learning_rate: float = 1e-3
+    encoding_rate: float = 1.0
+    betas: tuple[float, ...] = (0.9, 0.95)
+    weight_decay: float = 0.1
+    warmup: int | None = None
+    final: float = 0.1
+    clip: float = 1.0
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    compile: bool = False
+    device: Literal["cpu", "cuda"] = "cpu"
+    lengths: tuple[int, ...] = ()
+    eval_bytes: int = 32_768
+    last: int | None = None
+    repairs: tuple[str, ...] = ()
+    fine_tune_steps: int = 0
+    seed: int = 0
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        """The first 12 hexadecimal digits of the hash of the config."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def train_length(self) -> int:
+        """The length of the last stage, which evaluation lengths are measured against."""
+        return self.stages[-1][0]
+
+    @property
+    def steps(self) -> int:
+        """Updates in all stages."""
+        return sum(steps for _, _, steps in self.stages)
+
+    @property
+    def head_dim(self) -> int:
+        return self.width // self.heads
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What encodings are built from: the sizes of the model, and the tokens it is trained on at a time."""
+        return {"heads": self.heads, "head_dim": self.head_dim, "width": self.width, "length": self._tokens_at_once()}
+
+    def _tokens_at_once(self) -> int:
+        if self.text:
+            return self.train_length
+        from whorl.lab.tasks import task
+
+        return task(self.corpus.removeprefix("task:")).total(self.train_length) - 1
+
+    @property
+    def text(self) -> bool:
+        """Whether the run reads a text, rather than a task's made-up sequences."""
+        return not self.corpus.startswith("task:")
+
+    def stage_at(self, step: int) -> int:
+        """The number of the stage that update ``step``, counted from 0, belongs to."""
+        for number, (_, _, steps) in enumerate(self.stages):
+            if step < steps:
+                return number
+            step -= steps
+        raise AssertionError("a step past the last stage")
+
+    def check(self) -> None:
+        call = self.call()
+        for field in ("layers", "width", "heads", "vocab", "accumulate", "eval_bytes"):
+            if getattr(self, field) < 1:
+                raise invalid(call, field, "positive", getattr(self, field))
+        if self.text and self.vocab < 256:
+            raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
+        if self.width % self.heads:
+            raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)
+        self._check_stages()
+        self._check_rates()
+        self._fill_lengths()
+        object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
+        self._check_repairs()
+
+    def _check_stages(self) -> None:
+        call = self.call()
+        if not self.stages:
+            raise invalid(call, "stages", "at least one (length, batch, steps)", self.stages)
+        for stage in self.stages:
+            if len(stage) != 3 or min(stage) < 1:
+                raise invalid(call, "every stage", "(length, batch, steps), each positive", list(stage))
+            if stage[0] < 2:
+                raise invalid(call, "every stage's length", "at least 2", stage[0])
+            if stage[1] % self.accumulate:
+                raise invalid(call, "every stage's batch", f"a multiple of accumulate={self.accumulate}", stage[1])
+
+    def _check_rates(self) -> None:
+        call = self.call()
+        if self.learning_rate <= 0:
+            raise invalid(call, "learning_rate", "positive", self.learning_rate)
+        if self.encoding_rate <= 0:
+            raise invalid(call, "encoding_rate", "positive", self.encoding_rate)
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise invalid(call, "betas", "two numbers from 0 to below 1", list(self.betas))
+        if self.weight_decay < 0:
+            raise invalid(call, "weight_decay", "0 or more", self.weight_decay)
+        if not 0 <= self.final <= 1:
+            raise invalid(call, "final", "between 0 and 1", self.final, "It is a share of the learning rate.")
+        if self.clip <= 0:
+            raise invalid(call, "clip", "positive", self.clip, "Gradients are cut to this norm.")
+        warmup = min(100, self.steps // 5) if self.warmup is None else self.warmup
+        if not 0 <= warmup <= self.steps:
+            raise invalid(call, "warmup", f"between 0 and the {self.steps} steps", warmup)
+        object.__setattr__(self, "warmup", warmup)
+        if self.fine_tune_steps < 0:
+            raise invalid(call, "fine_tune_steps", "0 or more", self.fine_tune_steps)
+        if not 0 <= self.seed < 2**31:
+            raise invalid(call, "seed", "between 0 and 2^31 - 1", self.seed)
+
+    def _fill_lengths(self) -> None:
+        call, trained = self.call(), self.train_length
+        wanted = self.lengths or [int(ratio * trained) for ratio in RATIOS if ratio * trained >= 2]
+        if min(wanted) < 2:
+            raise invalid(call, "lengths", "at least 2 each", list(wanted))
+        object.__setattr__(self, "lengths", tuple(sorted(set(wanted))))
+        last = min(max(trained // 4, 16), 64) if self.last is None else self.last
+        if last < 1:
+            raise invalid(call, "last", "positive", last)
+        object.__setattr__(self, "last", min(last, self.lengths[0]) if self.last is None else last)
+
+    def _check_repairs(self) -> None:
+        from whorl.lab import repairs  # which is made of encodings, and none are needed to name a run
+
+        for name in self.repairs:
+            repairs.check(name)
+            if not repairs.serves(name, self.encoding):
+                raise WhorlError(
+                    f"Run: repair {name} takes the place of plain rope, not of {self.encoding['name']}. Leave it out."
+                )
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """The config that ``to_dict`` described; unknown keys raise."""
+        settings = dict(data)
+        if settings.pop("name", cls.name) != cls.name:
+            raise invalid("Run.from_dict", "name", repr(cls.name), data["name"])
+        return cls(**settings)
+
+
+def resolve(encoding: dict[str, Any] | str, **sizes: int) -> dict[str, Any]:
+    """The full settings of an encoding given by name and some settings; sizes are filled in where it asks for them.
+
+    >>> resolve({"name": "alibi"}, heads=4, head_dim=32, width=128, length=64)["heads"]
+    4
+    """
+    if isinstance(encoding, str):
+        encoding = {"name": encoding}
+    if not isinstance(encoding, dict) or not isinstance(encoding.get("name"), str):
+        raise invalid("Run", "encoding", "a name, or a dict with one under 'name'", encoding)
+    settings = dict(encoding)
+    name = settings.pop("name")
+    if name == "combined":
+        parts = settings.pop("parts", None)
+        if settings or not isinstance(parts, (list, tuple)):
+            raise WhorlError("Run: combined takes parts=[…], each an encoding by name and settings, and nothing else.")
+        return {"name": name, "parts": [resolve(part, **sizes) for part in parts]}
+    cls = registry.encoding_class(name).Config
+    given = {key: value for key, value in sizes.items() if key in cls.fields()} | settings
+    return cls.from_dict({"name": name, **given}).to_dict()
+
+
+def label_of(encoding: dict[str, Any], **sizes: int) -> str:
+    """A short name of an encoding: its own, and the settings that are not what they are by default.
+
+    >>> label_of(resolve({"name": "rope", "base": 500.0}, head_dim=8), head_dim=8)
+    'rope base=500'
+    """
+    name = encoding["name"]
+    if name == "combined":
+        return " + ".join(label_of(part, **sizes) for part in encoding["parts"])
+    usual = resolve(_only_required(name, encoding), **sizes)
+    differs = {key: value for key, value in encoding.items() if value != usual[key]}
+    return " ".join([name, *(f"{key}={_short(value)}" for key, value in differs.items())])
+
+
+def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
+    """The settings that have no default, which say nothing about how an encoding differs from the usual one."""
+    from dataclasses import MISSING
+
+    fields = registry.encoding_class(name).Config.fields()
+    missing = [key for key, field in fields.items() if field.default is MISSING and field.default_factory is MISSING]
+    return {"name": name, **{key: encoding[key] for key in missing}}
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        rest = ",".join(f"{_short(item)}" for key, item in value.items() if key in ("factor", "fraction"))
+        return f"{value['name']}({rest})" if rest else value["name"]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def cautions(config: RunConfig) -> list[str]:
+    """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
+    out = []
+    for part in config.encoding.get("parts", [config.encoding]):
+        if part["name"] == "t5" and part["max_distance"] > config.train_length // 2:
+            out.append(
+                f"t5: max_distance {part['max_distance']} > half the trained length {config.train_length}: its far "
+                f"buckets are hardly trained, and longer texts read them. Use max_distance={config.train_length // 2}."
+            )
+        if part["name"] == "sinusoidal" and part["scale"] > 4 * config.width**-0.5:
+            out.append(
+                f"sinusoidal: a code times {part['scale']:g} is far larger than the embeddings it is added to, and "
+                f"trains slowly. Use scale={config.width**-0.5:.3f}."
+            )
+    turns = config.train_length / 6.283185307179586
+    for name in config.repairs:
+        fast = (
+            32.0 if name == "yarn" else float(name.removeprefix("yarn-beta")) if name.startswith("yarn-beta") else 0.0
+        )
+        if fast > turns:
+            out.append(
+                f"{name}: at trained length {config.train_length} the fastest pair turns {turns:.0f} times, less than "
+                f"beta_fast {fast:g}, so every pair is interpolated. Use yarn-beta{max(2, int(turns / 2.5))}."
+            )
+    return out

@@ -1,0 +1,87 @@
+"""Sweeps: a grid of runs from a TOML file, and the runs of any list of configs on this machine or on Ray.
+
+# grid.toml: every combination of what is listed, for each seed
+encodings = ["rope", "alibi", {name = "t5", max_distance = 32}]
+seeds = 3
+[grid]                      # any setting of a run, or base and scaling for rotary encodings
+base = [1e4, 5e5]
+width = [128, 256]
+[run]                       # what all runs share
+train_length = 64
+steps = 500
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from whorl.errors import WhorlError, invalid, unknown
+from whorl.lab.compare import Comparison, check_asked, conclude
+from whorl.lab.execute import Tell
+from whorl.lab.plan import plan, read_names
+
+ROTARY = ("base", "scaling")  # of a grid: settings of the encoding, for those that have them
+
+
+def sweep(
+    file: str | Path,
+    out: str | Path,
+    on: str = "here",
+    *,
+    lang: str = "en",
+    tell: Tell | None = None,
+    workers: int | None = None,
+    **options: Any,
+) -> Comparison:
+    """The comparison of every run that a sweep file asks for, with its report written to ``out``.
+
+    ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
+    """
+    check_asked(on, lang)
+    asked = read_grid(file)
+    configs = []
+    for choice in combinations(asked.get("grid", {})):
+        encodings = _with(read_names(asked["encodings"]), {key: choice.pop(key) for key in ROTARY if key in choice})
+        settings = {**asked.get("run", {}), **choice, "seeds": asked.get("seeds", 1)}
+        configs += plan(encodings, out=out, **settings)
+    command = f"whorl lab sweep {file} --out {out}"
+    title = asked.get("title", "")
+    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
+
+
+def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """The encodings with rotary settings from a grid, where they are rotary; the others as they are, once."""
+    return [{**one, **settings} if one["name"] == "rope" else one for one in encodings]
+
+
+def read_grid(file: str | Path) -> dict[str, Any]:
+    """What a sweep file says: keyword arguments of ``compare`` under ``run``, encodings, seeds and grid."""
+    path = Path(file)
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WhorlError(f"sweep: cannot read {file}: {error.strerror}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise WhorlError(f"sweep: {file} is no TOML: {error}.") from None
+    known = {"title", "encodings", "seeds", "grid", "run"}
+    for key in data:
+        if key not in known:
+            raise unknown("key", key, known, call=f"sweep {file}")
+    if not data.get("encodings"):
+        raise WhorlError(f'sweep: {file} lists no encodings. Write encodings = ["rope", "alibi"].')
+    for key, values in data.get("grid", {}).items():
+        if not isinstance(values, list) or not values:
+            raise invalid(f"sweep {file}", f"grid.{key}", "a list of values", values)
+    return data
+
+
+def combinations(grid: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Every choice of one value for each key.
+
+    >>> combinations({"width": [64, 128], "heads": [4]})
+    [{'width': 64, 'heads': 4}, {'width': 128, 'heads': 4}]
+    """
+    return [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

@@ -1,0 +1,60 @@
+"""A process that makes runs for a sweep: jobs come as lines of JSON on stdin, what happens goes out as lines on stdout.
+
+It ends when stdin does, also in the middle of a run: a sweep that is killed takes its workers with it, and what they
+had saved is where the next one goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import sys
+import threading
+import traceback
+from typing import Any
+
+
+def main() -> None:
+    """Serves jobs until stdin ends."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)  # whatever else prints must not get between the lines
+    jobs: queue.Queue[dict[str, Any]] = queue.Queue()
+    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
+    threads = int(sys.argv[1])
+
+    import torch
+
+    torch.set_num_threads(threads)
+    from whorl.errors import WhorlError
+    from whorl.lab.run_one import run_one
+    from whorl.lab.runs import BusyError
+    from whorl.lab.settings import RunConfig
+
+    def say(kind: str, **more: Any) -> None:
+        out.write(json.dumps({"kind": kind, **more}) + "\n")
+
+    while True:
+        job = jobs.get()
+        try:
+            config = RunConfig.from_dict(job["config"])
+            run_one(config, job["folder"], tell=lambda event: say("event", event=event), **job["options"])
+        except BusyError:
+            say("busy")
+        except WhorlError as error:
+            say("failed", message=str(error))
+        except BaseException:
+            say("failed", message=traceback.format_exc())
+            raise
+        else:
+            say("done")
+
+
+def _listen(jobs: queue.Queue[dict[str, Any]]) -> None:
+    for line in sys.stdin:
+        jobs.put(json.loads(line))
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

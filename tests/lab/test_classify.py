@@ -1,0 +1,76 @@
+"""Short-text classification: texts from different files, both ways, and positions that decide where order does."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+import whorl
+from whorl.lab.classify import PACKAGES, ClassifyConfig, classify, compare_classifiers, pieces
+
+TINY = {
+    "length": 16,
+    "layers": 1,
+    "width": 32,
+    "steps": 80,
+    "batch": 16,
+    "train": 400,
+    "test": 200,
+    "learning_rate": 3e-3,
+}
+
+
+def test_pieces_of_order_come_both_ways_and_begin_with_a_function():
+    made = pieces("order", 60, length=12, side="train", seed=2)
+    forwards = Counter(text for text, label in made if label == 0)
+    backwards = Counter(" ".join(text.split()[::-1]) for text, label in made if label == 1)
+    assert forwards == backwards and sum(forwards.values()) == 30
+    assert all(text.split()[0] == "def" and len(text.split()) == 12 for text in forwards)
+
+
+def test_pieces_of_sources_have_every_label_as_often():
+    made = pieces("source", 60, length=12, side="test")
+    assert Counter(label for _, label in made) == dict.fromkeys(range(len(PACKAGES)), 10)
+    assert made == pieces("source", 60, length=12, side="test") != pieces("source", 60, length=12, side="test", seed=1)
+
+
+def test_order_needs_positions():
+    with_positions, without = (classify(ClassifyConfig(encoding=name, **TINY)) for name in ("rope", "none"))
+    assert with_positions["accuracy"] > 0.8
+    assert without["accuracy"] == 0.5  # the same bag of words for both answers: exactly half are right
+    json.dumps(with_positions, allow_nan=False)
+
+
+def test_sources_are_told_apart_better_than_by_chance():
+    found = classify(
+        ClassifyConfig(dataset="source", **TINY | {"length": 32, "width": 64, "steps": 60, "batch": 32, "train": 1500})
+    )
+    assert found["accuracy"] > 2.4 * found["chance"]
+
+
+def test_a_run_is_decided_by_its_seed():
+    few = {**TINY, "steps": 3, "train": 12, "test": 12}
+    first, again, other = (classify(ClassifyConfig(**few, seed=seed)) for seed in (0, 0, 1))
+    assert first["loss"] == again["loss"] != other["loss"] and first["accuracy"] == again["accuracy"]
+
+
+def test_rows_have_means_and_intervals_over_seeds():
+    heard = []
+    small = {**TINY, "steps": 2, "train": 12, "test": 12}
+    rows = compare_classifiers(
+        datasets=["order"], encodings=["learned", "rope"], seeds=(0, 1), tell=heard.append, **small
+    )
+    assert [row["encoding"] for row in rows] == ["learned", "rope"] and len(heard) == 4
+    for row in rows:
+        assert row["accuracy"]["mean"] == pytest.approx(sum(row["accuracies"]) / 2) and row["accuracy"]["n"] == 2
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(whorl.WhorlError, match="length must be at least 3"):
+        ClassifyConfig(length=2)
+    with pytest.raises(whorl.WhorlError, match=r"unknown dataset 'orders'\. Did you mean 'order'"):
+        ClassifyConfig(dataset="orders")
+    with pytest.raises(whorl.WhorlError, match="no test file of asyncio has 1000000 words"):
+        pieces("source", 6, length=10**6, side="test", seed=0)

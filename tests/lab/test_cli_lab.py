@@ -1,0 +1,125 @@
+"""whorl compare and whorl lab on the command line: what they print, where they write, how they end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lab_runs import write_texts
+from whorl.cli.app import run
+from whorl.lab import execute
+
+SMALL = [
+    "--train-length", "16", "--steps", "4", "--lengths", "8,16,32", "--set", "layers=1", "--set", "width=16",
+    "--set", "heads=2", "--set", "batch=4", "--set", "eval_bytes=256",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    return write_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture
+def call(capsys):
+    """Runs a command in this process: (exit status, stdout, stderr)."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run([str(one) for one in arguments])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+def test_compare_prints_a_table_and_the_path_of_its_report(call, texts, tmp_path):
+    wanted = ["compare", "rope", "alibi", "--corpus", texts, "--out", tmp_path / "out", "--workers", 1, *SMALL]
+    code, out, err = call(*wanted, "--repairs", "ntk,window")
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0] == "bits per byte, same last tokens; trained at 16"
+    assert lines[1].split() == ["encoding", "8", "16", "32"]
+    assert [line.split()[0] for line in lines[2:6]] == ["rope", "ntk", "window", "alibi"]
+    assert lines[6].startswith("±: twice the standard error")
+    assert lines[7] == f"report: {(tmp_path / 'out' / 'report.html').as_uri()}"
+    assert "alibi: done; 2 of 2 runs done" in err
+    code, out, _ = call(*wanted, "--repairs", "ntk,window", "--json")
+    assert code == 0 and json.loads(out)["train_length"] == 16  # nothing was made again, and JSON is all of stdout
+
+
+def test_the_report_is_written_again_in_another_language(call, texts, tmp_path):
+    out = tmp_path / "out"
+    assert call("lab", "run", "rope:base=100", "--corpus", texts, "--out", out, *SMALL)[0] == 0
+    code, said, _ = call("lab", "report", out, "--lang", "zh")
+    assert code == 0 and "report:" in said
+    assert any("\u4e00" <= letter <= "\u9fff" for letter in (out / "report.html").read_text())
+    code, said, _ = call("lab", "report", out, "--json")
+    assert json.loads(said)["rows"][0]["encoding"]["base"] == 100.0
+
+
+def test_one_run_prints_its_folder_and_what_to_beware_of(call, texts, tmp_path):
+    wanted = ["lab", "run", "t5:max_distance=12,buckets=8", "--corpus", texts, "--out", tmp_path, *SMALL]
+    code, out, err = call(*wanted)
+    assert code == 0 and (Path(out.strip()) / "result.json").exists()
+    assert "max_distance 12 > half the trained length 16" in err
+    code, out, _ = call(*wanted, "--json", "--seed", "3")
+    assert code == 0 and json.loads(out)["seed"] == 3
+
+
+def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):
+    rates = ["--set", "learning_rate=1e30", "--set", "clip=1e30"]
+    code, _, err = call("lab", "run", "rope", "--corpus", texts, "--out", tmp_path, *SMALL, *rates)
+    assert code == 1 and "rope stopped early: the loss is" in err
+
+
+def test_a_sweep_reads_its_file(call, texts, tmp_path):
+    (tmp_path / "grid.toml").write_text(
+        f'encodings = ["rope"]\n[grid]\nbase = [100.0, 10000.0]\n[run]\ncorpus = "{texts}"\ntrain_length = 16\n'
+        "steps = 3\nbatch = 4\nlengths = [8, 16]\nlayers = 1\nwidth = 16\nheads = 2\neval_bytes = 256\n"
+    )
+    code, out, _ = call("lab", "sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--workers", 1)
+    assert code == 0 and [line.partition("  ")[0] for line in out.splitlines()[2:4]] == ["rope base=100", "rope"]
+
+
+def test_where_a_run_fails_the_others_are_shown_and_the_status_is_1(call, texts, tmp_path, monkeypatch):
+    from whorl.errors import WhorlError
+
+    real = execute.run_one
+
+    def failing(config, *args, **options):
+        if config.encoding["name"] == "rope":
+            raise WhorlError("no good")
+        return real(config, *args, **options)
+
+    monkeypatch.setattr(execute, "run_one", failing)
+    code, out, err = call("compare", "rope", "alibi", "--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL)
+    assert code == 1 and "alibi" in out and "failed: no good" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare", "ropee"], "unknown encoding 'ropee'. Did you mean 'rope'?"),
+        (["compare"], "compare: no encodings"),
+        (["compare", "rope", "--lengths", "8,x"], "lengths must be numbers with commas"),
+        (["compare", "rope", "--address", "here"], "--address would be ignored without --on ray"),
+        (["compare", "rope", "--on", "moon"], "unknown place to run 'moon'"),
+        (["compare", "rope", "--set", "wdth=3"], "unknown setting 'wdth'. Did you mean 'width'?"),
+        (["compare", "rope", "--preset", "demi"], "unknown preset 'demi'. Did you mean 'demo'?"),
+        (["compare", "rope", "--corpus", "/nowhere"], "no corpus at /nowhere"),
+        (["compare", "rope", "--lang", "xx"], "unknown lang 'xx'"),
+        (["lab", "report", "/nowhere"], "no finished run under /nowhere"),
+        (["lab", "sweep", "/nowhere.toml"], "cannot read /nowhere.toml"),
+    ],
+)
+def test_misuse_ends_with_status_2_and_one_line(call, texts, tmp_path, words, said):
+    out = [] if words[:2] == ["lab", "report"] else ["--out", tmp_path / "out"]
+    text = ["--corpus", texts, *SMALL] if words[0] == "compare" and "--corpus" not in words and len(words) > 1 else []
+    clash = [one for one in text if one in words]
+    if "--lengths" in clash:
+        text = [one for i, one in enumerate(text) if one != "--lengths" and text[i - 1] != "--lengths"]
+    code, _, err = call(*words, *text, *out)
+    assert code == 2 and said in err and len(err.splitlines()) == 1, err
+    assert not (tmp_path / "out" / "runs").exists()

@@ -1,0 +1,54 @@
+"""What the tests of the lab share: a small text, and runs so small that they take a fraction of a second."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+from whorl.lab.corpus import read_corpus
+from whorl.lab.settings import RunConfig
+
+SIZES: dict[str, Any] = {"layers": 1, "width": 16, "heads": 2, "eval_bytes": 512}
+LENGTHS = (8, 16, 32, 64)
+
+# Settings of a result that depend on the machine and the moment.
+OF_THE_MOMENT = {
+    "environment",
+    "evaluate_seconds",
+    "peak_memory_bytes",
+    "seconds",
+    "tokens_per_second",
+    "train_seconds",
+}
+
+
+def write_texts(folder: Path, *, files: int = 12, size: int = 2000, seed: int = 0) -> Path:
+    """A folder of files of made-up words."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = random.Random(seed)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 6))) for _ in range(40)]
+    for number in range(files):
+        text = " ".join(draw.choices(words, k=size // 4))[:size]
+        (folder / f"{number}.txt").write_text(text)
+    return folder
+
+
+def tiny(texts: Path, encoding: dict[str, Any] | str = "rope", *, steps: int = 6, **settings: Any) -> RunConfig:
+    """The config of a tiny run on those texts."""
+    known = {
+        **SIZES,
+        "encoding": {"name": encoding} if isinstance(encoding, str) else encoding,
+        "corpus": str(texts),
+        "corpus_digest": read_corpus(str(texts)).digest,
+        "stages": ((16, 4, steps),),
+        "lengths": LENGTHS,
+    }
+    return RunConfig(**known | settings)
+
+
+def lasting(result: Any) -> Any:
+    """A result without what depends on the machine and the moment."""
+    if isinstance(result, dict):
+        return {key: lasting(value) for key, value in result.items() if key not in OF_THE_MOMENT}
+    return [lasting(one) for one in result] if isinstance(result, list) else result
