@@ -76,6 +76,17 @@ def test_branches_on_both_sides(causal, as_it_is):
                 torch.testing.assert_close(one, other, rtol=0, atol=5e-6)
 
 
+def test_masks_are_formulas_of_one_pair(as_it_is):
+    """As a GPU computes them; the CPU's compiler gets a mask of all pairs instead."""
+    sinks, ids = whorl.Sinks(size=11, count=2), torch.arange(33)
+    q, k, v = tokens(33, 33)
+    rules = {"causal": True, "places": None, "allowed": None, "blocks": None, "q_documents": None, "k_documents": None}
+    more = {"softcap": None, "scale": 0.25, "wants_lse": False, "bias": None, "placed": None}
+    with torch.no_grad():
+        got = flex._flex(q, k, v, masks=(sinks,), q_positions=ids, k_positions=ids, **rules, **more)
+    torch.testing.assert_close(got, dense(q, k, v, encoding=sinks)[0], rtol=0, atol=5e-6)
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("branch", [None, 0, 1])
 def test_blocks_are_those_that_hold_a_pair(branch, causal):
@@ -109,7 +120,9 @@ def test_slabs_of_queries_find_the_same_blocks(monkeypatch):
 def test_blocks_are_known_only_where_positions_are():
     q, k, v = tokens(200, 200)
     call = checked(q, k, v, encoding=ENCODINGS["rerope"])
-    assert flex._blocks_of(call, 0, consecutive=True) is not None
+    for branch in (0, 1, 0):  # what is known of one branch is not taken for another
+        for one, other in zip(flex._blocks_of(call, branch, consecutive=True), flex._visit(call, branch), strict=True):
+            assert torch.equal(one, other)
     assert flex._blocks_of(call, 0, consecutive=False) is None
     documents = checked(q, k, v, encoding=ENCODINGS["rerope"], documents=torch.zeros(200))
     assert flex._blocks_of(documents, 0, consecutive=True) is None

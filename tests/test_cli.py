@@ -75,6 +75,8 @@ COMMANDS = {
     },
     "lab sweep": {"file", "--out", "--lang", "--on", "--address", "--workers", "--tensorboard", "--json"},
     "lab report": {"folder", "--lang", "--json"},
+    "lab migrate": {"run", "--to", "--freeze", "--rate", "--steps", "--json"},
+    "lab generate": {"run", "--prompt", "--count", "--temperature", "--top-k", "--seed"},
     "bench": {"name", "--repeats", "--set", "--out", "--json"},
     "doctor": {"--json"},
 }

@@ -282,7 +282,7 @@ sweep(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]), save_seconds=0.0)
 def grid(texts, tmp_path) -> Path:
     file = tmp_path / "grid.toml"
     file.write_text(
-        f'encodings = ["rope", "alibi"]\nseeds = 2\n[run]\ncorpus = "{texts}"\ntrain_length = 16\nsteps = 60\n'
+        f'encodings = ["rope", "alibi"]\nseeds = 2\n[run]\ncorpus = "{texts}"\ntrain_length = 16\nsteps = 40\n'
         "batch = 4\nlengths = [8, 16, 32]\nlayers = 1\nwidth = 16\nheads = 2\neval_bytes = 256\n"
     )
     return file

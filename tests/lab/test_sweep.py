@@ -91,7 +91,7 @@ def test_a_setting_that_does_not_exist_and_a_file_that_does_not(texts, tmp_path)
 
 def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monkeypatch):
     """Also with a worker that is killed in the middle of a run: another takes the run up."""
-    configs = [tiny(texts, name, steps=80, seed=seed) for name in ("rope", "alibi") for seed in (0, 1)]
+    configs = [tiny(texts, name, steps=30, seed=seed) for name in ("rope", "alibi") for seed in (0, 1)]
     alone, failed = execute(configs, tmp_path / "alone", workers=1)
     assert failed == {} and [result["seed"] for result in alone] == [0, 1, 0, 1]
     monkeypatch.setattr(execution.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
@@ -106,7 +106,7 @@ def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monke
 
     def tell(config, event):
         events.append((config.id, event["kind"]))
-        if event["kind"] == "train" and event["step"] > 20 and not killed:
+        if event["kind"] == "train" and event["step"] > 8 and not killed:
             killed.append(started[0].pid)
             os.kill(started[0].pid, signal.SIGKILL)
 

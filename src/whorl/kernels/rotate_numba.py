@@ -121,14 +121,17 @@ def ready(
     kernel = _KERNELS.get((x.dtype, reads, writes)) or _compiled(x.dtype, reads, writes)
     shares = batch * heads * length * dim // _SHARE
     # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
-    spare = torch.empty(4 * pairs, dtype=torch.float64) if 32 * pairs > _ROOM else None
+    spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
 
     def run(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None) -> None:
         places = x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0 if rows is None else rows.data_ptr()
-        if shares > 1 and spare is None and (threads := min(shares, torch.get_num_threads())) > 1:
+        if spare_size:
+            spare = torch.empty(spare_size, dtype=torch.float64)
+            kernel(0, *places, spare.data_ptr(), sizes)
+        elif shares > 1 and (threads := min(shares, torch.get_num_threads())) > 1:
             share(kernel, (*places, 0), numbers, [x, cos, sin, out, rows], threads)
         else:
-            kernel(0, *places, 0 if spare is None else spare.data_ptr(), sizes)
+            kernel(0, *places, 0, sizes)
 
     return run
 
@@ -475,7 +478,8 @@ def _at(llvm, address, size, i_batch, batch, i_head, head, i_row, row):
 @_Word
 def _index(llvm, address, size):
     """The integer of 4 or 8 bytes at an address."""
-    result = llvm.b.alloca(llvm.i64)
+    with llvm.b.goto_entry_block():
+        result = llvm.b.alloca(llvm.i64)
     with llvm.b.if_else(llvm.b.icmp_signed("==", size, llvm.number(8))) as (long, short):
         with long:
             llvm.b.store(llvm.b.load(llvm.b.inttoptr(address, llvm.i64.as_pointer())), result)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
@@ -104,7 +105,7 @@ def _attend(
     x: Tensor,
     encoding: Encoding,
     positions: Tensor,
-    cache: None = None,
+    cache: KVCache | None = None,
     *,
     whole: Tensor,
     group: Group,

@@ -91,9 +91,10 @@ def run_distributed(
                 held.enter_context(locked(folder))
                 clear_leftovers(folder)
                 write_json(folder / CONFIG, config.to_dict())
-            for turn in (True, False):  # the first packs the text, which the others may find there
-                if (rank == 0) is turn:
-                    corpus = _corpus(config, out)
+            if rank > 0:  # the first packs the text, which the others may then find there
+                dist.barrier()
+            corpus = _corpus(config, out)
+            if rank == 0:
                 dist.barrier()
             batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
             train_together(make_model(config), config, batches, folder, tell=tell, save_seconds=save_seconds)
@@ -121,6 +122,8 @@ def train_together(
         return
     ids = [torch.cuda.current_device()] if config.device == "cuda" else None
     spread = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+    if config.compile:
+        torch.compiler.reset()  # as in a run of one process
     run = torch.compile(spread) if config.compile else spread
     every = max(1, config.steps // ROWS)
     ends = {sum(steps for _, _, steps in config.stages[: number + 1]) for number in range(len(config.stages))}

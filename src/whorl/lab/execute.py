@@ -86,6 +86,7 @@ def execute_here(
     # of all runs, finished or not, so that a sweep that is taken up again computes as it did before
     threads = max(1, cores // min(workers, len(configs)))
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    todo.sort(key=lambda config: -len(config.repairs))  # the longest first, so that none is left alone at the end
     if workers == 1 or any(_registered_here(config.encoding) for config in todo):
         return _in_turn(todo, out, tell, options)
     return _Workers(out, tell, threads, options).run(todo, workers)

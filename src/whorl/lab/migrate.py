@@ -91,7 +91,10 @@ def migrate(
         clear_leftovers(made)
         write_json(made / CONFIG, config.to_dict())
         write_json(made / ENVIRONMENT, environment(config.device))
-        scores = {"before": _scores(evaluation.on(source.model)), "right_after": _scores(evaluation)}
+        scores: dict[str, list[dict[str, Any]] | None] = {
+            "before": _scores(evaluation.on(source.model)),
+            "right_after": _scores(evaluation),
+        }
         part = _named(tell, "migrated")
         trained = train(model, config, batches, made, tell=part, save_seconds=save_seconds)
         scores["after"] = None if trained.stopped_early else _scores(evaluation.on(model))
