@@ -104,7 +104,7 @@ def encodings(rounds: int, batches: TextBatches, clock: str) -> None:
 def loop(rounds: int, batches: TextBatches, config: RunConfig, clock: str) -> None:
     """The lab's loop in the demo's rhythm of logging against the bare one, a few steps of each in turn."""
     every = max(1, config.steps // training.ROWS)
-    count = 6 * every
+    count = 12 * every
     training.ROWS = count // every
     short = config.replace(stages=((*config.stages[0][:2], count),), warmup=0)
     ratios = []

@@ -53,7 +53,7 @@ class Clock:
 @pytest.mark.parametrize("name", registry.BENCHMARKS)
 def test_every_registered_benchmark_builds_its_groups_from_defaults(name):
     settings = registry.complete_settings(name, {})
-    assert settings and all(type(value) in (int, float) for value in settings.values())
+    assert settings and all(type(value) in (int, float, str) for value in settings.values())
     assert callable(registry.benchmark(name))
 
 
@@ -174,6 +174,7 @@ def test_tables_reports_errors_ratios_and_the_machine():
         "date",
         "cpu",
         "cpu_capability",
+        "gpu",
         "cores",
         "torch_threads",
         "platform",
@@ -221,3 +222,21 @@ def test_kept_tables_that_differ_are_not_timed(monkeypatch):
     for _, (computed, kept, given) in report.groups[1:]:
         assert computed.seconds is not None and given.seconds is not None
         assert kept.seconds is None and not kept.check.ok
+
+
+SMALL = {
+    "rotary": {"length": 8, "heads": 2, "kv_heads": 1, "head_dim": 8, "dtype": "bfloat16", "device": "cpu"},
+    "bias": {"length": 32, "heads": 2, "head_dim": 16, "dtype": "float32", "device": "cpu"},
+    "linear": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu"},
+    "attention": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu", "encodings": "none,rope,alibi"},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_path_of_every_benchmark_is_checked_and_right(name):
+    for group in registry.benchmark(name)(**registry.complete_settings(name, SMALL[name])):
+        for case in group.cases:
+            if "torch.compile" in case.name or "flex" in case.name:
+                continue  # compiled when it is timed
+            check = case.check()
+            assert check.ok and check.text, (group.name, case.name, check)

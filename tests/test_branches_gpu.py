@@ -118,13 +118,13 @@ def test_slabs_of_queries_find_the_same_blocks(monkeypatch):
 
 
 def test_blocks_are_known_only_where_positions_are():
-    q, k, v = tokens(200, 200)
+    q, k, v = tokens(400, 400)
     call = checked(q, k, v, encoding=ENCODINGS["rerope"])
     for branch in (0, 1, 0):  # what is known of one branch is not taken for another
         for one, other in zip(flex._blocks_of(call, branch, consecutive=True), flex._visit(call, branch), strict=True):
             assert torch.equal(one, other)
     assert flex._blocks_of(call, 0, consecutive=False) is None
-    documents = checked(q, k, v, encoding=ENCODINGS["rerope"], documents=torch.zeros(200))
+    documents = checked(q, k, v, encoding=ENCODINGS["rerope"], documents=torch.zeros(400))
     assert flex._blocks_of(documents, 0, consecutive=True) is None
     # the order of tokens needs no positions
     assert flex._blocks_of(checked(q, k, v, encoding=whorl.Alibi(heads=4)), None, consecutive=False) is not None

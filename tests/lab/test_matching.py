@@ -10,6 +10,7 @@ import torch
 
 import whorl
 from whorl.lab import matching_data
+from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import fit, make_encoder
 from whorl.lab.matching import MatchingConfig, TripleMatcher, match, summarize
 from whorl.lab.matching_data import (
@@ -135,10 +136,17 @@ def test_the_evidence_lies_where_it_is_said_and_decides(kind, evidence):
         assert len(a) == 1 and a == right != wrong
 
 
-def test_the_stand_in_is_made_from_its_seed_and_its_sides_from_different_files():
-    made = [stand_in(3, evidence="late", side=side, seed=seed) for side in ("train", "test") for seed in (0, 1)]
-    assert made[0] == stand_in(3, evidence="late", side="train", seed=0)
-    assert made[0] != made[1] and made[0] != made[2]
+def test_texts_to_train_on_and_to_test_on_come_from_different_files():
+    files = [[text.decode("utf-8", "ignore") for text in side] for side in split(read_documents("stdlib")[0])]
+    for own, side in enumerate(("train", "test")):
+        for one in stand_in(3, evidence="late", side=side):
+            assert any(one.a[:512] in text for text in files[own])
+            assert not any(one.a[:512] in text for text in files[1 - own])
+
+
+def test_the_stand_in_is_made_from_its_seed():
+    first, again, other = (stand_in(3, evidence="late", side="test", seed=seed) for seed in (0, 0, 1))
+    assert first == again != other
     with pytest.raises(whorl.WhorlError, match="unknown evidence"):
         stand_in(3, evidence="there", side="test")
     with pytest.raises(whorl.WhorlError, match="unknown side"):
@@ -162,7 +170,7 @@ def test_padding_and_the_order_of_candidates_change_nothing():
         alone = model(uneven[:1, :, :12])
         torch.testing.assert_close(model(uneven)[:1], alone)
         assert not torch.allclose(alone, logits[:1])
-        short = model.pooled(uneven[0, :1])
+        short = model.pooled(uneven[0])[:1]
         torch.testing.assert_close(short, model.encoder(tokens[0, :1, :9]).mean(1))
 
 

@@ -22,6 +22,7 @@ PROGRAM = """
 import json, os, signal, sys
 from pathlib import Path
 os.sched_getaffinity = lambda pid: {0, 1}
+from whorl.errors import WhorlError
 from whorl.lab import on_ray
 from whorl.lab.execute import execute
 from whorl.lab.settings import RunConfig
@@ -35,9 +36,13 @@ def tell(config, event):
         flag.write_text(config.id)
         os.kill(event["process"], signal.SIGKILL)
 
-results, failed = execute(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.0)
+try:
+    execute(configs, sys.argv[2], on="ray", address="127.0.0.1:1")
+except WhorlError as error:
+    wrong = str(error)
+results, failed = execute(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.1)
 import ray
-print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ray.is_initialized()}))
+print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
 """
 
 
@@ -55,7 +60,7 @@ def sockets():
 
 
 def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
-    configs = [tiny(texts, name, steps=400, learning_rate=1e-2) for name in ("rope", "alibi")]
+    configs = [tiny(texts, name, steps=300, learning_rate=1e-2) for name in ("rope", "alibi")]
     configs.append(tiny(texts, "learned", lengths=(8, 16), corpus="/nowhere", corpus_digest="0"))
     alone, _ = execute(configs[:2], tmp_path / "alone", workers=1)
     (tmp_path / "configs.json").write_text(json.dumps([config.to_dict() for config in configs]))
@@ -72,7 +77,7 @@ def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
         start_new_session=True,
     ) as process:
         try:
-            out, err = process.communicate(timeout=240)
+            out, err = process.communicate(timeout=400)
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -81,6 +86,7 @@ def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
     assert lasting(found["results"]) == lasting(alone)
     assert list(found["failed"]) == [configs[2].id] and "no corpus at /nowhere" in found["failed"][configs[2].id]
     assert found["up"] is False
+    assert "no Ray cluster at 127.0.0.1:1: " in found["wrong"] and "ray start" in found["wrong"]
     assert sorted(kind for _, kind, *_ in found["heard"] if kind in ("done", "failed")) == ["done", "done", "failed"]
     killed = (tmp_path / "flag").read_text()
     steps = [(worker, step) for run, kind, worker, step in found["heard"] if run == killed and kind == "train"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -17,7 +18,7 @@ import torch
 
 from lab_runs import LENGTHS, lasting, tiny, write_texts
 from whorl.errors import WhorlError
-from whorl.lab import load, run_one, runs
+from whorl.lab import load, run_one, runs, sweep
 from whorl.lab.plan import plan
 from whorl.lab.runs import BusyError, check_output, locked, read_metrics, space_needed, write_atomic
 from whorl.lab.settings import RunConfig, label_of, resolve
@@ -293,6 +294,15 @@ def finished(out: Path) -> dict[str, tuple[int, dict]]:
     return {path.parent.name: (path.stat().st_mtime_ns, json.loads(path.read_text())) for path in paths}
 
 
+def stamps(out: Path, name: str) -> dict[str, int]:
+    """When each file of that name was last written."""
+    found = {}
+    for path in out.glob(f"runs/*/{name}"):
+        with contextlib.suppress(FileNotFoundError):
+            found[str(path)] = path.stat().st_mtime_ns
+    return found
+
+
 @pytest.mark.slow
 def test_killing_a_sweep_loses_nothing_and_repeats_nothing(grid, tmp_path):
     """kill -9 at random moments: finished runs stay as they are, the others resume, and all end as if undisturbed."""
@@ -300,20 +310,22 @@ def test_killing_a_sweep_loses_nothing_and_repeats_nothing(grid, tmp_path):
     def command(out: str, workers: int) -> list[str]:
         return [sys.executable, "-c", SWEEP, str(grid), str(tmp_path / out), str(workers)]
 
-    subprocess.run(command("whole", 1), check=True, capture_output=True)
+    sweep(grid, tmp_path / "whole", workers=1)
     whole = finished(tmp_path / "whole")
     assert len(whole) == 4
     draw = random.Random(0)
     seen: dict[str, tuple[int, dict]] = {}
     resumed = set()
     for kill in range(KILLS):
-        sweep = subprocess.Popen(command("killed", 1 + (kill % 4 == 3)), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        begun, wait = time.monotonic(), draw.uniform(0.0, 2.0)
-        while not any((tmp_path / "killed").glob("runs/*/metrics.jsonl")) and sweep.poll() is None:
-            time.sleep(0.02)  # imports take most of a short life
-        time.sleep(min(wait, max(0.0, begun + 60 - time.monotonic())))
-        sweep.send_signal(signal.SIGKILL)
-        sweep.wait()
+        watched = ("checkpoint.safetensors", "[!.]*")[kill % 2]  # imports take most of a short life
+        before = stamps(tmp_path / "killed", watched)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(command("killed", 1 + (kill % 4 == 3)), **quiet)
+        while stamps(tmp_path / "killed", watched) == before and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0.0, 0.8))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
         now = finished(tmp_path / "killed")
         assert {key: now[key] for key in seen} == seen, "a finished run was touched"
         seen = now
@@ -323,8 +335,7 @@ def test_killing_a_sweep_loses_nothing_and_repeats_nothing(grid, tmp_path):
                 resumed.add(folder.name)
             with locked(folder, wait=True):  # no worker outlives its sweep
                 pass
-    done = subprocess.run(command("killed", 2), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    sweep(grid, tmp_path / "killed", workers=1)
     ended = finished(tmp_path / "killed")
     assert {key: ended[key] for key in seen} == seen
     assert {key: lasting(result) for key, (_, result) in ended.items()} == {

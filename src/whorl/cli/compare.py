@@ -136,9 +136,8 @@ def show(found: Comparison, *, as_json: bool) -> None:
         say_json(found.data)
     else:
         print_table(found.data)
-        if found.report is not None:
-            say(f"report: {found.report.absolute().as_uri()}")
-            suggest(f"whorl lab report {found.out} --lang zh")
+        say(f"report: {found.report.absolute().as_uri()}")
+        suggest(f"whorl lab report {found.out} --lang zh")
     for run, message in found.failed.items():
         note(f"run {run} failed: {message}")
     if found.failed:

@@ -141,7 +141,7 @@ def tile_of(kernel: str, shape: Shape, dtype: torch.dtype) -> Tile:
 
 
 def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, feature: str) -> dict[str, Any]:
-    """What a kernel is compiled for. Float16 goes with float32: it has no room for sums over a length and 1 over them."""
+    """What a kernel is compiled for. Float16 goes with float32: it has no room for sums over a length."""
     tile, wide = tile_of(kernel, shape, dtype), dtype != torch.bfloat16
     pairs = 0 if rotation.cos is None else rotation.cos.shape[-1]
     neighbours = rotation.interleaved and shape.dim == 2 * pairs == 2 * shape.half
@@ -169,6 +169,11 @@ def table_arguments(rotation: Rotation) -> tuple[Any, ...]:
 def mask_arguments(key_mask: Tensor | None) -> tuple[Any, ...]:
     """The mask as bytes, and its strides."""
     return (None, (0, 0)) if key_mask is None else (key_mask.view(torch.uint8), key_mask.stride())
+
+
+def compiled(*free: str) -> Any:
+    """Triton's compiler for a kernel; no value of a number named here compiles anew, as strides do when they align."""
+    return triton.jit(do_not_specialize=free)
 
 
 @triton.jit
@@ -400,7 +405,7 @@ def store_record(p_record, b_first, b_second, b_sum_1, b_sum_2, HALF: tl.constex
     tl.store(p_sums + HALF, b_sum_2)
 
 
-@triton.jit(do_not_specialize=["slots"])
+@compiled("slots")
 def _running_sums(
     p_states, slots, RECORD: tl.constexpr, REVERSE: tl.constexpr, SLOTS: tl.constexpr, BLOCK: tl.constexpr
 ):

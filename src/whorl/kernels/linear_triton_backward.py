@@ -9,7 +9,7 @@ Queries look back, through the states of the forward pass. Keys and values look 
 of s a dout^T and of c s p, which go from the last segment to the first. The factor s is never given to dout, which so
 enters products as it came. Where weights are their own denominator, a and b take the places of p and r.
 
-For an output divided by the root of its mean square, c = mean(dout * out), dout - c out takes the place of dout, and
+For an output divided by the root of its mean square, c = -mean(dout * out), dout + c out takes the place of dout, and
 there is no dp and no dr.
 """
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from whorl.kernels.linear_triton import (
     Rotation,
     Shape,
+    compiled,
     key_features,
     load_pairs,
     load_record,
@@ -66,11 +67,11 @@ def load_grads(
     b_grad = load_values(p_grad, o_row, m_row, stride_g, VALUE_DIM, BLOCK_V)
     if DENOMINATOR == "norm":
         b_c = tl.load(p_c + o_row, mask=m_row, other=0.0)
-        b_grad = b_grad.to(tl.float32) - b_c[:, None] * load_out(p_out, o_row, m_row, VALUE_DIM, BLOCK_V)
+        b_grad = b_grad.to(tl.float32) + b_c[:, None] * load_out(p_out, o_row, m_row, VALUE_DIM, BLOCK_V)
     return b_grad
 
 
-@triton.jit(do_not_specialize=["heads_in_all", "heads", "length", "segment", "slots"])
+@compiled("heads_in_all", "heads", "length", "segment", "slots")
 def _grad_states(
     p_q,
     p_cos,
@@ -122,14 +123,14 @@ def _grad_states(
         b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
         b_p1, b_p2 = b_p1 * b_scale, b_p2 * b_scale
         b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, PAIRS)
-        b_along = tl.sum(b_grad.to(tl.float32) * b_out, 1)
-        b_c = b_along / VALUE_DIM if DENOMINATOR == "norm" else -b_along
-        tl.store(p_c + o_row, b_c, mask=m_row)
+        b_c = tl.zeros([ROWS], tl.float32) - tl.sum(b_grad.to(tl.float32) * b_out, 1)
         if DENOMINATOR == "norm":
-            b_grad = b_grad.to(tl.float32) - b_c[:, None] * b_out
+            b_c = b_c / VALUE_DIM
+            b_grad = b_grad.to(tl.float32) + b_c[:, None] * b_out
         else:
             b_y1 += tl.sum(b_c[:, None] * (b_a1 if DENOMINATOR == "own" else b_p1), 0)
             b_y2 += tl.sum(b_c[:, None] * (b_a2 if DENOMINATOR == "own" else b_p2), 0)
+        tl.store(p_c + o_row, b_c, mask=m_row)
         b_t1 = product(tl.trans(b_grad), b_a1, b_t1, DOT, PRECISION)
         b_t2 = product(tl.trans(b_grad), b_a2, b_t2, DOT, PRECISION)
     if i_segment > 0:
@@ -137,7 +138,7 @@ def _grad_states(
         store_record(p_record, b_t1, b_t2, b_y1, b_y2, HALF, BLOCK_V)
 
 
-@triton.jit(do_not_specialize=["heads_in_all", "heads", "groups", "length", "segment", "slots"])
+@compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _grad_queries(
     p_q,
     p_k,
@@ -243,7 +244,7 @@ def _grad_queries(
         store_pairs(p_dq, b_d1, b_d2, o_row, m_row, HEAD)
 
 
-@triton.jit(do_not_specialize=["heads_in_all", "heads", "groups", "length", "segment", "slots"])
+@compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _grad_keys(
     p_q,
     p_k,
@@ -317,8 +318,8 @@ def _grad_keys(
         b_b1, b_b2 = turned(b_b1, b_b2, b_cos, b_sin, PAIRS)
         # all that needs float32 comes first, so that fewer registers hold what goes into products
         b_after1, b_after2 = b_y1, b_y2
+        b_c = tl.load(p_c + o_row, mask=m_row, other=0.0)
         if DENOMINATOR != "norm":
-            b_c = tl.load(p_c + o_row, mask=m_row, other=0.0)
             b_p1 = b_c[:, None] * (b_a1 if DENOMINATOR == "own" else b_p1)
             b_p2 = b_c[:, None] * (b_a2 if DENOMINATOR == "own" else b_p2)
             b_y1 += tl.sum(b_p1, 0)

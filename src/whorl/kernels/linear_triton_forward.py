@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 from torch import Tensor
 
 from whorl.kernels.linear_triton import (
     Rotation,
     Shape,
+    compiled,
     key_features,
     load_pairs,
     load_record,
@@ -28,7 +28,7 @@ from whorl.kernels.linear_triton import (
 )
 
 
-@triton.jit(do_not_specialize=["heads_in_all", "heads", "length", "segment", "slots"])
+@compiled("heads_in_all", "heads", "length", "segment", "slots")
 def _states(
     p_k,
     p_v,
@@ -85,7 +85,7 @@ def _states(
     store_record(p_record, b_s1, b_s2, b_z1, b_z2, HALF, BLOCK_V)
 
 
-@triton.jit(do_not_specialize=["heads_in_all", "heads", "groups", "length", "segment", "slots"])
+@compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _outputs(
     p_q,
     p_k,
@@ -146,14 +146,15 @@ def _outputs(
         b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
         b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, PAIRS)
         b_b1, b_b2 = b_b1.to(DOT), b_b2.to(DOT)
+        b_bottom = tl.zeros([ROWS], tl.float32) + eps
         # all that needs float32 comes first, so that fewer registers hold what goes into products
         if DENOMINATOR == "own":
-            b_bottom = tl.sum(b_a1 * b_z1[None, :] + b_a2 * b_z2[None, :], 1) + eps
+            b_bottom += tl.sum(b_a1 * b_z1[None, :] + b_a2 * b_z2[None, :], 1)
             # keys and weights as rounded as in the numerator: what rounding does to both then cancels
             b_z1 += tl.sum(b_b1.to(tl.float32), 0)
             b_z2 += tl.sum(b_b2.to(tl.float32), 0)
         if DENOMINATOR == "plain":
-            b_bottom = tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1) + eps
+            b_bottom += tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1)
             b_z1 += tl.sum(b_r1, 0)
             b_z2 += tl.sum(b_r2, 0)
             b_plain = tl.zeros([ROWS, ROWS], tl.float32)

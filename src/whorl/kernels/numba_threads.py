@@ -1,9 +1,10 @@
-"""Threads that help a compiled function through its work, started at the first large call.
+"""Threads for a compiled function: torch's own where they can be reached, a few Python threads elsewhere.
 
-numba's own layers are no choice for a library: omp kills the children of fork, and workqueue aborts when two
-Python threads call at once. Here the caller and a few daemon threads run one compiled function that lets go of the
-interpreter lock and takes pieces of work from an atomic counter until none is left. A helper that wakes late finds
-nothing to do, so the caller never waits for a thread that has not begun.
+After every parallel operation torch's threads stay awake for some milliseconds, waiting for the next, so that a pool
+beside theirs waits for cores: on two cores, work shared with threads of our own took longer than alone. Hence the work
+runs on the threads of the OpenMP runtime that torch has loaded. The children of fork have lost those and would hang;
+there, and where the runtime is another, daemon threads help. numba's own layers would be no choice: omp kills the
+children of fork, and workqueue aborts when two Python threads call at once.
 """
 
 from __future__ import annotations
@@ -14,13 +15,50 @@ import threading
 from array import array
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import NamedTuple
 
-# Pieces taken and pieces finished, on two cache lines.
-_Counters = ctypes.c_int64 * 9
+
+class Compiled(NamedTuple):
+    """A compiled function of the address of a call, which is an array of int64.
+
+    It takes pieces of work by adding one to the first of them until none is left, then adds how many pieces it did to
+    the second, and returns 1 if that made all of them.
+    """
+
+    run: Callable[[int], int]
+    address: int
+
+
+def share(function: Compiled, call: array, numbers: array, keep: list[object], threads: int) -> None:
+    """Runs a function on the caller and threads - 1 others until all its pieces of work are done.
+
+    ``keep`` is what must stay in memory while others work; ``numbers`` also while one that wakes late looks for work.
+    """
+    if _openmp is not None:
+        _openmp(function.address, call.buffer_info()[0], threads, 0)
+        return
+    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
+    _team.grow(threads - 1)
+    for _ in range(threads - 1):
+        _team.jobs.put((function, call, outcome, numbers, keep))
+    if not function.run(call.buffer_info()[0]) and (failure := outcome.get()) is not None:
+        raise failure
+    keep.clear()  # a helper that wakes late still holds the job, and must not hold the memory
+
+
+def _torch_threads() -> Callable[..., None] | None:
+    """GNU OpenMP's ``parallel`` of the runtime in this process, None if it has another one."""
+    try:
+        parallel = ctypes.CDLL(None).GOMP_parallel
+    except (AttributeError, OSError, TypeError):
+        return None
+    parallel.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint)
+    parallel.restype = None
+    return parallel
 
 
 class _Team:
-    """The helper threads of this process and the queue they listen to."""
+    """The helpers of this process and the queue they listen to."""
 
     def __init__(self) -> None:
         self.jobs: SimpleQueue = SimpleQueue()
@@ -37,46 +75,25 @@ class _Team:
                 self.size += 1
 
 
-def share(
-    function: Callable[..., bool], places: tuple[int, ...], numbers: array, keep: list[object], threads: int
-) -> None:
-    """Runs ``function(counters, *places, address of numbers)`` on the caller and threads - 1 helpers until all is done.
-
-    The function takes a piece of work by adding one to the int64 at ``counters``. Before it returns it adds how many
-    pieces it did to the int64 64 bytes on, and returns True if that made all of them. ``keep`` is what must stay in
-    memory while a helper works; ``numbers`` is also read by one that wakes when there is nothing left to do.
-    """
-    counters = _Counters()
-    arguments = (ctypes.addressof(counters), *places, numbers.buffer_info()[0])
-    outcome: SimpleQueue[BaseException | None] = SimpleQueue()
-    team = _team
-    if team.size < threads - 1:
-        team.grow(threads - 1)
-    for _ in range(threads - 1):
-        team.jobs.put((function, arguments, outcome, counters, numbers, keep))
-    if not function(*arguments) and (failure := outcome.get()) is not None:
-        raise failure
-    keep.clear()  # a helper that wakes late still holds the job, and must not hold the memory
-
-
 def _help(jobs: SimpleQueue) -> None:
     while True:
         job = jobs.get()
-        function, arguments, outcome, *_ = job
+        function, call, outcome, *_ = job
         try:
-            if function(*arguments):
+            if function.run(call.buffer_info()[0]):
                 outcome.put(None)
         except BaseException as failure:
             outcome.put(failure)
-        del job, function, arguments, outcome, _  # not held while waiting for the next job
+        del job, function, call, outcome, _  # not held while waiting for the next job
 
 
 def _after_fork() -> None:
     """The child has none of its parent's threads: it starts its own when it needs them."""
-    global _team
-    _team = _Team()
+    global _team, _openmp
+    _team, _openmp = _Team(), None
 
 
 _team = _Team()
+_openmp = _torch_threads()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.kernels.numba_threads import share
+from whorl.kernels.numba_threads import Compiled, share
 
 SUPPORTED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -124,14 +124,19 @@ def ready(
     spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
 
     def run(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None) -> None:
-        places = x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(), 0 if rows is None else rows.data_ptr()
-        if spare_size:
-            spare = torch.empty(spare_size, dtype=torch.float64)
-            kernel(0, *places, spare.data_ptr(), sizes)
-        elif shares > 1 and (threads := min(shares, torch.get_num_threads())) > 1:
-            share(kernel, (*places, 0), numbers, [x, cos, sin, out, rows], threads)
+        spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
+        shared = shares > 1 and spare is None and (threads := min(shares, torch.get_num_threads())) > 1
+        call = array(
+            "q",
+            (
+                0, 0, shared, sizes, x.data_ptr(), out.data_ptr(), cos.data_ptr(), sin.data_ptr(),
+                0 if rows is None else rows.data_ptr(), 0 if spare is None else spare.data_ptr(),
+            ),
+        )  # fmt: skip
+        if shared:
+            share(kernel, call, numbers, [x, cos, sin, out, rows], threads)
         else:
-            kernel(0, *places, 0, sizes)
+            kernel.run(call.buffer_info()[0])
 
     return run
 
@@ -161,11 +166,11 @@ def _packed(table: Tensor) -> Tensor:
     return torch.empty(table.shape, dtype=table.dtype).copy_(table)
 
 
-_KERNELS: dict[tuple[torch.dtype, str, str], Callable[..., bool]] = {}
+_KERNELS: dict[tuple[torch.dtype, str, str], Compiled] = {}
 _COMPILING = threading.Lock()
 
 
-def _compiled(dtype: torch.dtype, reads: str, writes: str) -> Callable[..., bool]:
+def _compiled(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     """The machine code of one form, made once, or found in numba's cache on disk."""
     with _COMPILING:
         if (dtype, reads, writes) not in _KERNELS:
@@ -173,24 +178,24 @@ def _compiled(dtype: torch.dtype, reads: str, writes: str) -> Callable[..., bool
         return _KERNELS[dtype, reads, writes]
 
 
-def _compile(dtype: torch.dtype, reads: str, writes: str) -> Callable[..., bool]:
+def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     from numba import njit, types
 
     _teach()
     function = _rows(_FORMS.index((dtype, reads, writes)))
-    signature = types.boolean(*[types.int64] * function.__code__.co_argcount)
     for cache in (True, False):
         try:
-            made = njit(signature, cache=cache, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+            made = njit(types.int64(types.int64), cache=cache, nogil=True, error_model="numpy")(function)
             break
         except Exception:  # nowhere to keep it, or a damaged file there: this process compiles for itself
             if not cache:
                 raise
-    # The entry point itself: the dispatcher around it would look at the type of every argument first.
-    return next(iter(made.overloads.values())).entry_point
+    result = next(iter(made.overloads.values()))
+    # The entry point itself: the dispatcher around it would look at the type of the argument first.
+    return Compiled(result.entry_point, result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
 
 
-def _rows(form: int) -> Callable[..., bool]:
+def _rows(form: int) -> Callable[[int], int]:
     """The loops over pieces, heads and tokens of one form, for numba to compile.
 
     Only integers are enclosed: numba finds its cached code by their values.
@@ -201,7 +206,10 @@ def _rows(form: int) -> Callable[..., bool]:
     laid = real * (2 if _laid(form) == "doubled" else 1)
     room, piece, abreast = _ROOM, _PIECE, _BAND
 
-    def rows(counters, x, out, cos, sin, ids, spare, sizes):
+    def rows(call):
+        shared, sizes = _get(call, 2), _get(call, 3)
+        x, out, cos, sin = _get(call, 4), _get(call, 5), _get(call, 6), _get(call, 7)
+        ids, spare = _get(call, 8), _get(call, 9)
         batch, heads, length, dim = _get(sizes, 0), _get(sizes, 1), _get(sizes, 2), _get(sizes, 3)
         start, pairs, blocks, count = _get(sizes, 4), _get(sizes, 5), _get(sizes, 6), _get(sizes, 7)
         id_size, conjugate, divide = _get(sizes, 8), _get(sizes, 9), _get(sizes, 10)
@@ -227,7 +235,7 @@ def _rows(form: int) -> Callable[..., bool]:
         groups = -(-heads // max(1, group))
         total = batch * groups * tiles
         finished = 0
-        i_piece = _add(counters, 1) if counters else 0
+        i_piece = _add(call, 1) if shared else 0
         while i_piece < total:
             i_batch = i_piece // (groups * tiles)
             first_head = i_piece // tiles % groups * group
@@ -264,10 +272,9 @@ def _rows(form: int) -> Callable[..., bool]:
                     else:
                         _turn(p_x, p_out, p_cos, p_sin, x_dim, out_dim, inner, blocks, form, 0)
             finished += 1
-            i_piece = _add(counters, 1) if counters else i_piece + 1
-        if counters and finished:
-            return _add(counters + 64, finished) + finished == total
-        return counters == 0
+            i_piece = _add(call, 1) if shared else i_piece + 1
+        # Whether all is done now: true in one of the threads that share the work.
+        return 1 if finished and _add(call + 8, finished) + finished == total else 0
 
     return rows
 

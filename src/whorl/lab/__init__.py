@@ -9,13 +9,12 @@ corpus ─► batches ─► model(encoding) ─► train ─► run folder ─�
 
 from __future__ import annotations
 
-from typing import Any
-
 # Some functions are called as their files are; imported here, the names of the package are the functions.
 from whorl.lab.compare import Comparison, compare
 from whorl.lab.generate import generate
 from whorl.lab.load import LabRun, load
 from whorl.lab.migrate import migrate
+from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.sweep import sweep
@@ -30,14 +29,7 @@ __all__ = [
     "migrate",
     "run_one",
     "sweep",
+    "write_csv",
+    "write_json",
+    "write_report",
 ]
-
-_REPORT = ("write_report", "write_csv", "write_json")
-
-
-def __getattr__(name: str) -> Any:
-    if name in _REPORT:
-        from whorl.lab import report
-
-        return getattr(report, name)
-    raise AttributeError(f"module 'whorl.lab' has no attribute {name!r}")

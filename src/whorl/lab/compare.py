@@ -11,6 +11,7 @@ from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
 from whorl.lab.execute import EXECUTORS, Tell, execute
 from whorl.lab.plan import plan
+from whorl.lab.report import write_csv, write_report
 from whorl.lab.runs import write_json
 from whorl.lab.settings import RunConfig
 
@@ -24,7 +25,7 @@ class Comparison:
 
     data: dict[str, Any]
     out: Path
-    report: Path | None
+    report: Path
     failed: dict[str, str]
 
     def table(self, way: str = "same_last") -> dict[str, dict[int, float | None]]:
@@ -108,12 +109,8 @@ def conclude(
     return Comparison(data, out, write_out(data, out, lang), failed)
 
 
-def write_out(data: dict[str, Any], out: Path, lang: str = "en") -> Path | None:
+def write_out(data: dict[str, Any], out: Path, lang: str = "en") -> Path:
     """Writes comparison.json, comparison.csv and report.html to ``out``; the report's path."""
     write_json(out / COMPARISON, data)
-    try:
-        from whorl.lab.report import write_csv, write_report
-    except ImportError:
-        return None
     write_csv(data, out / "comparison.csv")
     return Path(write_report(data, out / "report.html", lang=lang))

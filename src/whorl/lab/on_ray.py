@@ -62,6 +62,7 @@ def cluster(address: str | None = None) -> Iterator[Any]:
         yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS")
+    _check_address(address)
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address:
@@ -71,11 +72,23 @@ def cluster(address: str | None = None) -> Iterator[Any]:
                 address="local", num_cpus=_cores(), include_dashboard=False, object_store_memory=STORE_BYTES, **quiet
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise WhorlError(f"lab: no Ray cluster at {address or 'this machine'}: {error}") from error
+        where = f"join the Ray cluster at {address}" if address else "start a Ray cluster on this machine"
+        raise WhorlError(f"lab: cannot {where}: {error}") from error
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raises a WhorlError where nothing answers, which Ray itself would take minutes to say."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise WhorlError(f"lab: no Ray cluster at {address}: {error}. Start one with: ray start --head.") from None
 
 
 def _cores() -> int:
