@@ -98,11 +98,15 @@ def test_gradient_norms_make_up_the_whole():
     assert parts == set(mlm.GROUPS)
 
 
-def test_a_seed_decides_everything():
+def test_a_seed_decides_everything(monkeypatch):
+    rows: list[torch.Tensor] = []
+    whole = mlm.mask_tokens
+    monkeypatch.setattr(mlm, "mask_tokens", lambda tokens, draw: rows.append(tokens) or whole(tokens, draw))
     runs = [pretrain(PretrainConfig(**TINY, stages=[(8, 2, 3)], seed=seed), TEXT) for seed in (0, 0, 1)]
     weights = [list(run.model.parameters()) for run in runs]
     assert all(torch.equal(one, other) for one, other in zip(weights[0], weights[1], strict=True))
     assert runs[0].stages[0].loss == runs[1].stages[0].loss != runs[2].stages[0].loss
+    assert torch.equal(rows[0], rows[3]) and not torch.equal(rows[0], rows[6]) and not torch.equal(rows[0], rows[1])
 
 
 def test_bad_settings_are_refused():

@@ -93,6 +93,7 @@ def _rows(run: Callable[[], Tensor], rows: Tensor) -> Callable[[], Tensor]:
 def _dense(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding) -> Tensor:
     at = torch.arange(q.shape[2], device=q.device)
     added = encoding.score_bias(at, at)
+    assert added is not None
     added = added.masked_fill(at[:, None] < at, float("-inf")).to(q.dtype)
     scale = encoding.softmax_scale(q.shape[-1])
     return scaled_dot_product_attention(q, k, v, attn_mask=added.expand(q.shape[0], -1, -1, -1), scale=scale)
@@ -104,7 +105,9 @@ def _truth(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding, rows: Tensor) ->
     def compute() -> Tensor:
         at = torch.arange(k.shape[2], device=q.device)
         scores = q[:, :, rows].double() @ k.double().mT * encoding.softmax_scale(q.shape[-1])
-        scores = scores + encoding.score_bias(rows, at).double()
+        added = encoding.score_bias(rows, at)
+        assert added is not None
+        scores = scores + added.double()
         return scores.masked_fill(rows[:, None] < at, float("-inf")).softmax(-1) @ v.double()
 
     return compute

@@ -42,7 +42,8 @@ def linear(
     rope = Rope(head_dim=head_dim)
     truth = _truth(q, k, v, rope)
     forward, both = [], []
-    for impl in ("torch", *(("triton",) if where == "cuda" else ())):
+    impls: tuple[Impl, ...] = ("torch", "triton") if where == "cuda" else ("torch",)
+    for impl in impls:
         run, train = _forward(q, k, v, rope, impl), _training(q, k, v, rope, impl)
         check = judged(_head(run), truth, LIMIT[kind])
         forward.append(Case(name=f"whorl, {impl}", run=run, check=check))

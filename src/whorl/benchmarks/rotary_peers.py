@@ -43,7 +43,7 @@ def peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Both]:
 def _transformers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    return {"transformers": lambda: apply_rotary_pos_emb(q, k, *wide)}
+    return {"transformers": lambda: apply_rotary_pos_emb(q, k, wide[0], wide[1])}
 
 
 def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:

@@ -172,8 +172,8 @@ class Rotary(Encoding):
         if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
             return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
-        where = {"start": self.config.start, "blocks": self.config.blocks}
-        return rotate_qk(q, k, *q_tables, self.layout, **where, order=order, impl=impl)
+        start, blocks = self.config.start, self.config.blocks
+        return rotate_qk(q, k, *q_tables, self.layout, start=start, blocks=blocks, order=order, impl=impl)
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""

@@ -1,5 +1,7 @@
 """A decoding step's writes on a GPU in one launch: queries turned, keys turned into their slots, values beside them."""
 
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+# A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
 import triton

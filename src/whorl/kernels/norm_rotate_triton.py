@@ -4,6 +4,8 @@
 A program walks over tiles, so that the sums for dw stay in registers until its end.
 """
 
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+# A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
 import torch

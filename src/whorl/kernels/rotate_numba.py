@@ -5,6 +5,9 @@ plain array code was eight times slower. Each piece of work first lays the table
 stack, with the sign, the division and the order that the vectors want, then uses them for every head.
 """
 
+# pyright: reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false, reportPrivateImportUsage=false
+# pyright: reportUnnecessaryTypeIgnoreComment=false
+# numba says little of its own types.
 from __future__ import annotations
 
 import functools

@@ -5,6 +5,8 @@ heads of the tile, and the two members of a pair meet in one thread. Sizes are a
 kernel, so another length compiles nothing.
 """
 
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+# A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
 from collections.abc import Callable

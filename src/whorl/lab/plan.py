@@ -140,7 +140,7 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
 
 
 def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: Sequence[str], seed: int) -> RunConfig:
-    rate = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
+    rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
     plain = RunConfig(encoding=encoding, seed=seed, **rate | settings)
     own = tuple(
         name for name in repairs if plain.encoding["name"] == "rope" and known_repairs.serves(name, plain.encoding)
