@@ -21,8 +21,8 @@ from oracles import rotation_loops
 
 pytest.importorskip("numba")
 
-from whorl.kernels import rotate_numba
-from whorl.kernels.numba_threads import share
+from whorl.kernels import numba_threads, rotate_numba
+from whorl.kernels.numba_threads import Compiled, share
 from whorl.kernels.rotate_numba import SUPPORTED, ready, turn, why_not
 from whorl.rotary.rotation import inverse_tables, turn_pairs
 
@@ -341,9 +341,13 @@ def test_what_is_not_finite_goes_where_torch_puts_it(dtype):
             assert_same(case.run(), case.torch_path())
 
 
-@pytest.fixture
-def helpers_at_work(monkeypatch):
-    """Three threads for tensors of any size."""
+@pytest.fixture(params=["torch's threads", "helpers"])
+def three_threads(request, monkeypatch):
+    """Three threads for tensors of any size: those of torch's OpenMP, or those that help without it."""
+    if request.param == "helpers":
+        monkeypatch.setattr(numba_threads, "_openmp", None)
+    elif numba_threads._openmp is None:
+        pytest.skip("torch has no GNU OpenMP here")
     threads = torch.get_num_threads()
     torch.set_num_threads(3)
     monkeypatch.setattr(rotate_numba, "_SHARE", 64)
@@ -359,7 +363,7 @@ def many_pieces(seed, dtype=torch.float32, order="bhld"):
     return Case(x, cos, sin, torch.full_like(x, NAN), order=order)
 
 
-@pytest.mark.usefixtures("helpers_at_work")
+@pytest.mark.usefixtures("three_threads")
 @pytest.mark.parametrize("order", ["bhld", "blhd"])
 def test_shared_work_is_all_done(order):
     for seed in range(5):
@@ -367,7 +371,7 @@ def test_shared_work_is_all_done(order):
         assert_same(case.run(), case.torch_path())
 
 
-@pytest.mark.usefixtures("helpers_at_work")
+@pytest.mark.usefixtures("three_threads")
 def test_eight_python_threads_at_once():
     cases = [many_pieces(seed) for seed in range(8)]
     expected = [case.torch_path() for case in cases]
@@ -389,7 +393,7 @@ def test_eight_python_threads_at_once():
     assert not failures and not any(thread.is_alive() for thread in threads)
 
 
-@pytest.mark.usefixtures("helpers_at_work")
+@pytest.mark.usefixtures("three_threads")
 def test_beside_torch_threads():
     case, matrix = many_pieces(0), torch.randn(300, 300, dtype=torch.float64)
     product, expected = matrix @ matrix, case.torch_path()
@@ -398,21 +402,31 @@ def test_beside_torch_threads():
         assert_same(case.run(), expected)
 
 
-def test_a_failure_in_a_helper_reaches_the_caller():
-    def function(counters, numbers):
-        if threading.current_thread().name == "whorl-helper":
+@pytest.fixture
+def one_helper(monkeypatch):
+    """share() of a Python function with one helper, as a function of it and what to keep."""
+    monkeypatch.setattr(numba_threads, "_openmp", None)
+    return lambda function, keep: share(Compiled(function, 0), array("q", [0]), array("q", [0]), keep, 2)
+
+
+def is_helper():
+    return threading.current_thread().name == "whorl-helper"
+
+
+def test_a_failure_in_a_helper_reaches_the_caller(one_helper):
+    def function(call):
+        if is_helper():
             raise MemoryError("no room")
-        return False
+        return 0
 
     with pytest.raises(MemoryError, match="no room"):
-        share(function, (), array("q", [0]), [], 2)
-    case = plain_case()
-    assert_same(case.run(), case.torch_path())  # the helpers go on
+        one_helper(function, [])
+    one_helper(is_helper, [])  # the helper goes on, and the caller waits for it
 
 
-def test_helpers_hold_no_memory_when_done():
+def test_what_was_kept_for_helpers_is_let_go(one_helper):
     keep = [object()]
-    share(lambda *_: threading.current_thread().name != "whorl-helper", (), array("q", [0]), keep, 2)
+    one_helper(lambda call: not is_helper(), keep)
     assert keep == []
 
 

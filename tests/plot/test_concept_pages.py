@@ -44,7 +44,7 @@ def test_every_picture_is_shown_and_small():
     there = sorted(path.name for path in (DOCS / "pictures").iterdir())
     assert sorted(shown) == there
     assert sum((DOCS / "pictures" / name).stat().st_size for name in there) < 1_200_000
-    assert {name.partition(".")[0] for name in there} == set(whorl.plot.KINDS) - {"losses"}
+    assert {name.partition(".")[0] for name in there} == set(whorl.plot.KINDS)
 
 
 @pytest.mark.parametrize("words", COMMANDS)

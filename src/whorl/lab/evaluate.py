@@ -10,8 +10,9 @@ stands in a sample, and
     same_last         the window that ends with the sample, its last few tokens scored: the same targets at every
                       length, with more and more before them, which tells whether more context is used
 
-Beside the loss stand two scores of use of far text. ``repeated_text_accuracy``: a text of the trained length (or half
-the length, where that is less) said again and again; the share of tokens right from the second time on.
+Beside the loss stand two scores of use of far text. ``repeated_text_accuracy``: a text said again and again, and the
+share of tokens right from the second time on. It is one token longer than the trained length, so that a window of that
+length never reaches back to what it heard the last time; below twice the trained length it is half the length.
 ``retrieval_accuracy``: a random key and value put somewhere into the text, the key again at its end; the share of the
 value's letters that are right.
 """
@@ -143,7 +144,8 @@ class Evaluation:
         return found, nats[:, side].double().mean((0, 1)) / math.log(2)
 
     def _repeated(self, length: int) -> float | None:
-        block = min(self.config.train_length, length // 2)
+        trained = self.config.train_length
+        block = trained + 1 if length >= 2 * trained else length // 2
         if block < 8:
             return None
         texts = self.samples[:PROBES, -block:]
