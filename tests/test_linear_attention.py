@@ -763,7 +763,7 @@ CASES = {
         "key_mask must be a bool tensor of shape (batch, keys) = (2, 6), got torch.bool of shape (2, 5).",
     ),
     "unknown impl": (call(impl="cuda"), "linear_attention: unknown impl 'cuda'."),
-    "impl that is not there": (call(impl="triton"), "impl='triton' cannot run here: linear_attention has no triton"),
+    "impl that is not there": (call(impl="numba"), "impl='numba' cannot run here: linear_attention has no numba"),
     "stats of nothing": (
         call(*[Q[:, :, :0]] * 3, return_stats=True),
         "return_stats=True needs at least one query and one key.",
