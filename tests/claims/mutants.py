@@ -781,3 +781,14 @@ def encodings_that_do_nothing(patch: Patch) -> None:
     for cls in classes():
         for hook in HOOKS:
             patch.setattr(cls, hook, getattr(Encoding, hook))
+
+
+@mutant("alibi+hf_bf16.flag.decays")
+def alibi_that_forgets_to_round(patch: Patch) -> None:
+    own = alibi.key_form
+    patch.setattr(alibi, "key_form", lambda slope, position, rounding: own(slope, position, "exact"))
+
+
+@mutant("rope+alibi.flag.decays")
+def a_rotation_that_does_not_turn(patch: Patch) -> None:
+    patch.setattr(Rotary, "transform_qk", lambda self, q, k, *rest, **options: (q, k))
