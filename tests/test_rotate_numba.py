@@ -421,7 +421,7 @@ def test_a_failure_in_a_helper_reaches_the_caller(one_helper):
 
     with pytest.raises(MemoryError, match="no room"):
         one_helper(function, [])
-    one_helper(is_helper, [])  # the helper goes on, and the caller waits for it
+    one_helper(lambda call: is_helper(), [])  # the helper goes on, and the caller waits for it
 
 
 def test_what_was_kept_for_helpers_is_let_go(one_helper):

@@ -44,6 +44,10 @@ _PIECE = 1 << 18
 # first-level cache, and more of them would be more streams than the prefetcher follows.
 _BAND = 2
 
+# Bytes of out from which it is written past the caches, as memcpy does: reading what will be overwritten, as a cache
+# must, is a third of the traffic.
+_STREAM = 32 << 20
+
 # Elements that are worth waking a thread for.
 _SHARE = 1 << 17
 
@@ -112,17 +116,21 @@ def ready(
     if rows is not None:
         id_size, id_token = rows.element_size(), rows.stride(-1)
         id_batch = rows.stride(0) if rows.ndim == 2 and rows.shape[0] > 1 else 0
+    out_steps = _by_head(out.stride(), order, 0)
+    size = x.element_size()
+    elements = batch * heads * length * dim
+    aligned = all(step * size % 16 == 0 for step in (*out_steps[:3], start, pairs // blocks))
     numbers = array(
         "q",
         (
             *shape, start, pairs, blocks, count, id_size, conjugate, divide,
-            *_by_head(x.stride(), order, 0), *_by_head(out.stride(), order, 0),
-            *cos_steps, *sin_steps, id_batch, id_token,
+            *_by_head(x.stride(), order, 0), *out_steps, *cos_steps, *sin_steps, id_batch, id_token,
+            aligned and elements * size >= _STREAM,
         ),
     )  # fmt: skip
     sizes = numbers.buffer_info()[0]
     kernel = _KERNELS.get((x.dtype, reads, writes)) or _compiled(x.dtype, reads, writes)
-    shares = batch * heads * length * dim // _SHARE
+    shares = elements // _SHARE
     # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
     spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
 
@@ -220,10 +228,11 @@ def _rows(form: int) -> Callable[[int], int]:
         out_batch, out_head, out_token, out_dim = _get(sizes, 15), _get(sizes, 16), _get(sizes, 17), _get(sizes, 18)
         cos_batch, cos_head, cos_row = _get(sizes, 19), _get(sizes, 20), _get(sizes, 21)
         sin_batch, sin_head, sin_row = _get(sizes, 22), _get(sizes, 23), _get(sizes, 24)
-        id_batch, id_token = _get(sizes, 25), _get(sizes, 26)
+        id_batch, id_token, large = _get(sizes, 25), _get(sizes, 26), _get(sizes, 27)
         inner = pairs // blocks
         row_size = pairs * laid
         unit = x_dim == 1 and out_dim == 1
+        stream = unit and large and out != x and out % 16 == 0
         copies = out != x and 2 * pairs < dim
         one_table = cos_head == 0 and sin_head == 0
         across = x_head < x_token
@@ -270,7 +279,9 @@ def _rows(form: int) -> Callable[[int], int]:
                         p_c = _at(cos, real, i_batch, cos_batch, i_head, cos_head, i_row, cos_row)
                         p_s = _at(sin, real, i_batch, sin_batch, i_head, sin_head, i_row, sin_row)
                         _lay(p_c, p_s, p_cos, p_sin, inner, blocks, conjugate, divide, form)
-                    if unit:
+                    if stream:
+                        _turn(p_x, p_out, p_cos, p_sin, 1, 1, inner, blocks, form, 2)
+                    elif unit:
                         _turn(p_x, p_out, p_cos, p_sin, 1, 1, inner, blocks, form, 1)
                     else:
                         _turn(p_x, p_out, p_cos, p_sin, x_dim, out_dim, inner, blocks, form, 0)
@@ -386,8 +397,11 @@ class _Llvm:
     def load(self, address: Any, kind: Any, width: int) -> Any:
         return self.b.load(self.b.inttoptr(address, self.ir.VectorType(kind, width).as_pointer()), align=1)
 
-    def store(self, vector: Any, address: Any) -> None:
-        self.b.store(vector, self.b.inttoptr(address, vector.type.as_pointer()), align=1)
+    def store(self, vector: Any, address: Any, stream: bool = False) -> None:
+        """Writes a vector; past the caches to ``stream`` it, where the address is a multiple of 16."""
+        stored = self.b.store(vector, self.b.inttoptr(address, vector.type.as_pointer()), align=16 if stream else 1)
+        if stream:
+            stored.set_metadata("nontemporal", self.b.module.add_metadata([self.i32(1)]))
 
     def splat(self, like: Any, value: float) -> Any:
         return self.ir.Constant(like.type, [value] * like.type.count)
@@ -444,13 +458,13 @@ class _Llvm:
             return self.halves(self.cast(self.b.zext, vector, self.i32))[0]
         return self.cast(self.b.fpext, vector, self.float) if dtype == torch.float16 else vector
 
-    def write(self, vector: Any, address: Any, dtype: torch.dtype) -> None:
+    def write(self, vector: Any, address: Any, dtype: torch.dtype, stream: bool = False) -> None:
         if dtype == torch.bfloat16:
             bits = self.rounded(vector)
             vector = self.cast(self.b.trunc, self.b.lshr(bits, self.splat(bits, 16)), self.i16)
         elif dtype == torch.float16:
             vector = self.cast(self.b.fptrunc, vector, self.kinds[dtype])
-        self.store(vector, address)
+        self.store(vector, address, stream)
 
     def rotated(self, a: Any, b: Any, cos: Any, sin: Any) -> tuple[Any, Any]:
         fmul = self.b.fmul
@@ -554,7 +568,7 @@ def _lay(llvm, cos, sin, to_cos, to_sin, pairs, blocks, conjugate, divide, form)
 
 @_Word
 def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
-    """Rotates the pairs of a row by laid tables; ``unit`` promises that both steps are 1."""
+    """Rotates the pairs of a row by laid tables. ``unit`` promises that both steps are 1, as 2 it streams as well."""
     (dtype, reads, writes), order, b = _FORMS[form], _laid(form), llvm.b
     size, real = dtype.itemsize, _real(dtype)
 
@@ -575,13 +589,14 @@ def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
     def emit(first: Any, i: Any, width: int) -> None:
         from_first, from_second = ends(x, first, i, x_step, reads)
         to_first, to_second = ends(out, first, i, out_step, writes)
+        stream = unit == 2 and width == _WIDTHS[0]
         i = b.add(first, woven(i) if order == "woven" and not unit else i)
         wide = 2 * width if order == "doubled" else width
         c, s = (llvm.load(llvm.moved(t, i, real.itemsize * wide // width), llvm.kinds[real], wide) for t in (cos, sin))
         if order == "doubled" and width > 1:
             row = llvm.read(from_first, dtype, wide)
             swapped = llvm.pick(row, [k ^ 1 for k in range(wide)])
-            return llvm.write(b.fadd(b.fmul(row, c), b.fmul(swapped, s)), to_first, dtype)
+            return llvm.write(b.fadd(b.fmul(row, c), b.fmul(swapped, s)), to_first, dtype, stream)
         if order == "doubled":
             c, s = llvm.pick(c, [0]), llvm.pick(s, [1])
         if order == "woven" and width == _WIDTHS[0]:
@@ -589,8 +604,8 @@ def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
             a, z = (llvm.halves(llvm.load(address, llvm.i32, width // 2)) for address in (from_first, from_second))
             even = llvm.rotated(a[0], z[0], llvm.pick(c, evens), llvm.pick(s, evens))
             odd = llvm.rotated(a[1], z[1], llvm.pick(c, odds), llvm.pick(s, odds))
-            llvm.store(llvm.joined(even[0], odd[0]), to_first)
-            return llvm.store(llvm.joined(even[1], odd[1]), to_second)
+            llvm.store(llvm.joined(even[0], odd[0]), to_first, stream)
+            return llvm.store(llvm.joined(even[1], odd[1]), to_second, stream)
         if reads == "half" or width == 1:
             a, z = llvm.read(from_first, dtype, width), llvm.read(from_second, dtype, width)
         elif dtype == torch.bfloat16:
@@ -600,12 +615,13 @@ def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
             a, z = llvm.pick(row, range(0, 2 * width, 2)), llvm.pick(row, range(1, 2 * width, 2))
         first, second = llvm.rotated(a, z, c, s)
         if writes == "half" or width == 1:
-            llvm.write(first, to_first, dtype)
-            llvm.write(second, to_second, dtype)
+            llvm.write(first, to_first, dtype, stream)
+            llvm.write(second, to_second, dtype, stream)
         elif dtype == torch.bfloat16:
-            llvm.store(llvm.joined(first, second), to_first)
+            llvm.store(llvm.joined(first, second), to_first, stream)
         else:
-            llvm.write(llvm.pick(first, [k // 2 + k % 2 * width for k in range(2 * width)], second), to_first, dtype)
+            row = llvm.pick(first, [k // 2 + k % 2 * width for k in range(2 * width)], second)
+            llvm.write(row, to_first, dtype, stream)
         return None
 
     with llvm.loop(blocks) as i_block:
