@@ -237,7 +237,7 @@ def _signature(
     xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, how: tuple[Any, ...]
 ) -> tuple[Any, ...]:
     tensors = (*xs, cos, sin) if rows is None else (*xs, cos, sin, rows)
-    return (how, *[(one.shape, one.stride(), one.dtype, one.is_cpu, one.get_device()) for one in tensors])
+    return (how, *[(one.shape, one.stride(), one.dtype, one.device) for one in tensors])
 
 
 def _keep_ready(

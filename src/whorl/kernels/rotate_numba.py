@@ -42,7 +42,7 @@ _PIECE = 1 << 18
 
 # Heads turned side by side when the tokens of one head lie together: they reuse a table row while it is in the
 # first-level cache, and more of them would be more streams than the prefetcher follows.
-_BAND = 2
+_BAND = 4
 
 # Bytes of out from which it is written past the caches, as memcpy does: reading what will be overwritten, as a cache
 # must, is a third of the traffic.
