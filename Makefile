@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-gpu lint format types bench clean
+.PHONY: demo test test-gpu lint format types docs bench clean
 
 # Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
@@ -30,6 +30,10 @@ format: $(VENV)/.installed
 types: $(VENV)/.installed
 	@echo "== types =="
 	$(BIN)/pyright --project pyproject.toml
+
+# The pages that are made from the code: one for each encoding.
+docs: $(VENV)/.installed
+	$(BIN)/python docs/make_encoding_pages.py
 
 bench: $(VENV)/.installed
 	$(BIN)/whorl bench tables

@@ -2,6 +2,7 @@
 
 import os
 
+import pytest
 import torch
 
 # One thread per worker: workers fill the cores, and threads that wait for each other's cores cost many times more.
@@ -10,3 +11,12 @@ torch.set_num_threads(1)
 # Triton's kernels run in its interpreter where there is no GPU. It is asked for before anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of a CUDA device are left out where there is none, whatever was asked for."""
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))

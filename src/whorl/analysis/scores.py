@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from whorl.analysis.wavelengths import Array, real
-from whorl.attend.reference import _placed_scores
+from whorl.attend.reference import placed_scores
 from whorl.config import Config
 from whorl.encodings.base import Encoding
 from whorl.errors import invalid
@@ -46,7 +46,7 @@ def scores_by_distance(
         if at_input:
             q, k = encoding.add_to_input(q, queries), encoding.add_to_input(k, forward)
         scale = encoding.softmax_scale(head_dim)
-        scores = _placed_scores(q, k, encoding, queries, forward, None) * scale
+        scores = placed_scores(q, k, encoding, queries, forward, None) * scale
         scores = encoding.adjust_scores(scores, q, k, queries, forward, _remembered(encoding, length + 1), scale=scale)
         bias, allowed = encoding.score_bias(queries, forward), encoding.mask(queries, forward)
         scores = scores if bias is None else scores + bias

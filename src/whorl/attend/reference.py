@@ -43,7 +43,7 @@ def reference(
     ``placed=True`` says that q and k have been through ``transform_qk`` already, as cached keys have.
     """
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    scores = _products(q, k) if placed else _placed_scores(q, k, encoding, q_positions, k_positions, length)
+    scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
     sees = None if allowed is None else allowed.any(-1, keepdim=True)
     if allowed is not None and sees is not None:  # a query that may see nothing keeps its scores: no NaN on the way
@@ -66,7 +66,7 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
-def _placed_scores(
+def placed_scores(
     q: Tensor, k: Tensor, encoding: Encoding, q_positions: Tensor, k_positions: Tensor, length: int | None
 ) -> Tensor:
     """Inner products of queries and keys where the encoding puts them."""

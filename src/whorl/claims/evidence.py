@@ -16,6 +16,17 @@ SCHEMA = "whorl-lab-comparison/1"
 # The score that tells whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
 
+AS_TRAINED = "as trained"
+
+# Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
+REPAIRS = {
+    "leaky_rerope": "leaky-rerope",
+    "log_n": "logn",
+    "rerope": "rerope",
+    "self_extend": "self-extend",
+    "window": "window",
+}
+
 
 class Loss(NamedTuple):
     """Bits per byte of one row of a comparison, by length over the trained length."""
@@ -53,7 +64,7 @@ def comparisons() -> dict[str, dict[str, Any]]:
     return found
 
 
-def losses(label: str, variant: str = "as trained") -> list[Loss]:
+def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
     """The losses of an encoding by length, one for each comparison that has it."""
     found = []
     for source, data in comparisons().items():
@@ -62,6 +73,17 @@ def losses(label: str, variant: str = "as trained") -> list[Loss]:
                 by_ratio = {float(one["ratio"]): _mean(one) for one in row.get("by_length", [])}
                 found.append(Loss(source, {ratio: value for ratio, value in by_ratio.items() if value is not None}))
     return found
+
+
+def losses_of(name: str) -> list[Loss]:
+    """The losses of a registered encoding, be it trained with or tried on a trained RoPE model."""
+    return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
+
+
+def variants(label: str) -> list[str]:
+    """Everything that was done to a trained model of that label without training it again, in any comparison."""
+    rows = [row for data in comparisons().values() for row in data.get("rows", []) if row.get("label") == label]
+    return list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != AS_TRAINED))
 
 
 def _mean(one: dict[str, Any]) -> float | None:

@@ -55,15 +55,6 @@ VARIANTS: dict[str, Make] = {
     "alibi+hf_bf16": lambda: Alibi(heads=4, rounding="hf_bf16"),
 }
 
-# Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
-REPAIRS = {
-    "leaky_rerope": "leaky-rerope",
-    "log_n": "logn",
-    "rerope": "rerope",
-    "self_extend": "self-extend",
-    "window": "window",
-}
-
 SAID = {
     ("relative", True): (
         "{}: scores depend on the distance of query and key only.",
@@ -321,7 +312,7 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    found = evidence.losses("rope", REPAIRS[name]) if name in REPAIRS else evidence.losses(name)
+    found = evidence.losses_of(name)
     rises = {one.source: rise for one in found if (rise := one.rise(RATIO)) is not None}
     if not rises:
         return needs_training(command)

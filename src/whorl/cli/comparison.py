@@ -55,12 +55,24 @@ def row(name: str, encoding: Encoding, ratio: float, q: Any) -> dict[str, Any]:
         "KV cache": "raw keys" if encoding.key_policy == "raw" else "keys as they are used",
         "bidirectional": not encoding.causal_only,
         "decays": claims.decays,
-        "extrapolates": "claimed" if claims.extrapolates else "not claimed",
+        "extrapolates": extrapolation(name, claims.extrapolates),
         "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
         "memory": "O(L)" if path in ("sdpa", "folded", "flex") else "O(L × block)",
         "time": round(ratio, 2),
         "remark": NOTES_SAY.get(name, ""),
     }
+
+
+def extrapolation(name: str, claimed: bool) -> str:
+    """How much the loss rises past the trained length in the committed comparisons, at worst, else what is claimed."""
+    from whorl.claims import evidence
+
+    measured = [one for one in evidence.losses_of(name) if one.rise(1.0) is not None]
+    if not measured:
+        return "claimed" if claimed else "not claimed"
+    far = max(max(one.by_ratio) for one in measured)
+    rise = max(rise for one in measured if (rise := one.rise(far)) is not None)
+    return f"{rise:+.2f} bit/byte at {far:g}×"
 
 
 def family(encoding: Encoding) -> str:
@@ -111,5 +123,6 @@ def markdown(rows: list[dict[str, Any]]) -> str:
     lines += [f"| {' | '.join(cell(one[key]) for key in header)} |" for one in rows]
     sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
     lines += ["", f"time: one causal attention call over the same without position, on this machine, {sizes}.",
-              "extrapolates: as the encoding claims; training decides."]  # fmt: skip
+              "extrapolates: by how much the loss rises there in the comparisons under experiments/, else what the",
+              "encoding claims, which training decides."]  # fmt: skip
     return "\n".join(lines)

@@ -1,0 +1,158 @@
+"""Writes docs/encodings: a page for every registered encoding, from its docstring, its config and the ledger of claims.
+
+    python docs/make_encoding_pages.py
+
+A page holds verdicts and bounds, which are the same on every machine; the numbers behind them differ in their last
+digits, and ``whorl verify NAME`` computes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+from whorl import claims, registry
+from whorl.claims import evidence
+from whorl.claims.ledger import COMPUTED
+from whorl.cli import examples, listing
+from whorl.config import Config
+
+# A line of a config's docstring that explains a setting: its name, a gap, what it is.
+NAMED = r"^\w+ {2,}\S"
+
+FOLDER = Path(__file__).parent / "encodings"
+
+
+def pages() -> dict[str, str]:
+    """The text of every page, the index among them, by its file's name."""
+    rows = claims.verify()
+    out = {f"{name}.md": page(name, [row for row in rows if name in row.claim.about]) for name in registry.names()}
+    return {"README.md": index()} | out
+
+
+def index() -> str:
+    """All encodings in one table, those that position enters in the same way together."""
+    found = [listing.describe_encoding(name) for name in registry.names()]
+    found.sort(key=lambda one: listing.enters(one["enters"]))
+    lines = ["# Encodings", "", "| encoding | what it is | position enters |", "|---|---|---|"]
+    for one in found:
+        summary = one["summary"].replace("``", "`")
+        lines.append(f"| [{one['name']}]({one['name']}.md) | {summary} | {listing.enters(one['enters'])} |")
+    return "\n".join([*lines, "", "Each page is made from the code by `make docs`."]) + "\n"
+
+
+def page(name: str, rows: list[claims.Row]) -> str:
+    """The page of one encoding: what it is, how it is made, its facts, its losses by length, its claims."""
+    encoding, filled = examples.build(name)
+    cls = type(encoding)
+    facts = listing.facts(encoding)
+    title, _, text = listing.description(cls).partition("\n")
+    given = ", ".join(f"{key}={value!r}" for key, value in filled.items())
+    lines = [f"# {cls.__name__}", "", *prose(title), "", *prose(text.strip("\n")), ""]
+    lines += ["```python", "import whorl", "", f"encoding = whorl.{cls.__name__}({given})", "```", ""]
+    lines += [
+        "| | |",
+        "|---|---|",
+        f"| name | `{name}` |",
+        f"| position enters | {listing.enters(facts['enters'])} |",
+        f"| parameters, made as above | {listing.parameters(facts['parameters'])} |",
+        f"| a KV cache keeps | {'raw keys' if encoding.key_policy == 'raw' else 'keys as they are used'} |",
+        f"| for | {'causal attention only' if encoding.causal_only else 'causal and bidirectional attention'} |",
+        f"| depends on the length served | {'yes' if facts['length_dependent'] else 'no'} |",
+        "",
+        *settings(cls.Config),
+        *losses(name),
+        *ledger(name, rows),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def prose(text: str) -> list[str]:
+    """Paragraphs as they are; formulas, which are indented, and examples between fences."""
+    out: list[str] = []
+    fence = ""
+    for line in text.splitlines():
+        kind = (
+            "pycon" if line.startswith(">>> ") or (fence == "pycon" and line) else "text" if line[:4] == "    " else ""
+        )
+        if kind != fence:
+            out += ["```", ""] if fence else []
+            out += ["", f"```{kind}"] if kind else []
+            fence = kind
+        out.append(line.removeprefix("    ") if fence else line.replace("``", "`"))
+    return [*out, "```"] if fence else out
+
+
+def settings(config: type) -> list[str]:
+    """The settings of a config with their defaults, and what its docstring says of them."""
+    texts = [inspect.cleandoc(cls.__dict__.get("__doc__") or "") for cls in config.__mro__ if issubclass(cls, Config)]
+    said = [
+        text.partition("\n")[2].strip("\n").replace("``", "") for text in texts if re.search(NAMED, text, re.MULTILINE)
+    ]
+    lines = ["## Settings", "", "| setting | default |", "|---|---|"]
+    for field in dataclasses.fields(config):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        default = "must be given" if required else f"`{default_of(field)!r}`"
+        lines.append(f"| `{field.name}` | {default} |")
+    if len(lines) == 4:
+        return ["## Settings", "", "None.", ""]
+    return [*lines, "", *(line for text in said for line in ("```text", text, "```", ""))]
+
+
+def default_of(field: dataclasses.Field) -> object:
+    return field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
+
+
+def losses(name: str) -> list[str]:
+    """Bits per byte by length in every committed comparison that trained the encoding, or repaired a RoPE with it."""
+    served = evidence.variants(name) if name == "rope" else [evidence.REPAIRS[name]] if name in evidence.REPAIRS else []
+    found = [(name, one) for one in evidence.losses(name)]
+    found += [(f"rope, served with {variant}", one) for variant in served for one in evidence.losses("rope", variant)]
+    if not found:
+        return []
+    ratios = sorted({ratio for _, one in found for ratio in one.by_ratio})
+    lines = [
+        "## Past the trained length",
+        "",
+        "Bits per byte of the same last bytes, by length over the trained one.",
+        "",
+    ]
+    lines += [f"| | {' | '.join(f'{ratio:g}×' for ratio in ratios)} | from |", f"|---|{'---:|' * len(ratios)}---|"]
+    for label, one in found:
+        cells = [f"{one.by_ratio[ratio]:.3f}" if ratio in one.by_ratio else "" for ratio in ratios]
+        lines.append(f"| {label} | {' | '.join(cells)} | {report(one.source)} |")
+    return [*lines, ""]
+
+
+def ledger(name: str, rows: list[claims.Row]) -> list[str]:
+    """The verdict of every claim about the encoding, those it makes of itself first."""
+    lines = ["## Claims", "", f"By `whorl verify {name}`, which gives the numbers and how each is tested.", ""]
+    lines += ["| claim | verdict | statement |", "|---|---|---|"]
+    for row in sorted(rows, key=lambda row: not row.id.startswith(f"{name}.flag.")):
+        statement, source = row.statement.replace("|", "\\|"), row.finding.source
+        where = "" if source == COMPUTED else f", by {report(source)}"
+        lines.append(f"| `{row.id}` | {row.verdict}{where} | {statement} |")
+    return lines
+
+
+def report(source: str) -> str:
+    """A link to the report of a committed comparison."""
+    folder = Path(source).parent
+    return f"[{folder.name}](../../{folder}/report.html)"
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for old in FOLDER.glob("*.md"):
+        if old.name not in made:
+            old.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
+    print(f"{len(made)} pages in {FOLDER}")
+
+
+if __name__ == "__main__":
+    main()
