@@ -15,11 +15,11 @@ from whorl.encodings.base import Encoding
 
 
 class Attended(NamedTuple):
-    """The output (batch, heads, queries, value dim), the weights, and the log-sum-exp of the scores."""
+    """The output (batch, heads, queries, value dim), the weights, and the log-sum-exp of the scores if asked for."""
 
     out: Tensor
     weights: Tensor
-    lse: Tensor
+    lse: Tensor | None
 
 
 def reference(
@@ -37,6 +37,7 @@ def reference(
     hidden: Tensor | None = None,
     length: int | None = None,
     placed: bool = False,
+    wants_lse: bool = True,
 ) -> Attended:
     """Attention of every query to every key, in float32, or float64 for float64 input.
 
@@ -46,16 +47,27 @@ def reference(
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
     sees = None if allowed is None else allowed.any(-1, keepdim=True)
-    if allowed is not None and sees is not None:  # a query that may see nothing keeps its scores: no NaN on the way
-        scores = scores.masked_fill(~allowed & sees, -torch.inf)
+    # a query that may see nothing keeps its scores: no NaN on the way
+    hidden_from = None if allowed is None or sees is None else ~allowed & sees
+    if hidden_from is not None and "adjust_scores" in encoding.enters():
+        scores = scores.masked_fill(hidden_from, -torch.inf)
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
     bias = encoding.score_bias(q_positions, k_positions, length)
-    if bias is not None:
+    if bias is not None and hidden_from is not None and softcap is None:
+        # one pass over the scores for both: the bias is smaller, as texts of a batch share it
+        scores, hidden_from = scores + bias.masked_fill(hidden_from, -torch.inf), None
+    elif bias is not None:
         scores = scores + bias
     if softcap is not None:
         scores = (softcap * torch.tanh(scores / softcap)).masked_fill(scores == -torch.inf, -torch.inf)
-    weights, lse = _softmax(scores, allowed, sees)
+    if hidden_from is not None:
+        scores = scores.masked_fill(hidden_from, -torch.inf)
+    weights = scores.softmax(-1)
+    lse = scores.logsumexp(-1) if wants_lse else None
+    if sees is not None:  # and zeros where nothing may be seen, in gradients too
+        weights = weights * sees
+        lse = None if lse is None else lse.masked_fill(~sees.squeeze(-1), -torch.inf)
     kept = torch.nn.functional.dropout(weights, dropout)
     out = encoding.adjust_output(kept @ v.to(wide), kept, v.to(wide), q_positions, k_positions)
     return Attended(out.to(v.dtype), kept, lse)
@@ -73,24 +85,16 @@ def placed_scores(
     branches = encoding.branches(q_positions, k_positions)
     if branches is None:
         return _products(*encoding.transform_qk(q, k, q_positions, k_positions, length))
-    scores: Tensor | float = 0.0
+    scores: Tensor | None = None
     q = encoding.scale_queries(q, q_positions, length)
     for branch in branches:
         here = _products(*encoding.transform_branch(q, k, branch.q_positions, branch.k_positions, length))
         allowed = branch.allowed if branch.allowed.ndim == 2 else branch.allowed.unsqueeze(1)
-        scores = scores + here.masked_fill(~allowed, 0.0)
-    assert isinstance(scores, Tensor)
+        scores = here.masked_fill(~allowed, 0.0) if scores is None else torch.where(allowed, here, scores)
+    assert scores is not None
     return scores
 
 
 def _products(q: Tensor, k: Tensor) -> Tensor:
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     return q.to(wide) @ repeat_heads(k, q.shape[1]).to(wide).mT
-
-
-def _softmax(scores: Tensor, allowed: Tensor | None, sees: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Weights and log-sum-exp; a query that may see nothing gets zeros, not NaN, in gradients too."""
-    if allowed is None or sees is None:
-        return scores.softmax(-1), scores.logsumexp(-1)
-    scores = scores.masked_fill(~allowed & sees, -torch.inf)
-    return scores.softmax(-1) * sees, scores.logsumexp(-1).masked_fill(~sees.squeeze(-1), -torch.inf)

@@ -236,7 +236,8 @@ def _dense(call: Call) -> Attended:
         assert isinstance(part, Attended)
         parts.append(part)
     weights = torch.cat([part.weights for part in parts], dim=2) if call.wants_weights else parts[0].weights
-    return Attended(torch.cat([part.out for part in parts], dim=2), weights, torch.cat([p.lse for p in parts], dim=2))
+    lse = torch.cat([part.lse for part in parts if part.lse is not None], dim=2) if call.wants_lse else None
+    return Attended(torch.cat([part.out for part in parts], dim=2), weights, lse)
 
 
 def _rows_at_once(call: Call) -> int:
@@ -267,6 +268,7 @@ def _rows(call: Call, start: int, stop: int) -> Attended:
         hidden=None if call.hidden is None else call.hidden[..., :last],
         length=call.length,
         placed=call.placed,
+        wants_lse=call.wants_lse,
     )
     if call.wants_weights and last < keys:
         return found._replace(weights=pad(found.weights, (0, keys - last)))

@@ -1,4 +1,7 @@
-"""``whorl lab run``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there."""
+"""``whorl lab run``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there.
+
+The experiments of RoFormer are in their own file and registered here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from whorl.cli import roformer
 from whorl.cli.compare import (
     Address,
     AsJson,
@@ -206,3 +210,9 @@ def generate(
     from whorl.lab import generate as make_text
 
     say(make_text(run, prompt, count=count, temperature=temperature, top_k=top_k, seed=seed))
+
+
+lab.command("match")(roformer.match)
+lab.command("pretrain")(roformer.pretrain)
+lab.command("classify")(roformer.classify)
+lab.command("ablate")(roformer.ablate)

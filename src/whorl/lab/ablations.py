@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,9 +24,10 @@ from whorl.claims.probes import weights_at
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
 from whorl.lab.load import load
+from whorl.lab.plan import plan
 from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 
@@ -46,6 +48,8 @@ SIZES: dict[str, Any] = {
 }
 
 SHIFTS = (1, 17, 1000)
+
+Tell = Callable[[RunConfig, dict[str, Any]], None]
 
 
 @config
@@ -145,40 +149,56 @@ def relativity_error(encoding: Encoding, *, count: int = 12, shifts: Sequence[in
 
 
 def base_ablation(
-    out: str | Path, *, bases: Sequence[float] = BASES, seeds: Sequence[int] = (0, 1, 2), **settings: Any
+    out: str | Path,
+    *,
+    bases: Sequence[float] = BASES,
+    seeds: Sequence[int] = (0, 1, 2),
+    tell: Tell | None = None,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
-    """A row per base of RoPE; runs are kept under ``out``, ``settings`` are those of RunConfig."""
-    return [
-        _row("base", f"{base:g}", _runs({"name": "rope", "base": base}, out, seeds, settings)[0], seeds)
-        for base in bases
-    ]
+    """A row per base of RoPE; runs are kept under ``out``, ``settings`` are those of RunConfig.
+
+    ``tell`` hears of every run what ``whorl.lab.progress.Progress`` does.
+    """
+    chosen = {f"{base:g}": {"name": "rope", "base": base} for base in bases}
+    return [_row("base", label, runs) for label, runs in _runs(chosen, out, seeds, settings, tell).items()]
 
 
 def norm_ablation(
-    out: str | Path, *, norms: Sequence[dict[str, Any]] = NORMS, seeds: Sequence[int] = (0, 1, 2), **settings: Any
+    out: str | Path,
+    *,
+    norms: Sequence[dict[str, Any]] = NORMS,
+    seeds: Sequence[int] = (0, 1, 2),
+    tell: Tell | None = None,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """A row per norm of queries and keys, with the relativity error of the trained encoding of the first seed."""
-    rows = []
+    chosen = {_norm_label(norm): {"name": "normed_rope", **norm} for norm in norms}
     with registered():
-        for norm in norms:
-            results, folders = _runs({"name": "normed_rope", **norm}, out, seeds, settings)
-            label = " ".join([norm["norm"], norm.get("place", ""), "with gain" if norm.get("gain") else ""]).strip()
-            row = _row("norm", label, results, seeds)
-            rows.append({**row, "relativity_error": relativity_error(load(folders[0]).model.plan[0])})
-    return rows
+        return [
+            _row("norm", label, runs)
+            | {"relativity_error": relativity_error(load(_folder(out, runs[0])).model.plan[0])}
+            for label, runs in _runs(chosen, out, seeds, settings, tell).items()
+        ]
 
 
 def slope_ablation(
-    out: str | Path, *, draws: int = 3, seeds: Sequence[int] = (0, 1, 2), **settings: Any
+    out: str | Path,
+    *,
+    draws: int = 3,
+    seeds: Sequence[int] = (0, 1, 2),
+    tell: Tell | None = None,
+    **settings: Any,
 ) -> list[dict[str, Any]]:
     """A row for ALiBi's own slopes, and one per draw of random slopes between 0 and 1."""
     heads = {**SIZES, **settings}["heads"]
-    chosen: dict[str, Any] = {"press": "press"}
-    chosen |= {f"random {draw}": random_slopes(heads, draw) for draw in range(draws)}
-    return [
-        _row("slopes", label, _runs({"name": "alibi", "slopes": slopes}, out, seeds, settings)[0], seeds)
-        for label, slopes in chosen.items()
-    ]
+    chosen: dict[str, dict[str, Any]] = {"press": {"name": "alibi", "slopes": "press"}}
+    chosen |= {f"random {draw}": {"name": "alibi", "slopes": random_slopes(heads, draw)} for draw in range(draws)}
+    return [_row("slopes", label, runs) for label, runs in _runs(chosen, out, seeds, settings, tell).items()]
+
+
+def _norm_label(norm: dict[str, Any]) -> str:
+    return " ".join([norm["norm"], norm.get("place", ""), "with gain" if norm.get("gain") else ""]).strip()
 
 
 def random_slopes(heads: int, draw: int) -> list[float]:
@@ -191,15 +211,35 @@ def random_slopes(heads: int, draw: int) -> list[float]:
     return sorted((source.uniform(0.0, 1.0) for _ in range(heads)), reverse=True)
 
 
+def _folder(out: str | Path, result: dict[str, Any]) -> Path:
+    return Path(out) / "runs" / result["id"]
+
+
 def _runs(
-    encoding: dict[str, Any], out: str | Path, seeds: Sequence[int], settings: dict[str, Any]
-) -> tuple[list[dict[str, Any]], list[Path]]:
-    configs = [RunConfig(encoding=encoding, seed=seed, **{**SIZES, **settings}) for seed in seeds]
-    folders = [Path(out) / "runs" / config.id for config in configs]
-    return [run_one(config, folder) for config, folder in zip(configs, folders, strict=True)], folders
+    chosen: dict[str, dict[str, Any]],
+    out: str | Path,
+    seeds: Sequence[int],
+    settings: dict[str, Any],
+    tell: Tell | None,
+) -> dict[str, list[dict[str, Any]]]:
+    """The results of every chosen encoding, one per seed; all of it is planned before the first run begins."""
+    heard = tell or (lambda config, event: None)
+    planned = plan(list(chosen.values()), out=out, seeds=seeds, **{**SIZES, **settings})
+    for one in planned:
+        heard(one, {"kind": "planned", "finished": False})
+    results = []
+    for one in planned:
+        result = run_one(one, Path(out) / "runs" / one.id, tell=partial(heard, one))
+        if result["stopped_early"]:
+            what = f"{result['label']}, seed {one.seed}"
+            raise WhorlError(f"ablations: {what} stopped: {result['stopped_early']}. Lower the learning rate.")
+        heard(one, {"kind": "done"})
+        results.append(result)
+    by_seed = len(seeds)
+    return {label: results[i * by_seed : (i + 1) * by_seed] for i, label in enumerate(chosen)}
 
 
-def _row(ablation: str, setting: str, results: list[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
+def _row(ablation: str, setting: str, results: list[dict[str, Any]]) -> dict[str, Any]:
     tables = [result["evaluations"][0]["by_length"] for result in results]
     by_length = [
         {"length": rows[0]["length"]}
@@ -207,5 +247,6 @@ def _row(ablation: str, setting: str, results: list[dict[str, Any]], seeds: Sequ
         for rows in zip(*tables, strict=True)
     ]
     loss = interval([result["final_train_loss"] for result in results])
-    row = {"ablation": ablation, "setting": setting, "encoding": results[0]["encoding"], "seeds": list(seeds)}
+    seeds = [result["seed"] for result in results]
+    row = {"ablation": ablation, "setting": setting, "encoding": results[0]["encoding"], "seeds": seeds}
     return {**row, "final_train_loss": loss, "by_length": by_length}

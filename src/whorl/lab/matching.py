@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +22,17 @@ from whorl.config import Config, config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
 from whorl.lab.encoder_runs import fit, make_encoder
-from whorl.lab.matching_data import PAD, Kind, Triple, Vocabulary, encode_triples, stand_in
+from whorl.lab.matching_data import (
+    EVIDENCES,
+    PAD,
+    Evidence,
+    Kind,
+    Triple,
+    Vocabulary,
+    encode_triples,
+    held_out,
+    stand_in,
+)
 from whorl.lab.tasks import generator_of
 from whorl.models.parts import start_weights
 from whorl.models.roformer import RoFormer
@@ -165,36 +176,96 @@ def _right(model: TripleMatcher, tokens: Tensor, answers: Tensor) -> Tensor:
     return logits.argmax(-1) == answers
 
 
+Tell = Callable[[dict[str, Any]], None]
+
+
 def match_stand_in(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     variants: Sequence[tuple[str, int]] = VARIANTS,
     train: int = 400,
     test: int = 240,
-    tell: Callable[[dict[str, Any]], None] | None = None,
+    tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Every variant (encoding, tokens read) on the stand-in with the evidence late and early, over seeds.
 
     {"runs": one result each, "summary": mean accuracy with its interval by variant and evidence, "gaps": how many
-    points 1,024 tokens are above 512 with RoPE}. ``settings`` are those of MatchingConfig, ``tell`` hears each result.
+    points reading furthest is above reading least}. ``settings`` are those of MatchingConfig, ``tell`` hears each
+    result.
     """
-    runs = []
-    for evidence in ("late", "early"):
-        for seed in seeds:
-            kind = settings.get("tokens", "char")
-            sides = [stand_in(train, evidence=evidence, side="train", kind=kind, seed=seed)]
-            sides.append(stand_in(test, evidence=evidence, side="test", kind=kind, seed=seed))
-            for encoding, length in variants:
-                found = match(MatchingConfig(encoding=encoding, length=length, seed=seed, **settings), *sides)
-                runs.append({"encoding": encoding, "length": length, "evidence": evidence, "seed": seed, **found})
-                if tell is not None:
-                    tell(runs[-1])
+    kind = settings.get("tokens", "char")
+
+    def sides(evidence: Evidence, seed: int) -> tuple[list[Triple], list[Triple]]:
+        return (
+            stand_in(train, evidence=evidence, side="train", kind=kind, seed=seed),
+            stand_in(test, evidence=evidence, side="test", kind=kind, seed=seed),
+        )
+
+    planned = _planned(seeds, variants, settings)
+    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), tell)]
     return {"runs": runs, **summarize(runs)}
 
 
+def match_triples(
+    triples: Sequence[Triple],
+    test: Sequence[Triple] | None = None,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    variants: Sequence[tuple[str, int]] = VARIANTS,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Every variant on given triples, over seeds, in the shape of ``match_stand_in``; where evidence lies is "unknown".
+
+    Without triples to test on, a fifth is drawn by each seed and held out. "shared_texts" of a run counts the texts
+    to test on that were also trained on.
+    """
+
+    def sides(seed: int) -> tuple[Sequence[Triple], Sequence[Triple]]:
+        return (triples, test) if test is not None else held_out(triples, seed=seed)
+
+    runs = _made("unknown", _planned(seeds, variants, settings), sides, tell)
+    return {"runs": runs, **summarize(runs)}
+
+
+def _planned(
+    seeds: Sequence[int], variants: Sequence[tuple[str, int]], settings: dict[str, Any]
+) -> dict[int, list[MatchingConfig]]:
+    """The configs by seed, so that a bad one is found before the first run."""
+    return {
+        seed: [MatchingConfig(encoding=name, length=length, seed=seed, **settings) for name, length in variants]
+        for seed in seeds
+    }
+
+
+def _made(
+    evidence: str,
+    planned: dict[int, list[MatchingConfig]],
+    sides: Callable[[int], tuple[Sequence[Triple], Sequence[Triple]]],
+    tell: Tell | None,
+) -> list[dict[str, Any]]:
+    runs = []
+    for seed, configs in planned.items():
+        train, test = sides(seed)
+        shared = len(_texts(train) & _texts(test))
+        for one in configs:
+            known = {"encoding": one.encoding, "length": one.length, "evidence": evidence, "seed": seed}
+            runs.append({**known, **match(one, train, test), "shared_texts": shared})
+            if tell is not None:
+                tell(runs[-1])
+    return runs
+
+
+def _texts(triples: Sequence[Triple]) -> set[str]:
+    return {text for one in triples for text in (one.a, one.b, one.c)}
+
+
 def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean accuracy in points with its interval over seeds, and how much 1,024 tokens of RoPE gain over 512."""
+    """Mean accuracy in points with its interval over seeds, and what reading furthest gains over reading least.
+
+    Gaps are those of the first encoding that was read at more than one length.
+    """
     groups: dict[tuple[str, str, int], list[float]] = {}
     for run in runs:
         key = run["evidence"], run["encoding"], run["length"]
@@ -203,10 +274,11 @@ def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         {"evidence": evidence, "encoding": encoding, "length": length, "accuracy": interval(values)}
         for (evidence, encoding, length), values in groups.items()
     ]
-    means = {key: sum(values) / len(values) for key, values in groups.items()}
-    gaps = {
-        evidence: means[evidence, "rope", 1024] - means[evidence, "rope", 512]
-        for evidence in ("late", "early")
-        if (evidence, "rope", 1024) in means and (evidence, "rope", 512) in means
-    }
+    by_length: dict[tuple[str, str], dict[int, float]] = {}
+    for (evidence, encoding, length), values in groups.items():
+        by_length.setdefault((evidence, encoding), {})[length] = sum(values) / len(values)
+    gaps: dict[str, float] = {}
+    for (evidence, _), means in by_length.items():
+        if len(means) > 1:
+            gaps.setdefault(evidence, means[max(means)] - means[min(means)])
     return {"summary": summary, "gaps": gaps}

@@ -29,6 +29,7 @@ from whorl.position_ids import whole_number
 
 Kind = Literal["char", "word"]
 Evidence = Literal["late", "early"]
+EVIDENCES: tuple[Evidence, ...] = ("late", "early")
 
 PAD, UNKNOWN, FIRST = range(3)
 
@@ -40,6 +41,7 @@ WORD = re.compile(f"[{UNSPACED}]|[^\\W{UNSPACED}]+|[^\\w\\s]")
 SUBJECTS = "债婚车房伤盗税地"
 SPAN, MENTIONS = 256, 64  # tokens that the subject is strewn over, and how many of them it takes
 HALF = 512  # tokens on either side of where the evidence may lie
+HELD_OUT = 5  # one in so many triples of a file is kept for the test
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,19 @@ def _triple(row: dict[str, Any], *, swap: bool) -> Triple:
     if swap:
         return Triple(row["A"], row["C"], row["B"], "C")
     return Triple(row["A"], row["B"], row["C"], row.get("label") or "B")
+
+
+def held_out(triples: Sequence[Triple], *, seed: int = 0) -> tuple[list[Triple], list[Triple]]:
+    """Triples to train on, and a fifth of them, drawn by the seed, to test on.
+
+    >>> train, test = held_out([Triple(str(i), "b", "c", "B") for i in range(10)], seed=1)
+    >>> len(train), len(test)
+    (8, 2)
+    """
+    if len(triples) < 2:
+        raise WhorlError(f"held_out: {len(triples)} triples cannot be split in two. Give more, or a file to test on.")
+    drawn = set(random.Random(seed).sample(range(len(triples)), max(1, len(triples) // HELD_OUT)))
+    return [one for i, one in enumerate(triples) if i not in drawn], [triples[i] for i in sorted(drawn)]
 
 
 def tokenize(text: str, kind: Kind) -> list[str]:
@@ -156,8 +171,8 @@ def stand_in(
     (1024, False)
     """
     whole_number("stand_in", "count", count, least=1)
-    if evidence not in ("late", "early"):
-        raise unknown("evidence", evidence, ("late", "early"), call="stand_in")
+    if evidence not in EVIDENCES:
+        raise unknown("evidence", evidence, EVIDENCES, call="stand_in")
     if side not in ("train", "test"):
         raise unknown("side", side, ("train", "test"), call="stand_in")
     draw = random.Random(f"{seed}/{evidence}/{side}/{kind}")

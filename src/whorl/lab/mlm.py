@@ -8,6 +8,7 @@ Loss and accuracy of a stage are those on the batches of its last quarter, each 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -137,8 +138,15 @@ def mask_tokens(tokens: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.where(chosen, changed, tokens), chosen
 
 
-def pretrain(settings: PretrainConfig, text: bytes | np.ndarray | None = None) -> Pretrained:
+def pretrain(
+    settings: PretrainConfig,
+    text: bytes | np.ndarray | None = None,
+    *,
+    tell: Callable[[Stage], None] | None = None,
+) -> Pretrained:
     """A RoFormer pre-trained on a text, Python's standard library unless given, stage by stage.
+
+    ``tell`` hears each stage when it is done.
 
     >>> done = pretrain(PretrainConfig(layers=1, width=16, stages=[(16, 2, 2), (8, 2, 1)]), bytes(range(256)) * 4)
     >>> [stage.length for stage in done.stages], done.notes[0][:22]
@@ -156,9 +164,11 @@ def pretrain(settings: PretrainConfig, text: bytes | np.ndarray | None = None) -
     )
     model = RoFormerMaskedLM(encoder)
     stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
+    losses: list[float] = []  # of this stage so far, as the next two
     accuracies: list[float] = []
     norms: list[dict[str, float | None]] = []
-    times: list[float] = []
+    stages: list[Stage] = []
+    begun = time.perf_counter()
 
     def loss_at(step: int) -> Tensor:
         length, batch, _ = settings.stages[stage_of[step]]
@@ -167,31 +177,36 @@ def pretrain(settings: PretrainConfig, text: bytes | np.ndarray | None = None) -
         tokens = data[starts + torch.arange(length)].long()
         given, chosen = mask_tokens(tokens, draw)
         logits, wanted = model(given)[chosen], tokens[chosen]
+        loss = cross_entropy(logits, wanted)
+        losses.append(float(loss.detach()))
         accuracies.append(float((logits.argmax(-1) == wanted).float().mean()))
-        return cross_entropy(logits, wanted)
+        return loss
 
-    def watch(_: int) -> None:
+    def watch(step: int) -> None:
+        nonlocal begun
         norms.append(gradient_norms(model))
-        times.append(time.perf_counter())
-
-    begun = time.perf_counter()
-    fitted = fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
-    stages, first = [], 0
-    for length, batch, steps in settings.stages:
-        late = slice(first + steps - max(1, steps // 4), first + steps)
-        own = norms[first : first + steps]
+        length, batch, steps = settings.stages[stage_of[step]]
+        if len(norms) < steps:
+            return
+        late = max(1, steps // 4)
         stages.append(
             Stage(
                 length=length,
                 batch=batch,
                 steps=steps,
-                loss=_mean(fitted.losses[late]),
-                accuracy=_mean(accuracies[late]),
-                gradient_norms={group: _mean_norm([one[group] for one in own]) for group in GROUPS},
-                seconds=times[first + steps - 1] - (times[first - 1] if first else begun),
+                loss=_mean(losses[-late:]),
+                accuracy=_mean(accuracies[-late:]),
+                gradient_norms={group: _mean_norm([one[group] for one in norms]) for group in GROUPS},
+                seconds=time.perf_counter() - begun,
             )
         )
-        first += steps
+        for kept in (losses, accuracies, norms):
+            kept.clear()
+        begun = time.perf_counter()
+        if tell is not None:
+            tell(stages[-1])
+
+    fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
     return Pretrained(model, settings, tuple(stages), _notes(model))
 
 

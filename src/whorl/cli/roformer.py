@@ -1,0 +1,360 @@
+"""``whorl lab match``, ``pretrain``, ``classify`` and ``ablate``: RoFormer's experiments, made small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from whorl.cli.compare import Corpus, Lengths, complete_encoding, this_command
+from whorl.cli.output import note, say, say_json, say_table
+from whorl.errors import WhorlError, invalid, unknown
+
+Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
+Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
+OutFile = Annotated[Path | None, typer.Option(help="A new file for the JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in --set width=128 --set batch=16."),
+]
+
+
+class Tokens(StrEnum):
+    char = "char"
+    word = "word"
+
+
+class Ablation(StrEnum):
+    base = "base"
+    norm = "norm"
+    slopes = "slopes"
+
+
+def match(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="JSON lines as CAIL2019-SCM, with A, B, C and label. Without it, a stand-in is made whose evidence "
+            "lies past token 512, and one where it lies before.",
+        ),
+    ] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="Another file to test on; else each seed holds out a fifth of FILE.")
+    ] = None,
+    encodings: Annotated[
+        str,
+        typer.Option(help="The first reads every one of --lengths; the others are controls, and read the shortest."),
+    ] = "rope,learned,shaw",
+    lengths: Annotated[str, typer.Option(help="How many tokens of each text are read.")] = "512,1024",
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    tokens: Annotated[Tokens, typer.Option(help="What a token is.")] = Tokens.char,
+    settings: Settings = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Which of B and C is closer to A? Accuracy by how many tokens of the long texts are read."""
+    if test is not None and file is None:
+        raise WhorlError("lab match: --test would be ignored without FILE. Pass both, or neither for the stand-in.")
+    call = "lab match"
+    refuse_existing(out, call)
+    from whorl.lab.matching import MatchingConfig, match_stand_in, match_triples
+    from whorl.lab.matching_data import read_triples
+
+    names, read = encoding_names(encodings, call), sorted(set(whole_numbers(lengths, "--lengths", call)))
+    variants = [(names[0], length) for length in read] + [(name, read[0]) for name in names[1:]]
+    known = {*MatchingConfig.fields(), *(() if file else ("train", "test"))}
+    own = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
+    own |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
+    shared: dict[str, Any] = {"seeds": seed_list(seeds, call), "variants": variants, "tell": _tell_match, **own}
+    if file is None:
+        found = match_stand_in(**shared)
+    else:
+        found = match_triples(read_triples(file), None if test is None else read_triples(test), **shared)
+    report = reported("match", found)
+    if (texts := max(run["shared_texts"] for run in report["runs"])) and file is not None:
+        note(f"{texts} texts are both trained on and tested on: accuracy on new texts may be lower.")
+    give(report, out, as_json=as_json, show=_show_match)
+
+
+def _tell_match(run: dict[str, Any]) -> None:
+    what = f"evidence {run['evidence']}, {run['encoding']} reading {run['length']}, seed {run['seed']}"
+    note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds'] + run['test_seconds']:.0f} s")
+
+
+def _show_match(report: dict[str, Any]) -> None:
+    rows = [
+        (row["evidence"], row["encoding"], str(row["length"]), mean(row["accuracy"], 1)) for row in report["summary"]
+    ]
+    for evidence, gap in report["gaps"].items():
+        say(f"evidence {evidence}: reading furthest is {gap:+.1f} points from reading least; chance is 50 %")
+    say_table(("evidence", "encoding", "tokens read", "accuracy %"), rows, right=("tokens read", "accuracy %"))
+
+
+def pretrain(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="[NAME]",
+            help="An encoding by name, with settings as in rope:base=500000.",
+            autocompletion=complete_encoding,
+        ),
+    ] = "rope",
+    corpus: Corpus = None,
+    stages: Annotated[
+        str | None, typer.Option(help="Length, batch and steps of every stage, as in 64x8x100,192x8x6.")
+    ] = None,
+    factor: Annotated[
+        int | None, typer.Option(help="RoFormer's own six stages with steps divided by this; 2000 unless given.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="What weights, rows and masks are drawn from.")] = 0,
+    settings: Settings = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Masked-language-model pre-training in RoFormer's stages: loss, accuracy and gradient norms of each."""
+    call = "lab pretrain"
+    if stages is not None and factor is not None:
+        raise WhorlError(f"{call}: --factor would be ignored beside --stages. Leave one out.")
+    refuse_existing(out, call)
+    from whorl.lab.corpus import read_corpus
+    from whorl.lab.mlm import PretrainConfig, Stage, staged
+    from whorl.lab.mlm import pretrain as make_model
+    from whorl.lab.plan import read_name
+
+    config = PretrainConfig(
+        encoding=read_name(name),
+        seed=seed,
+        stages=read_stages(stages, call) if stages is not None else staged(2000 if factor is None else factor),
+        **read_settings(settings, PretrainConfig.fields().keys() - {"encoding", "seed", "stages"}, call),
+    )
+
+    def tell(stage: Stage) -> None:
+        what = f"{stage.steps} steps of {stage.batch} × {stage.length}"
+        note(f"{what}: loss {stage.loss:.3f}, accuracy {100 * stage.accuracy:.1f} %, {stage.seconds:.0f} s")
+
+    done = make_model(config, None if corpus is None else read_corpus(corpus).train, tell=tell)
+    for text in done.notes:
+        note(text)
+    give(reported("pretrain", done.to_dict()), out, as_json=as_json, show=_show_stages)
+
+
+def read_stages(text: str, call: str) -> tuple[tuple[int, ...], ...]:
+    """Stages written as LENGTHxBATCHxSTEPS with commas between them.
+
+    >>> read_stages("64x8x100,192x8x6", "lab pretrain")
+    ((64, 8, 100), (192, 8, 6))
+    """
+    try:
+        return tuple(tuple(int(number) for number in stage.split("x")) for stage in text.split(","))
+    except ValueError:
+        raise invalid(call, "--stages", "LENGTHxBATCHxSTEPS with commas between", text, "As in 64x8x100.") from None
+
+
+def _show_stages(report: dict[str, Any]) -> None:
+    groups = list(report["stages"][0]["gradient_norms"])
+    header = ("length", "batch", "steps", "loss", "accuracy %", *(f"∇ {group}" for group in groups))
+    rows = []
+    for stage in report["stages"]:
+        norms = [stage["gradient_norms"][group] for group in groups]
+        sizes = (str(stage[size]) for size in ("length", "batch", "steps"))
+        scores = f"{stage['loss']:.3f}", f"{100 * stage['accuracy']:.1f}"
+        rows.append((*sizes, *scores, *("none" if norm is None else f"{norm:.3f}" for norm in norms)))
+    say_table(header, rows, right=header)
+
+
+def classify(
+    encodings: Annotated[str, typer.Option(help="Encodings by name.")] = "learned,sinusoidal,rope,none",
+    datasets: Annotated[
+        str, typer.Option(help="source: which package a text is from; order: whether it reads forwards or backwards.")
+    ] = "source,order",
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    settings: Settings = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Classify short texts: accuracy by encoding, where words tell the answer and where their order does."""
+    call = "lab classify"
+    refuse_existing(out, call)
+    from whorl.lab.classify import LABELS, ClassifyConfig, compare_classifiers
+
+    wanted = [one for one in datasets.split(",") if one]
+    for one in wanted:
+        if one not in LABELS:
+            raise unknown("dataset", one, LABELS, call=call)
+    if not wanted:
+        raise invalid(call, "--datasets", "names with commas between them", datasets)
+    own = read_settings(settings, ClassifyConfig.fields().keys() - {"encoding", "dataset", "seed", "steps"}, call)
+    own |= {} if steps is None else {"steps": steps}
+
+    def tell(run: dict[str, Any]) -> None:
+        settings = run["config"]
+        what = f"{settings['dataset']}, {settings['encoding']}, seed {settings['seed']}"
+        note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
+
+    names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
+    rows = compare_classifiers(datasets=wanted, encodings=names, seeds=numbers, tell=tell, **own)
+    settings_used = ClassifyConfig(**own).to_dict()
+    common = {key: settings_used[key] for key in settings_used.keys() - {"name", "encoding", "dataset", "seed"}}
+    give(reported("classify", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_classes)
+
+
+def _show_classes(report: dict[str, Any]) -> None:
+    header = ("dataset", "encoding", "accuracy %", "chance %")
+    rows = [
+        (row["dataset"], row["encoding"], mean(row["accuracy"], 1), f"{row['chance']:.1f}") for row in report["rows"]
+    ]
+    say_table(header, rows, right=header[2:])
+
+
+def ablate(
+    what: Annotated[
+        Ablation,
+        typer.Argument(
+            help="base: RoPE's, from 100 to 100,000. norm: of queries and keys, before or after the rotation. "
+            "slopes: ALiBi's own, and random ones."
+        ),
+    ],
+    corpus: Corpus = None,
+    lengths: Lengths = None,
+    seeds: Seeds = 3,
+    steps: Steps = None,
+    runs: Annotated[Path, typer.Option(help="The folder for runs and text; finished runs are not made again.")] = Path(
+        "whorl-lab"
+    ),
+    settings: Settings = None,
+    out: OutFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change one thing of an encoding and train small decoders with it: bits per byte by length."""
+    call = "lab ablate"
+    refuse_existing(out, call)
+    from whorl.lab.ablations import SIZES, base_ablation, norm_ablation, slope_ablation
+    from whorl.lab.progress import Progress
+    from whorl.lab.settings import RunConfig
+
+    taken = {"encoding", "seed", "corpus", "corpus_digest", "lengths", "repairs"}
+    own = read_settings(settings, RunConfig.fields().keys() - taken, call)
+    if steps is not None:
+        if "stages" in own:
+            raise WhorlError(f"{call}: --steps would be ignored beside --set stages. Leave one out.")
+        own["stages"] = [(length, batch, steps) for length, batch, _ in SIZES["stages"]]
+    own |= {"lengths": whole_numbers(lengths, "--lengths", call)} if lengths is not None else {}
+    own |= {} if corpus is None else {"corpus": corpus}
+    make = {Ablation.base: base_ablation, Ablation.norm: norm_ablation, Ablation.slopes: slope_ablation}[what]
+    with Progress() as progress:
+        rows = make(runs, seeds=seed_list(seeds, call), tell=progress, **own)
+    common = {key: value for key, value in {**SIZES, **own}.items() if key != "corpus"}
+    give(reported("ablate", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_ablation)
+
+
+def _show_ablation(report: dict[str, Any]) -> None:
+    rows = report["rows"]
+    lengths = [str(cell["length"]) for cell in rows[0]["by_length"]]
+    errors = ["relativity error"] if "relativity_error" in rows[0] else []
+    say("bits per byte, same last tokens")
+    shown = [
+        (
+            row["setting"],
+            *(mean(cell["same_last"], 3) for cell in row["by_length"]),
+            *([f"{row['relativity_error']:.1e}"] if errors else []),
+        )
+        for row in rows
+    ]
+    say_table((rows[0]["ablation"], *lengths, *errors), shown, right=[*lengths, *errors])
+
+
+def encoding_names(text: str, call: str) -> list[str]:
+    """The encodings of a list written with commas, each of them known."""
+    from whorl.registry import encoding_class
+
+    names = [name for name in text.split(",") if name]
+    if not names:
+        raise invalid(call, "--encodings", "names with commas between them", text)
+    for name in names:
+        encoding_class(name)
+    return names
+
+
+def whole_numbers(text: str, option: str, call: str) -> list[int]:
+    """The positive numbers of a list written with commas.
+
+    >>> whole_numbers("512,1024", "--lengths", "lab match")
+    [512, 1024]
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise invalid(call, option, "positive numbers with commas between them", text)
+    return numbers
+
+
+def seed_list(count: int, call: str) -> list[int]:
+    """The seeds 0, 1, … of so many runs."""
+    if count < 1:
+        raise invalid(call, "--seeds", "at least 1", count)
+    return list(range(count))
+
+
+def read_settings(pairs: Sequence[str] | None, known: set[str], call: str) -> dict[str, Any]:
+    """The settings of ``--set``; those that have an option of their own are not among ``known``."""
+    from whorl.cli.show import parse_settings
+
+    found = parse_settings(list(pairs or []), call)
+    for key in found:
+        if key not in known:
+            raise unknown("setting", key, known, call=call)
+    return found
+
+
+def refuse_existing(out: Path | None, call: str) -> None:
+    """Raises before any work is done where the JSON could not be written behind it."""
+    if out is None:
+        return
+    if out.exists():
+        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
+
+
+def reported(kind: str, found: dict[str, Any]) -> dict[str, Any]:
+    """What was found, with what made it: the command, the machine and the versions."""
+    from whorl.lab.runs import environment
+
+    known = {"schema": f"whorl-lab-{kind}/1", "command": this_command(), "environment": environment()}
+    return {**known, **found}
+
+
+def give(report: dict[str, Any], out: Path | None, *, as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
+    """Writes a report where it was asked for, and prints it as JSON or as a table, which comes last."""
+    if out is not None:
+        from whorl.lab.runs import write_json
+
+        write_json(out, report)
+        note(f"written to {out}")
+    if as_json:
+        say_json(report)
+    else:
+        show(report)
+
+
+def mean(value: dict[str, Any] | None, digits: int) -> str:
+    """A mean, and half of its interval over seeds where there are several.
+
+    >>> mean({"mean": 50.04, "low": 48.0, "high": 52.08, "n": 3}, 1), mean({"mean": 1.0, "low": 1, "high": 1, "n": 1}, 1)
+    ('50.0 ±2.0', '1.0')
+    """
+    if value is None:
+        return "-"
+    half = f" ±{value['high'] - value['mean']:.{digits}f}" if value["n"] > 1 else ""
+    return f"{value['mean']:.{digits}f}{half}"
