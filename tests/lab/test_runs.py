@@ -105,6 +105,7 @@ def test_a_run_leaves_a_folder_that_tells_everything(texts, tmp_path):
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "environment.json", "metrics.jsonl", "checkpoint.safetensors", "result.json", "lock",
     }  # fmt: skip
+    assert len({path.stat().st_mode for path in folder.iterdir()}) == 1  # who may read one may read all
     assert RunConfig.from_dict(json.loads((folder / "config.json").read_text())).id == config.id == folder.name
     assert json.loads((folder / "result.json").read_text()) == result
     assert json.loads((folder / "environment.json").read_text())["torch"] == torch.__version__

@@ -15,8 +15,8 @@ import contextlib
 import json
 import os
 import platform
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -109,11 +109,12 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _replace(path: Path, write: Any) -> None:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    os.close(handle)
-    made = Path(name)
+    made = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     try:
+        made.touch()
+        mode = made.stat().st_mode
         write(made)
+        made.chmod(mode)  # safetensors leaves its files to their owner alone
         with made.open("rb") as file:
             os.fsync(file.fileno())
         made.replace(path)
