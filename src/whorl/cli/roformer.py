@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from whorl.cli.compare import Corpus, Lengths, complete_encoding, this_command
 from whorl.cli.output import note, say, say_json, say_table
 from whorl.errors import WhorlError, invalid, unknown
+
+if TYPE_CHECKING:
+    from whorl.lab.classify import Dataset
 
 Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
 Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
@@ -199,7 +202,7 @@ def classify(
         note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
-    rows = compare_classifiers(datasets=wanted, encodings=names, seeds=numbers, tell=tell, **own)
+    rows = compare_classifiers(datasets=cast("list[Dataset]", wanted), encodings=names, seeds=numbers, tell=tell, **own)
     settings_used = ClassifyConfig(**own).to_dict()
     common = {key: settings_used[key] for key in settings_used.keys() - {"name", "encoding", "dataset", "seed"}}
     give(reported("classify", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_classes)
