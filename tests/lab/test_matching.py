@@ -12,7 +12,7 @@ import whorl
 from whorl.lab import matching_data
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import fit, make_encoder
-from whorl.lab.matching import MatchingConfig, TripleMatcher, match, summarize
+from whorl.lab.matching import MatchingConfig, TripleMatcher, match, match_triples, summarize
 from whorl.lab.matching_data import (
     PAD,
     SUBJECTS,
@@ -20,6 +20,7 @@ from whorl.lab.matching_data import (
     Triple,
     Vocabulary,
     encode_triples,
+    held_out,
     read_triples,
     stand_in,
     tokenize,
@@ -84,6 +85,16 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / "other").write_bytes('{"A": "债'.encode() + b"\xff")
     with pytest.raises(whorl.WhorlError, match="not UTF-8 at byte 10"):
         read_triples(tmp_path / "other")
+
+
+def test_a_fifth_is_held_out_by_seed():
+    triples = [Triple(f"a{i}", f"b{i}", f"c{i}", "B") for i in range(23)]
+    train, test = held_out(triples, seed=1)
+    assert len(test) == 4 and [one for one in triples if one not in test] == train
+    assert test == held_out(triples, seed=1)[1] != held_out(triples, seed=2)[1]
+    assert [len(side) for side in held_out(triples[:2])] == [1, 1]
+    with pytest.raises(whorl.WhorlError, match="1 triples cannot be split"):
+        held_out(triples[:1])
 
 
 # --- tokens
@@ -228,6 +239,25 @@ def test_nothing_to_match_is_refused():
         match(MatchingConfig(), [], [])
     with pytest.raises(whorl.WhorlError, match="steps must be positive"):
         MatchingConfig(steps=0)
+
+
+def test_every_seed_has_its_own_split_and_bad_settings_are_found_before_the_first_run():
+    triples = [Triple(f"a{i}", f"b{i}", f"c{i}", "BC"[i % 2]) for i in range(10)]
+    sizes = {"layers": 1, "width": 16, "steps": 1, "batch": 2}
+    heard = []
+    found = match_triples(triples, seeds=(0, 1), variants=(("rope", 2), ("rope", 1)), tell=heard.append, **sizes)
+    assert heard == found["runs"] and [(one["seed"], one["length"]) for one in heard] == [
+        (0, 2),
+        (0, 1),
+        (1, 2),
+        (1, 1),
+    ]
+    assert found["gaps"]["unknown"] == found["summary"][0]["accuracy"]["mean"] - found["summary"][1]["accuracy"]["mean"]
+    assert heard[0]["answers_b"] == sum(one.label == "B" for one in held_out(triples, seed=0)[1]) / 2
+    heard.clear()
+    with pytest.raises(whorl.WhorlError, match="length must be positive"):
+        match_triples(triples, variants=(("rope", 2), ("rope", 0)), tell=heard.append, **sizes)
+    assert heard == []
 
 
 def test_the_summary_by_hand():

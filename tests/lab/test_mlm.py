@@ -54,7 +54,9 @@ def test_stages_are_roformers_divided():
 
 def test_each_stage_is_reported_and_the_loss_falls():
     settings = PretrainConfig(**TINY, stages=[(16, 4, 3), (32, 2, 40), (8, 8, 20)], learning_rate=1e-2)
-    done = pretrain(settings, TEXT)
+    heard = []
+    done = pretrain(settings, TEXT, tell=heard.append)
+    assert tuple(heard) == done.stages
     assert [(one.length, one.batch, one.steps) for one in done.stages] == [tuple(stage) for stage in settings.stages]
     first, _, last = done.stages
     assert first.loss > 3.5 > 2.9 > last.loss > 0 and last.accuracy > 0.15
