@@ -100,10 +100,19 @@ def test_rows_of_every_ablation(tmp_path):
     assert [row["setting"] for row in norms] == ["layer after", "rms after"]
     assert norms[0]["relativity_error"] > 0.01 > 1e-12 > norms[1]["relativity_error"]
     assert [row["encoding"]["slopes"] for row in slopes] == ["press", random_slopes(2, 0)]
-    for row in (*bases, *norms, *slopes):
+    by_setting = {row["setting"]: row for row in (*bases, *norms, *slopes)}
+    assert [rows[0]["usual"] for rows in (bases, norms, slopes)] == ["10000", "layer after", "press"]
+    for row in by_setting.values():
         assert row["seeds"] == [0, 1] and row["final_train_loss"]["n"] == 2
         assert [one["length"] for one in row["by_length"]] == [16, 32]
         low, mean, high = (row["by_length"][0]["same_last"][key] for key in ("low", "mean", "high"))
         assert low < mean < high
+        for cell, usual in zip(row["by_length"], by_setting[row["usual"]]["by_length"], strict=True):
+            if row["setting"] == row["usual"]:
+                assert cell["difference"] is None
+            else:
+                apart = cell["same_last"]["mean"] - usual["same_last"]["mean"]
+                assert cell["difference"]["same_last"]["mean"] == pytest.approx(apart)
+                assert cell["difference"]["same_last"]["n"] == 2
     json.dumps([bases, norms, slopes], allow_nan=False)
     assert bases == base_ablation(out, bases=(1e2, 1e4), **settings)  # read from the finished runs

@@ -203,8 +203,8 @@ def classify(
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
     rows = compare_classifiers(datasets=cast("list[Dataset]", wanted), encodings=names, seeds=numbers, tell=tell, **own)
-    settings_used = ClassifyConfig(**own).to_dict()
-    common = {key: settings_used[key] for key in settings_used.keys() - {"name", "encoding", "dataset", "seed"}}
+    varied = {"name", "encoding", "dataset", "seed"}
+    common = {key: value for key, value in ClassifyConfig(**own).to_dict().items() if key not in varied}
     give(reported("classify", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_classes)
 
 
@@ -261,16 +261,20 @@ def _show_ablation(report: dict[str, Any]) -> None:
     rows = report["rows"]
     lengths = [str(cell["length"]) for cell in rows[0]["by_length"]]
     errors = ["relativity error"] if "relativity_error" in rows[0] else []
-    say("bits per byte, same last tokens")
+    say(f"bits per byte, same last tokens: {rows[0]['usual']}, and how far the others are from it, seed by seed")
     shown = [
         (
             row["setting"],
-            *(mean(cell["same_last"], 3) for cell in row["by_length"]),
+            *(_bits(cell) for cell in row["by_length"]),
             *([f"{row['relativity_error']:.1e}"] if errors else []),
         )
         for row in rows
     ]
     say_table((rows[0]["ablation"], *lengths, *errors), shown, right=[*lengths, *errors])
+
+
+def _bits(cell: dict[str, Any]) -> str:
+    return mean(cell["same_last"], 3) if cell["difference"] is None else mean(cell["difference"]["same_last"], 3, "+")
 
 
 def encoding_names(text: str, call: str) -> list[str]:
@@ -351,8 +355,8 @@ def give(report: dict[str, Any], out: Path | None, *, as_json: bool, show: Calla
         show(report)
 
 
-def mean(value: dict[str, Any] | None, digits: int) -> str:
-    """A mean, and half of its interval over seeds where there are several.
+def mean(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
+    """A mean, and half of its interval over seeds where there are several; with ``sign="+"`` its sign is always shown.
 
     >>> mean({"mean": 50.04, "low": 48.0, "high": 52.08, "n": 3}, 1)
     '50.0 ±2.0'
@@ -360,4 +364,4 @@ def mean(value: dict[str, Any] | None, digits: int) -> str:
     if value is None:
         return "-"
     half = f" ±{value['high'] - value['mean']:.{digits}f}" if value["n"] > 1 else ""
-    return f"{value['mean']:.{digits}f}{half}"
+    return f"{value['mean']:{sign}.{digits}f}{half}"

@@ -1,6 +1,8 @@
 """Ablations: the base of RoPE, a norm of queries and keys before or after the rotation, and random slopes of ALiBi.
 
-Each trains small decoders with the lab's own runs and gives one row per setting, mean and interval over seeds.
+Each trains small decoders with the lab's own runs and gives one row per setting, mean and interval over seeds, and the
+difference from the usual setting. Within a seed all settings start from the same weights and read the same batches, so
+differences are taken seed by seed: they are far more certain than the means.
 A rotation keeps the length of a vector, so RMSNorm without a gain is the same before and after it. LayerNorm takes off
 a mean that turns with the position, and a gain scales the two dimensions of a pair unequally: after the rotation both
 leave scores that depend on where query and key stand, not on their distance alone.
@@ -48,6 +50,7 @@ SIZES: dict[str, Any] = {
 }
 
 SHIFTS = (1, 17, 1000)
+WAYS = ("non_overlapping", "same_last")
 
 Tell = Callable[[RunConfig, dict[str, Any]], None]
 
@@ -161,7 +164,8 @@ def base_ablation(
     ``tell`` hears of every run what ``whorl.lab.progress.Progress`` does.
     """
     chosen = {f"{base:g}": {"name": "rope", "base": base} for base in bases}
-    return [_row("base", label, runs) for label, runs in _runs(chosen, out, seeds, settings, tell).items()]
+    usual = "10000" if "10000" in chosen else next(iter(chosen))
+    return _rows("base", _runs(chosen, out, seeds, settings, tell), usual)
 
 
 def norm_ablation(
@@ -175,11 +179,10 @@ def norm_ablation(
     """A row per norm of queries and keys, with the relativity error of the trained encoding of the first seed."""
     chosen = {_norm_label(norm): {"name": "normed_rope", **norm} for norm in norms}
     with registered():
-        return [
-            _row("norm", label, runs)
-            | {"relativity_error": relativity_error(load(_folder(out, runs[0])).model.plan[0])}
-            for label, runs in _runs(chosen, out, seeds, settings, tell).items()
-        ]
+        results = _runs(chosen, out, seeds, settings, tell)
+        errors = [relativity_error(load(_folder(out, runs[0])).model.plan[0]) for runs in results.values()]
+    rows = _rows("norm", results, next(iter(chosen)))
+    return [{**row, "relativity_error": error} for row, error in zip(rows, errors, strict=True)]
 
 
 def slope_ablation(
@@ -194,7 +197,7 @@ def slope_ablation(
     heads = {**SIZES, **settings}["heads"]
     chosen: dict[str, dict[str, Any]] = {"press": {"name": "alibi", "slopes": "press"}}
     chosen |= {f"random {draw}": {"name": "alibi", "slopes": random_slopes(heads, draw)} for draw in range(draws)}
-    return [_row("slopes", label, runs) for label, runs in _runs(chosen, out, seeds, settings, tell).items()]
+    return _rows("slopes", _runs(chosen, out, seeds, settings, tell), "press")
 
 
 def _norm_label(norm: dict[str, Any]) -> str:
@@ -239,14 +242,30 @@ def _runs(
     return {label: results[i * by_seed : (i + 1) * by_seed] for i, label in enumerate(chosen)}
 
 
-def _row(ablation: str, setting: str, results: list[dict[str, Any]]) -> dict[str, Any]:
-    tables = [result["evaluations"][0]["by_length"] for result in results]
-    by_length = [
-        {"length": rows[0]["length"]}
-        | {way: interval([row["bits_per_byte"][way] for row in rows]) for way in ("non_overlapping", "same_last")}
-        for rows in zip(*tables, strict=True)
-    ]
-    loss = interval([result["final_train_loss"] for result in results])
-    seeds = [result["seed"] for result in results]
-    row = {"ablation": ablation, "setting": setting, "encoding": results[0]["encoding"], "seeds": seeds}
-    return {**row, "final_train_loss": loss, "by_length": by_length}
+def _rows(ablation: str, results: dict[str, list[dict[str, Any]]], usual: str) -> list[dict[str, Any]]:
+    against = _by_length(results[usual])
+    rows = []
+    for label, runs in results.items():
+        cells = [
+            {"length": length}
+            | {way: interval(values) for way, values in bits.items()}
+            | {"difference": None if label == usual else _differences(bits, against[length])}
+            for length, bits in _by_length(runs).items()
+        ]
+        row = {"ablation": ablation, "setting": label, "usual": usual, "encoding": runs[0]["encoding"]}
+        loss = interval([run["final_train_loss"] for run in runs])
+        rows.append({**row, "seeds": [run["seed"] for run in runs], "final_train_loss": loss, "by_length": cells})
+    return rows
+
+
+def _by_length(runs: list[dict[str, Any]]) -> dict[int, dict[str, list[float]]]:
+    """Bits per byte by length and way of measuring, one number per seed."""
+    tables = [run["evaluations"][0]["by_length"] for run in runs]
+    return {
+        cells[0]["length"]: {way: [cell["bits_per_byte"][way] for cell in cells] for way in WAYS}
+        for cells in zip(*tables, strict=True)
+    }
+
+
+def _differences(own: dict[str, list[float]], other: dict[str, list[float]]) -> dict[str, Any]:
+    return {way: interval([a - b for a, b in zip(own[way], other[way], strict=True)]) for way in own}
