@@ -18,7 +18,7 @@ from typing import Any
 from whorl.errors import WhorlError
 from whorl.lab.evaluate import WAYS
 from whorl.lab.repairs import AS_TRAINED
-from whorl.lab.runs import RESULT, read_json
+from whorl.lab.runs import RESULT, read_result
 from whorl.lab.settings import RunConfig, label_of
 from whorl.registry import from_dict
 
@@ -66,7 +66,7 @@ def interval(values: Sequence[float | None], errors: Sequence[float | None] = ()
 
 def collect(out: Path) -> list[Found]:
     """Every finished result under OUT/runs, in the order of their labels and seeds."""
-    results = [read_json(path) for path in sorted(Path(out).glob(f"runs/*/{RESULT}"))]
+    results = [read_result(path.parent) for path in sorted(Path(out).glob(f"runs/*/{RESULT}"))]
     if not results:
         raise WhorlError(f"lab: no finished run under {out}. Give the folder that `whorl compare --out` wrote to.")
     return sorted(results, key=lambda result: (result["label"], result["seed"], result["id"]))

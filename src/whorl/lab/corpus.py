@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from whorl.errors import WhorlError, invalid
+from whorl.lab.runs import MAKE_ANEW
 
 MOST_BYTES = 128 * 2**20  # of a folder or file; files are taken in the order of a hash of their path
 TEST_SHARE = 0.1
@@ -121,9 +122,10 @@ def pack(corpus: Corpus, store: Path) -> Corpus:
     """The same corpus, memory-mapped from files under ``store``, which are written unless they are there."""
     place = store / corpus.digest
     if not (place / FACTS).exists():
-        store.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{corpus.digest}-", dir=store))
+        made = None
         try:
+            store.mkdir(parents=True, exist_ok=True)
+            made = Path(tempfile.mkdtemp(prefix=f".{corpus.digest}-", dir=store))
             corpus.train.tofile(made / "train.bin")
             corpus.test.tofile(made / "test.bin")
             facts = corpus.facts() | {"test_documents": corpus.test_documents}
@@ -131,9 +133,13 @@ def pack(corpus: Corpus, store: Path) -> Corpus:
             made.rename(place)
         except OSError as error:
             if not (place / FACTS).exists():  # else another process was faster, with the same bytes
-                raise WhorlError(f"lab: cannot write the text to {store}: {error.strerror or error}.") from error
+                raise WhorlError(
+                    f"lab: cannot write the text to {store}: {error.strerror or error}. "
+                    "Free some space, or choose another --out."
+                ) from error
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            if made is not None:
+                shutil.rmtree(made, ignore_errors=True)
     return _mapped(place)
 
 
@@ -149,7 +155,7 @@ def read_documents(source: str) -> tuple[list[bytes], int]:
         files = iter(sorted(name for name in glob.glob(source, recursive=True) if os.path.isfile(name)))
     else:
         path = Path(source).expanduser()
-        if not path.exists():
+        if not os.path.exists(path):  # which no name is too long for
             raise WhorlError(f"lab: no corpus at {source}. Give a file or a folder of text, or leave --corpus out.")
         if path.is_file():
             return _one_file(path)
@@ -211,8 +217,11 @@ def _read(files: Iterator[str]) -> tuple[list[bytes], int]:
 
 
 def _one_file(path: Path) -> tuple[list[bytes], int]:
-    with path.open("rb") as file:
-        text = file.read(MOST_BYTES)
+    try:
+        with path.open("rb") as file:
+            text = file.read(MOST_BYTES)
+    except OSError as error:
+        raise WhorlError(f"lab: cannot read {path}: {error.strerror}. Give a file that can be read.") from None
     if is_binary(text):
         raise WhorlError(f"lab: {path} is a binary file. Give a file of text, or a folder of them.")
     if not text.strip():
@@ -239,8 +248,12 @@ def _digest(train: list[bytes], test: list[bytes]) -> str:
 
 
 def _mapped(folder: Path) -> Corpus:
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    return Corpus(
+    damaged = WhorlError(f"lab: the text in {folder} is damaged. {MAKE_ANEW}")
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except ValueError:
+        raise damaged from None
+    found = Corpus(
         name=facts["name"],
         digest=facts["digest"],
         train=_map(folder / "train.bin"),
@@ -249,6 +262,9 @@ def _mapped(folder: Path) -> Corpus:
         documents=facts["documents"],
         left_out_bytes=facts["left_out_bytes"],
     )
+    if (len(found.train), len(found.test)) != (facts["train_bytes"], facts["test_bytes"]):
+        raise damaged
+    return found
 
 
 def _map(path: Path) -> np.ndarray:

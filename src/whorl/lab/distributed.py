@@ -42,7 +42,6 @@ from whorl.lab.runs import (
     check_output,
     clear_leftovers,
     locked,
-    read_json,
     space_needed,
     write_checkpoint,
     write_json,
@@ -281,10 +280,10 @@ def group_of_torchrun(device: str) -> Iterator[None]:
 def read_config(path: str | Path) -> RunConfig:
     """The config of a run from a JSON file, with the digest of its text filled in."""
     try:
-        data = read_json(Path(path))
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise WhorlError(f"lab: cannot read {path}: {error.strerror}.") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise WhorlError(f"lab: {path} is no JSON: {error}.") from None
     if not isinstance(data, dict):
         raise invalid(f"lab {path}", "the config", "a JSON object", data)

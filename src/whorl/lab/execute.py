@@ -22,7 +22,7 @@ from typing import Any
 from whorl import registry
 from whorl.errors import WhorlError, invalid
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError, check_output, read_json, space_needed
+from whorl.lab.runs import RESULT, BusyError, check_output, read_result, space_needed
 from whorl.lab.settings import RunConfig
 
 Event = dict[str, Any]
@@ -50,6 +50,9 @@ def execute(
     configs = list({config.id: config for config in configs}.values())
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
     check_output(out, sum(space_needed(config) for config in todo))
+    for config in configs:
+        if config not in todo:
+            read_result(out / "runs" / config.id)  # a damaged one is found before others are made
     failed: dict[str, str] = {}
     tell = tell or (lambda config, event: None)
     for config in configs:
@@ -57,8 +60,8 @@ def execute(
     if todo:
         more = {} if workers is None else {"workers": workers}
         failed = _executor(on)(configs, out, tell=tell, **more, **options)
-    paths = [out / "runs" / config.id / RESULT for config in configs]
-    return [read_json(path) for path in paths if path.exists()], failed
+    folders = [out / "runs" / config.id for config in configs]
+    return [read_result(folder) for folder in folders if (folder / RESULT).exists()], failed
 
 
 def _executor(on: str) -> Callable[..., dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import nn
 
 from whorl.errors import WhorlError
-from whorl.lab.runs import CHECKPOINT, CONFIG, RESULT, read_checkpoint
+from whorl.lab.runs import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
 from whorl.lab.settings import RunConfig
 from whorl.models.decoder import Decoder
 from whorl.registry import from_dict
@@ -63,10 +62,10 @@ def load(run: str | Path, *, device: str | None = None) -> LabRun:
         )
     if not (folder / CHECKPOINT).exists():
         raise WhorlError(f"load: {run} has no {CHECKPOINT} yet. Wait until the run has saved one.")
-    config = RunConfig.from_dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+    config = read_config(folder)
     if device is not None:
         config = config.replace(device=device)
     model = make_model(config)
     model.load_state_dict(read_checkpoint(folder, device=config.device).model)
-    result = json.loads((folder / RESULT).read_text(encoding="utf-8")) if (folder / RESULT).exists() else None
+    result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
     return LabRun(model.eval(), config, result)

@@ -18,18 +18,20 @@ from whorl.lab.runs import (
     CONFIG,
     ENVIRONMENT,
     RESULT,
+    SCHEMA,
     PeakMemory,
     clear_leftovers,
     environment,
     locked,
+    read_config,
     read_json,
+    read_result,
     write_json,
 )
 from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 
-SCHEMA = "whorl-lab-result/1"
 MOST_ROWS = 200  # of metrics in a result
 
 
@@ -49,13 +51,13 @@ def run_one(
     """
     folder = Path(folder)
     if (folder / RESULT).exists():
-        return read_json(folder / RESULT)
+        return read_result(folder)
     _check_device(config)
     with locked(folder, wait=wait):
         if (folder / RESULT).exists():  # another process has finished it while we waited
-            return read_json(folder / RESULT)
+            return read_result(folder)
         clear_leftovers(folder)
-        if (folder / CONFIG).exists() and RunConfig.from_dict(read_json(folder / CONFIG)).id != config.id:
+        if (folder / CONFIG).exists() and read_config(folder).id != config.id:
             raise WhorlError(
                 f"run_one: {folder} holds another run. Use a folder named after the run's id, {config.id}."
             )

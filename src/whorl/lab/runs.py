@@ -31,6 +31,8 @@ from whorl.lab.settings import RunConfig
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
+SCHEMA = "whorl-lab-result/1"  # of a result
+MAKE_ANEW = "Delete it, and repeat the command that made it."
 
 
 class BusyError(WhorlError):
@@ -51,13 +53,13 @@ class Checkpoint:
 def check_output(out: Path, needed_bytes: int) -> None:
     """Raises a WhorlError where runs cannot be kept under ``out``; writes nothing."""
     out = Path(out)
-    there = out
-    while not there.exists() and there != there.parent:
-        if there.is_symlink():
-            raise WhorlError(f"lab: {there} is a link that leads nowhere. Choose another --out.")
-        there = there.parent
-    if not there.is_dir():
-        raise WhorlError(f"lab: {there} is a file, and runs are kept in a folder. Choose another --out.")
+    try:
+        there = _nearest(out)
+        files = [place for place in (there, out / "runs", out / "corpus") if place.exists() and not place.is_dir()]
+    except OSError as error:  # a name that is too long
+        raise WhorlError(f"lab: cannot write to {out}: {error.strerror}. Choose another --out.") from None
+    if files:
+        raise WhorlError(f"lab: {files[0]} is a file, and runs are kept in a folder. Choose another --out.")
     if not os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
         raise WhorlError(f"lab: cannot write to {there}. Choose another --out.")
     free = shutil.disk_usage(there).free
@@ -66,6 +68,15 @@ def check_output(out: Path, needed_bytes: int) -> None:
             f"lab: {there} has {free / 2**20:,.0f} MiB free and the runs need about {needed_bytes / 2**20:,.0f}. "
             "Free some space, or choose another --out."
         )
+
+
+def _nearest(out: Path) -> Path:
+    """The path itself, or the last part of it that is there."""
+    while not out.exists() and out != out.parent:
+        if out.is_symlink():
+            raise WhorlError(f"lab: {out} is a link that leads nowhere. Choose another --out.")
+        out = out.parent
+    return out
 
 
 def space_needed(config: RunConfig) -> int:
@@ -79,8 +90,12 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Holds the run for this process; raises BusyError where another holds it, unless told to wait."""
     import fcntl  # which Windows does not have
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a", encoding="utf-8") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115  # closed below
+    except OSError as error:
+        raise WhorlError(f"lab: cannot write to {folder}: {error.strerror}. Choose another --out.") from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
@@ -99,8 +114,28 @@ def write_json(path: Path, data: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds."""
-    return json.loads(path.read_text(encoding="utf-8"))
+    """What a JSON file of the lab holds; one that is damaged raises a WhorlError."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no JSON, or no text at all
+        raise WhorlError(f"lab: {path} is damaged: {error}. {MAKE_ANEW}") from None
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The config of the run in a folder."""
+    data = read_json(folder / CONFIG)
+    try:
+        return RunConfig.from_dict(data)
+    except (TypeError, ValueError) as error:
+        raise WhorlError(f"lab: {folder / CONFIG} is no config of a run: {error} {MAKE_ANEW}") from None
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """The result of the finished run in a folder."""
+    found = read_json(folder / RESULT)
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise WhorlError(f"lab: {folder / RESULT} is no result of a run. {MAKE_ANEW}")
+    return found
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -125,10 +160,12 @@ def _replace(path: Path, write: Any) -> None:
             os.close(home)
     except OSError as error:
         raise WhorlError(
-            f"lab: cannot write {path}: {error.strerror or error}. What was saved before it is whole."
+            f"lab: cannot write {path}: {error.strerror or error}. "
+            "What was saved before it is whole: once it can be written, the same command goes on from there."
         ) from error
     finally:
-        made.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the reason is told already
+            made.unlink()
 
 
 def clear_leftovers(folder: Path) -> None:
@@ -141,8 +178,6 @@ def write_checkpoint(
     folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, seconds: float
 ) -> None:
     """Saves where a run stands. Without an optimizer it is the trained model, from which no training goes on."""
-    from safetensors.torch import save_file
-
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
     if optimizer is not None:
         for name, parameter in model.named_parameters():
@@ -150,33 +185,48 @@ def write_checkpoint(
             tensors |= {f"optimizer.{name}.{key}": value.contiguous() for key, value in state.items()}
     tensors["random"] = torch.get_rng_state()
     metadata = {"step": str(step), "seconds": repr(seconds)}
-    _replace(folder / CHECKPOINT, lambda made: save_file(tensors, made, metadata=metadata))
+    _replace(folder / CHECKPOINT, lambda made: _save_tensors(made, tensors, metadata))
+
+
+def _save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    try:
+        save_file(tensors, path, metadata=metadata)
+    except SafetensorError as error:  # which is what a full disk is to it
+        raise OSError(str(error)) from error
 
 
 def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
-    """What ``write_checkpoint`` saved."""
-    from safetensors import safe_open
+    """What ``write_checkpoint`` saved; a file that is damaged raises a WhorlError."""
+    from safetensors import SafetensorError, safe_open
 
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}}
-    with safe_open(folder / CHECKPOINT, framework="pt", device=device) as file:
-        metadata = file.metadata()
-        for name in file.keys():  # noqa: SIM118  # it is no dict
-            part, _, rest = name.partition(".")
-            parts[part][rest] = file.get_tensor(name)
-    return Checkpoint(
-        int(metadata["step"]),
-        parts["model"],
-        parts["optimizer"],
-        parts["random"][""].cpu(),
-        float(metadata["seconds"]),
-    )
+    try:
+        with safe_open(folder / CHECKPOINT, framework="pt", device=device) as file:
+            metadata = file.metadata()
+            for name in file.keys():  # noqa: SIM118  # it is no dict
+                part, _, rest = name.partition(".")
+                parts[part][rest] = file.get_tensor(name)
+        return Checkpoint(
+            int(metadata["step"]),
+            parts["model"],
+            parts["optimizer"],
+            parts["random"][""].cpu(),
+            float(metadata["seconds"]),
+        )
+    except (SafetensorError, KeyError, TypeError) as error:
+        raise WhorlError(
+            f"lab: {folder / CHECKPOINT} is damaged: {error}. Delete it, and the run begins anew."
+        ) from error
 
 
 def read_metrics(folder: Path, *, until: int | None = None) -> list[dict[str, Any]]:
     """The logged steps of a run, up to ``until``; a line that a dying process left unfinished is no row."""
     path = folder / METRICS
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
         try:
             row = json.loads(line)
         except json.JSONDecodeError:

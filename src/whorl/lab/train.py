@@ -241,7 +241,10 @@ class _Log:
     """metrics.jsonl, one line at a time, and TensorBoard events where they are asked for."""
 
     def __init__(self, folder: Path | None, rows: list[dict[str, Any]], tensorboard: bool) -> None:
-        self._file = None if folder is None else (folder / METRICS).open("a", encoding="utf-8")
+        try:
+            self._file = None if folder is None else (folder / METRICS).open("a", encoding="utf-8")
+        except OSError as error:
+            raise _cannot_write(folder, error) from error
         self._events = None
         if tensorboard and folder is not None:
             self._events = _event_writer(folder / "events", rows)
@@ -251,7 +254,8 @@ class _Log:
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a row that could not be written, which write has told of
+                self._file.close()
         if self._events is not None:
             self._events.close()
 
@@ -261,7 +265,7 @@ class _Log:
                 self._file.write(json.dumps(row) + "\n")
                 self._file.flush()
             except OSError as error:
-                raise WhorlError(f"lab: cannot write {self._file.name}: {error.strerror}.") from error
+                raise _cannot_write(Path(self._file.name).parent, error) from error
         if self._events is not None:
             for key in ("loss", "accuracy", "learning_rate", "gradient_norm", "attention_entropy", "tokens_per_second"):
                 self._add(key, row[key], row["step"])
@@ -275,6 +279,13 @@ class _Log:
     def flush(self) -> None:
         if self._events is not None:
             self._events.flush()
+
+
+def _cannot_write(folder: Path | None, error: OSError) -> WhorlError:
+    return WhorlError(
+        f"lab: cannot write {METRICS} in {folder}: {error.strerror}. "
+        "The last checkpoint is whole: once it can be written, the same command goes on from there."
+    )
 
 
 def _event_writer(folder: Path, rows: list[dict[str, Any]]) -> Any:
