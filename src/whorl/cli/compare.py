@@ -42,6 +42,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
+OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
 AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
 
 
@@ -110,8 +111,13 @@ def read_lengths(text: str | None) -> list[int] | None:
 def run_settings(settings: list[str] | None, fine_tune: int | None = None) -> dict[str, Any]:
     """Further settings of a run, from KEY=VALUE words."""
     from whorl.cli.show import parse_settings
+    from whorl.lab.plan import check_names
 
     found = parse_settings(settings or [], "compare")
+    for key in found:
+        if key in OPTIONS:
+            raise WhorlError(f"compare: {key} has an option of its own. Use --{key.replace('_', '-')}.")
+    check_names(found, "compare")
     return found if fine_tune is None else {**found, "fine_tune_steps": fine_tune}
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,20 +79,15 @@ def aggregate(results: Sequence[Found], *, corpus: Found | None = None, title: s
         same = {key: value for key, value in result["config"].items() if key != "seed"}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
     lengths = sorted({length for result in results for length in result["config"]["lengths"]})
-    trained = {result["train_length"] for result in results}
-    if len(trained) > 1:
-        raise WhorlError(
-            f"lab: runs trained at {', '.join(map(str, sorted(trained)))} are not one comparison. "
-            "Keep them in folders of their own."
-        )
+    trained = check_lengths(result["train_length"] for result in results)
     labels = _labels([group[0]["config"] for group in groups.values()])
     rows = [row for label, group in zip(labels, groups.values(), strict=True) for row in _rows(label, group)]
     fewest = min(len(group) for group in groups.values())
     return {
         "schema": SCHEMA,
-        "title": title or f"{', '.join(dict.fromkeys(row['label'] for row in rows))}: trained at {min(trained)}",
+        "title": title or f"{', '.join(dict.fromkeys(row['label'] for row in rows))}: trained at {trained}",
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "train_length": min(trained),
+        "train_length": trained,
         "lengths": lengths,
         "corpus": corpus or {"name": results[0]["config"]["corpus"]},
         "rows": rows,
@@ -102,6 +97,17 @@ def aggregate(results: Sequence[Found], *, corpus: Found | None = None, title: s
         "noise": _noise(list(groups.values())),
         "interval": "seeds" if fewest > 1 else "documents",
     }
+
+
+def check_lengths(trained: Iterable[int]) -> int:
+    """The length that all runs were trained at; where they differ, a WhorlError."""
+    found = sorted(set(trained))
+    if len(found) > 1:
+        raise WhorlError(
+            f"lab: runs trained at {', '.join(map(str, found))} are not one comparison. "
+            "Keep them in folders of their own."
+        )
+    return found[0]
 
 
 def _labels(configs: list[Found]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
-from whorl.lab.execute import EXECUTORS, Tell, execute
+from whorl.lab.execute import EXECUTORS, Tell, check_workers, execute
 from whorl.lab.plan import plan
 from whorl.lab.report import write_csv, write_report
 from whorl.lab.runs import write_json
@@ -63,11 +63,12 @@ def compare(
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
     ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped.
     """
-    check_asked(on, lang)
+    check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
     configs = plan(
         names,
         out=out,
+        on=on,
         preset_name=preset,
         corpus=corpus,
         train_length=train_length,
@@ -80,8 +81,9 @@ def compare(
     return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, command=command, **(options or {}))
 
 
-def check_asked(on: str, lang: str) -> None:
-    """Raises a WhorlError for a place or a language that does not exist, before anything is trained."""
+def check_asked(on: str, lang: str, workers: int | None = None) -> None:
+    """Raises a WhorlError for a place, a language or a count that makes no sense, before anything is trained."""
+    check_workers(workers)
     if on not in EXECUTORS:
         raise unknown("place to run", on, EXECUTORS, call="lab")
     if lang not in LANGUAGES:

@@ -46,6 +46,7 @@ def execute(
     Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless
     given; 1 stays in this process. ``options`` are those of ``run_one``.
     """
+    check_workers(workers)
     out = Path(out)
     configs = list({config.id: config for config in configs}.values())
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
@@ -62,6 +63,12 @@ def execute(
         failed = _executor(on)(configs, out, tell=tell, **more, **options)
     folders = [out / "runs" / config.id for config in configs]
     return [read_result(folder) for folder in folders if (folder / RESULT).exists()], failed
+
+
+def check_workers(workers: int | None) -> None:
+    """Raises a WhorlError for what is no count of runs side by side."""
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
+        raise invalid("lab", "workers", "a positive integer", workers)
 
 
 def _executor(on: str) -> Callable[..., dict[str, str]]:
@@ -84,8 +91,6 @@ def execute_here(
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers is None:
         workers = 1 if any(config.device == "cuda" for config in configs) else min(cores, len(configs))
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise invalid("lab", "workers", "a positive integer", workers)
     # of all runs, finished or not, so that a sweep that is taken up again computes as it did before
     threads = max(1, cores // min(workers, len(configs)))
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]

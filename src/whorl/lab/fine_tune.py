@@ -37,16 +37,20 @@ def fine_tuned(
     return again.variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
 
 
-def _tune(model: Decoder, encoding: Any, config: RunConfig, length: int, batches: TextBatches | TaskRows) -> None:
-    assert isinstance(batches, TextBatches)
-    rows = max(2, config.stages[-1][1] // STRETCH)
-    gentle = config.replace(
-        stages=((length, rows, config.fine_tune_steps),),
+def tuning(config: RunConfig) -> RunConfig:
+    """The config whose batches a run's model is tuned on."""
+    return config.replace(
+        stages=((STRETCH * config.train_length, max(2, config.stages[-1][1] // STRETCH), config.fine_tune_steps),),
         weight_decay=0.0,
         accumulate=1,
         warmup=0,
         lengths=config.lengths,
     )
+
+
+def _tune(model: Decoder, encoding: Any, config: RunConfig, length: int, batches: TextBatches | TaskRows) -> None:
+    assert isinstance(batches, TextBatches)
+    gentle = tuning(config)
     pieces = TextBatches(batches.corpus, gentle)
     with serving(model, encoding):
         model.train()

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab import repairs as known_repairs
-from whorl.lab.corpus import pack, read_corpus
+from whorl.lab.corpus import Corpus, pack, read_corpus
+from whorl.lab.load import make_model
 from whorl.lab.presets import lengths_for, preset
+from whorl.lab.run_one import check_device, check_text
 from whorl.lab.runs import RESULT, check_output, space_needed
 from whorl.lab.settings import RunConfig
 from whorl.registry import encoding_class
 
 USUAL = "laptop"  # whose sizes are taken where no preset is named
+
+# What of a run is not a setting of its own here, and what it is made from.
+MADE_FROM = {"encoding": "the encodings that are named", "seed": "seeds", "corpus_digest": "the text of corpus"}
+SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
+
+
+def check_names(settings: Iterable[str], call: str) -> None:
+    """Raises a WhorlError for what is no setting that the runs of a comparison share."""
+    for key in settings:
+        if key in MADE_FROM:
+            raise WhorlError(f"{call}: {key} is no setting of its own. It comes from {MADE_FROM[key]}.")
+        if key not in SETTINGS:
+            raise unknown("setting", key, SETTINGS, call=call)
 
 
 def read_name(text: str) -> dict[str, Any]:
@@ -46,7 +61,17 @@ def read_names(names: Sequence[str | dict[str, Any]]) -> list[dict[str, Any]]:
     """Encodings given by name, by name and settings in one word, or as dicts."""
     if isinstance(names, (str, bytes)) or not isinstance(names, Sequence):
         raise invalid("compare", "names", "a list of encodings", names, "Write ['rope', 'alibi'].")
-    return [dict(name) if isinstance(name, dict) else read_name(name) for name in names]
+    return [_read(name) for name in names]
+
+
+def _read(name: Any) -> dict[str, Any]:
+    if isinstance(name, str):
+        return read_name(name)
+    if not isinstance(name, dict) or not isinstance(name.get("name"), str):
+        raise invalid("compare", "an encoding", "a name, or a dict with one under 'name'", name)
+    if name["name"] == "combined" and isinstance(name.get("parts"), (list, tuple)):
+        return {**name, "parts": [_read(part) for part in name["parts"]]}
+    return dict(name)
 
 
 def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
@@ -59,7 +84,7 @@ def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
     {'buckets': 32, 'max_distance': 32, 'name': 't5'}
     """
     if encoding["name"] == "combined":
-        return {**encoding, "parts": [with_usual(part, **sizes) for part in encoding["parts"]]}
+        return {**encoding, "parts": [with_usual(part, **sizes) for part in encoding.get("parts", ())]}
     half = sizes["length"] // 2
     usual: dict[str, dict[str, Any]] = {
         "sinusoidal": {"scale": round(sizes["width"] ** -0.5, 6)},
@@ -69,9 +94,18 @@ def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
 
 
 def plan(
+    names: Sequence[str | dict[str, Any]] | None = None, *, out: str | Path, on: str = "here", **settings: Any
+) -> list[RunConfig]:
+    """The config of every run of a comparison, all of them checked against the text, which is packed under ``out``.
+
+    ``settings`` are those of ``configure``. ``on`` is where runs are to be made.
+    """
+    return prepare(configure(names, **settings), out, on=on)
+
+
+def configure(
     names: Sequence[str | dict[str, Any]] | None = None,
     *,
-    out: str | Path,
     preset_name: str | None = None,
     corpus: str | None = None,
     train_length: int | None = None,
@@ -83,7 +117,7 @@ def plan(
     repairs: Sequence[str] | None = None,
     **run: Any,
 ) -> list[RunConfig]:
-    """The config of every run of a comparison, all of them checked against the text, which is packed under ``out``.
+    """The config of every run of a comparison; no text is read yet, and nothing written.
 
     What is not given is the preset's. ``run`` are further settings of ``RunConfig``, as layers, width, learning_rate.
     """
@@ -91,12 +125,14 @@ def plan(
     encodings = read_names(usual.encodings if not names and preset_name else names or [])
     if not encodings:
         raise WhorlError("compare: no encodings. Name some, as in rope alibi, or a preset, which has its own.")
-    if stages is not None and (train_length or steps or batch):
+    check_names(run, "compare")
+    if stages is not None and not train_length is steps is batch is None:
         raise WhorlError(
             "compare: stages say length, batch and steps already. Leave train_length, steps and batch out."
         )
-    stages = stages or [(train_length or usual.train_length, batch or usual.batch, steps or usual.steps)]
-    trained = stages[-1][0]
+    if stages is None:
+        sizes = ((train_length, usual.train_length), (batch, usual.batch), (steps, usual.steps))
+        stages = [[own if given is None else given for given, own in sizes]]
     settings: dict[str, Any] = {
         "layers": usual.layers,
         "width": usual.width,
@@ -104,26 +140,20 @@ def plan(
         "eval_bytes": usual.eval_bytes,
         **(usual.run if preset_name else {}),
         **run,
+        "corpus": _corpus_name(usual.corpus if corpus is None else corpus),
+        "stages": stages,
     }
-    for key in settings:
-        if key not in RunConfig.fields():
-            raise unknown("setting", key, RunConfig.fields(), call="compare")
-    settings |= {
-        "corpus": corpus or usual.corpus,
-        "stages": tuple(tuple(stage) for stage in stages),
-        "lengths": tuple(lengths or lengths_for(trained, usual.longest)),
-    }
-    if settings["corpus"].startswith("task:"):
-        settings |= _task_settings(settings, lengths, trained)
-    else:
-        settings["corpus"] = _absolute(settings["corpus"])
-    wanted = usual.repairs if repairs is None and preset_name else tuple(repairs or ())
-    for name in wanted:
-        known_repairs.check(name)
-    sizes = RunConfig(encoding={"name": "none"}, **settings).sizes
-    encodings = [with_usual(one, **sizes) for one in encodings]
-    configs = [_config(encoding, settings, wanted, seed) for encoding in encodings for seed in _seeds(seeds)]
-    return _on_text(configs, Path(out))
+    plain = RunConfig(encoding={"name": "none"}, **settings)  # which checks what lengths are measured against
+    if lengths is not None and not lengths:
+        raise invalid("compare", "lengths", "at least one", lengths)
+    settings["lengths"] = lengths_for(plain.train_length, usual.longest) if lengths is None else lengths
+    if not plain.text:
+        settings |= _task_settings(settings, lengths, plain.train_length)
+    wanted = _repairs(usual.repairs if repairs is None and preset_name else repairs or ())
+    plain = RunConfig(encoding={"name": "none"}, **settings)
+    settings["lengths"] = plain.lengths
+    encodings = [with_usual(one, **plain.sizes) for one in encodings]
+    return [_config(encoding, settings, wanted, seed) for encoding in encodings for seed in _seeds(seeds)]
 
 
 def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
@@ -156,32 +186,47 @@ def _task_settings(settings: dict[str, Any], lengths: Sequence[int] | None, trai
     return {"vocab": own.vocab, "lengths": tuple(lengths or (n for n in reached if n <= (own.most or n)))}
 
 
-def _absolute(corpus: str) -> str:
+def _repairs(names: Any) -> tuple[str, ...]:
+    if isinstance(names, (str, bytes)) or not all(isinstance(name, str) for name in names):
+        raise invalid("compare", "repairs", "a list of names", names, "Write ['ntk', 'window'].")
+    for name in names:
+        known_repairs.check(name)
+    return tuple(names)
+
+
+def _corpus_name(corpus: Any) -> str:
     """The same corpus from wherever a worker runs."""
-    if corpus in ("stdlib", "site-packages"):
+    if not isinstance(corpus, str) or not corpus:
+        raise invalid("compare", "corpus", "a name, a file or a folder", corpus, "Leave it out for the usual text.")
+    if corpus in ("stdlib", "site-packages") or corpus.startswith("task:"):
         return corpus
     return str(Path(corpus).expanduser().absolute())
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, bool) or (isinstance(seeds, int) and seeds < 1):
+    many = isinstance(seeds, int) and not isinstance(seeds, bool) and seeds > 0
+    if not many and not (isinstance(seeds, (list, tuple, range)) and seeds):
         raise invalid("compare", "seeds", "how many, or a list of them", seeds)
     return list(range(seeds)) if isinstance(seeds, int) else list(seeds)
 
 
-def _on_text(configs: list[RunConfig], out: Path) -> list[RunConfig]:
+def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") -> list[RunConfig]:
     """The configs with the digest of their text, which is packed under ``out`` once everything is known to fit."""
-    from whorl.lab.batches import TextBatches
-
-    corpus, needed = None, 0
-    if configs[0].text:
-        corpus = read_corpus(configs[0].corpus)
-        TextBatches(corpus, configs[0])
-        corpus.samples(max(configs[0].lengths), 1)
-        configs = [config.replace(corpus_digest=corpus.digest) for config in configs]
-        needed = len(corpus.train) + len(corpus.test)
-    unfinished = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    out, texts, found = Path(out), dict[str, Corpus](), list[RunConfig]()
+    check_output(out, 0)
+    for config in configs:
+        if on == "here":  # elsewhere there may be what this machine has not
+            check_device(config)
+        make_model(config.replace(layers=1, device="cpu"))  # parts that cannot be joined are found now
+        if config.text:
+            corpus = texts.get(config.corpus) or read_corpus(config.corpus)
+            texts[config.corpus] = corpus
+            check_text(config, corpus)
+            config = config.replace(corpus_digest=corpus.digest)
+        found.append(config)
+    unfinished = [config for config in found if not (out / "runs" / config.id / RESULT).exists()]
+    needed = sum(len(corpus.train) + len(corpus.test) for corpus in texts.values())
     check_output(out, needed + sum(space_needed(config) for config in unfinished) if unfinished else 0)
-    if corpus is not None:
+    for corpus in texts.values():
         pack(corpus, out / "corpus")
-    return configs
+    return found

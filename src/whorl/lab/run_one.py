@@ -11,7 +11,7 @@ from whorl.errors import WhorlError
 from whorl.lab.batches import TaskRows, TextBatches
 from whorl.lab.corpus import Corpus, open_corpus
 from whorl.lab.evaluate import Evaluation
-from whorl.lab.fine_tune import fine_tuned
+from whorl.lab.fine_tune import fine_tuned, tuning
 from whorl.lab.load import make_model, parameters
 from whorl.lab.repairs import AS_TRAINED, serves
 from whorl.lab.runs import (
@@ -52,7 +52,7 @@ def run_one(
     folder = Path(folder)
     if (folder / RESULT).exists():
         return read_result(folder)
-    _check_device(config)
+    check_device(config)
     with locked(folder, wait=wait):
         if (folder / RESULT).exists():  # another process has finished it while we waited
             return read_result(folder)
@@ -68,18 +68,20 @@ def run_one(
     return result
 
 
-def _check_device(config: RunConfig) -> None:
+def check_device(config: RunConfig) -> None:
+    """Raises a WhorlError where this machine has not what a run computes on."""
     import torch
 
     if config.device == "cuda" and not torch.cuda.is_available():
-        raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --device cpu.")
+        raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu.")
 
 
 def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> dict[str, Any]:
     corpus = _corpus(config, folder) if config.text else None
+    if corpus is not None:
+        check_text(config, corpus)
     batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
     model = make_model(config)
-    # before training: lengths that the text cannot serve are found now
     evaluation = None if corpus is None else Evaluation(model, config, corpus, tell=tell)
     peak = PeakMemory(config.device)
     trained = train(model, config, batches, folder, tell=tell, save_seconds=save_seconds, tensorboard=tensorboard)
@@ -92,6 +94,14 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     else:
         result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
     return result | {"evaluate_seconds": time.perf_counter() - begun, "environment": read_json(folder / ENVIRONMENT)}
+
+
+def check_text(config: RunConfig, corpus: Corpus) -> None:
+    """Raises a WhorlError where a text is too short for the batches of a run or for the lengths it is tested at."""
+    TextBatches(corpus, config)
+    if config.fine_tune_steps:
+        TextBatches(corpus, tuning(config))
+    corpus.samples(max(config.lengths), 1)
 
 
 def _corpus(config: RunConfig, folder: Path) -> Corpus:
@@ -152,7 +162,8 @@ def _evaluated(
 ) -> dict[str, Any]:
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
     window = None
-    if serves("window", config.encoding) and "mask" not in model.plan[0].enters():
+    encoding = model.plan[0]
+    if serves("window", config.encoding) and encoding.axes == 1 and "mask" not in encoding.enters():
         window = {"by_length": evaluation.variant("window")["by_length"]}
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.lab.aggregate import check_lengths
 from whorl.lab.compare import Comparison, check_asked, conclude
 from whorl.lab.execute import Tell
-from whorl.lab.plan import plan, read_names
+from whorl.lab.plan import check_names, configure, prepare, read_names
 
 ROTARY = ("base", "scaling")  # of a grid: settings of the encoding, for those that have them
 
@@ -40,13 +41,14 @@ def sweep(
 
     ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
     """
-    check_asked(on, lang)
+    check_asked(on, lang, workers)
     asked = read_grid(file)
     configs = []
     for choice in combinations(asked.get("grid", {})):
         encodings = _with(read_names(asked["encodings"]), {key: choice.pop(key) for key in ROTARY if key in choice})
-        settings = {**asked.get("run", {}), **choice, "seeds": asked.get("seeds", 1)}
-        configs += plan(encodings, out=out, **settings)
+        configs += configure(encodings, **{**asked.get("run", {}), **choice}, seeds=asked.get("seeds", 1))
+    check_lengths(config.train_length for config in configs)
+    configs = prepare(configs, out, on=on)
     command = f"whorl lab sweep {file} --out {out}"
     title = asked.get("title", "")
     return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
@@ -58,13 +60,13 @@ def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dic
 
 
 def read_grid(file: str | Path) -> dict[str, Any]:
-    """What a sweep file says: keyword arguments of ``compare`` under ``run``, encodings, seeds and grid."""
+    """What a sweep file says: settings that all runs share under ``run``, encodings, seeds and grid."""
     path = Path(file)
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise WhorlError(f"sweep: cannot read {file}: {error.strerror}.") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # no TOML, or no text at all
         raise WhorlError(f"sweep: {file} is no TOML: {error}.") from None
     known = {"title", "encodings", "seeds", "grid", "run"}
     for key in data:
@@ -72,6 +74,14 @@ def read_grid(file: str | Path) -> dict[str, Any]:
             raise unknown("key", key, known, call=f"sweep {file}")
     if not data.get("encodings"):
         raise WhorlError(f'sweep: {file} lists no encodings. Write encodings = ["rope", "alibi"].')
+    if not isinstance(data.get("title", ""), str):
+        raise invalid(f"sweep {file}", "title", "a text", data["title"])
+    for key in ("grid", "run"):
+        if not isinstance(data.get(key, {}), dict):
+            raise invalid(f"sweep {file}", key, "a table of settings", data[key], f"Begin it with [{key}].")
+        if "seeds" in data.get(key, {}):
+            raise WhorlError(f"sweep {file}: seeds are no part of [{key}]. Write them above it.")
+        check_names((name for name in data.get(key, {}) if key == "run" or name not in ROTARY), f"sweep {file}")
     for key, values in data.get("grid", {}).items():
         if not isinstance(values, list) or not values:
             raise invalid(f"sweep {file}", f"grid.{key}", "a list of values", values)
