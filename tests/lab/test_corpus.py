@@ -68,6 +68,15 @@ def test_a_pattern_names_files(tmp_path):
     assert len(documents) == 3 and b"left out" not in documents
 
 
+def test_a_name_that_is_there_is_no_pattern(tmp_path):
+    (tmp_path / "a[1].txt").write_text("in a file " * 20)
+    assert read_documents(str(tmp_path / "a[1].txt"))[0] == [b"in a file " * 20]
+    (tmp_path / "a1.txt").write_text("by a pattern " * 20)
+    assert read_documents(str(tmp_path / "a[12].txt"))[0] == [b"by a pattern " * 20]
+    write_texts(tmp_path / "[x]", files=3)
+    assert len(read_documents(str(tmp_path / "[x]"))[0]) == 3
+
+
 def test_more_text_than_fits_is_left_out_and_said(tmp_path, monkeypatch):
     write_texts(tmp_path, files=10, size=1000)
     monkeypatch.setattr(corpora, "MOST_BYTES", 4500)

@@ -85,7 +85,7 @@ def aggregate(results: Sequence[Found], *, corpus: Found | None = None, title: s
     fewest = min(len(group) for group in groups.values())
     return {
         "schema": SCHEMA,
-        "title": title or f"{', '.join(dict.fromkeys(row['label'] for row in rows))}: trained at {trained}",
+        "title": title or ", ".join(dict.fromkeys(row["label"] for row in rows)),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "train_length": trained,
         "lengths": lengths,

@@ -150,7 +150,7 @@ def read_documents(source: str) -> tuple[list[bytes], int]:
     if source in ("stdlib", "site-packages"):
         path = Path(sysconfig.get_paths()["stdlib" if source == "stdlib" else "purelib"])
         files = _files(path, LEFT_OUT if source == "stdlib" else {"__pycache__"}, ".py")
-    elif any(mark in source for mark in "*?["):
+    elif any(mark in source for mark in "*?[") and not os.path.exists(Path(source).expanduser()):
         path = Path(source)
         files = iter(sorted(name for name in glob.glob(source, recursive=True) if os.path.isfile(name)))
     else:
