@@ -276,7 +276,11 @@ SWEEP = """
 import sys, torch
 torch.set_num_threads(1)
 from whorl.lab.sweep import sweep
-sweep(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]), save_seconds=0.0)
+log = open(sys.argv[4], "a", buffering=1)
+def tell(config, event):
+    if event["kind"] == "train":
+        log.write(f"{config.id} {event['step']}\\n")
+sweep(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]), tell=tell, save_seconds=0.0)
 """
 
 
@@ -304,39 +308,61 @@ def stamps(out: Path, name: str) -> dict[str, int]:
     return found
 
 
+def saved_steps(out: Path) -> dict[str, int]:
+    """The step that the checkpoint of each unfinished run stands at."""
+    folders = [path.parent for path in out.glob("runs/*/checkpoint.safetensors")]
+    return {
+        folder.name: runs.read_checkpoint(folder).step for folder in folders if not (folder / "result.json").exists()
+    }
+
+
+def first_steps(log: Path) -> dict[str, int]:
+    """The first step that a sweep trained of each run."""
+    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    return {name: int(step) for name, step in reversed(lines)}
+
+
 @pytest.mark.slow
 def test_killing_a_sweep_loses_nothing_and_repeats_nothing(grid, tmp_path):
     """kill -9 at random moments: finished runs stay as they are, the others resume, and all end as if undisturbed."""
 
-    def command(out: str, workers: int) -> list[str]:
-        return [sys.executable, "-c", SWEEP, str(grid), str(tmp_path / out), str(workers)]
+    def life(workers: int) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", SWEEP, str(grid), str(tmp_path / "killed"), str(workers), str(log)]
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def check_resumed() -> None:
+        begun = first_steps(log)
+        assert begun == {name: stood.get(name, 0) + 1 for name in begun}, "a run did not go on where it was saved"
+        resumed.update(name for name, step in begun.items() if step > 1)
+        log.unlink(missing_ok=True)
 
     sweep(grid, tmp_path / "whole", workers=1)
     whole = finished(tmp_path / "whole")
     assert len(whole) == 4
     draw = random.Random(0)
     seen: dict[str, tuple[int, dict]] = {}
-    resumed = set()
+    resumed: set[str] = set()
+    log, stood = tmp_path / "log", {}
     for kill in range(KILLS):
         watched = ("checkpoint.safetensors", "[!.]*")[kill % 2]  # imports take most of a short life
         before = stamps(tmp_path / "killed", watched)
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command("killed", 1 + (kill % 4 == 3)), **quiet)
+        stood = saved_steps(tmp_path / "killed")
+        process = life(1 + (kill % 4 == 3))
         while stamps(tmp_path / "killed", watched) == before and process.poll() is None:
             time.sleep(0.01)
-        time.sleep(draw.uniform(0.0, 0.8))
+        time.sleep(draw.uniform(0.0, (0.2, 0.8)[kill % 2]))  # soon after a checkpoint, a run is in the middle
         process.send_signal(signal.SIGKILL)
         process.wait()
         now = finished(tmp_path / "killed")
         assert {key: now[key] for key in seen} == seen, "a finished run was touched"
         seen = now
         for folder in (tmp_path / "killed").glob("runs/*"):
-            if (folder / "checkpoint.safetensors").exists():
-                assert runs.read_checkpoint(folder).step > 0
-                resumed.add(folder.name)
             with locked(folder, wait=True):  # no worker outlives its sweep
                 pass
-    sweep(grid, tmp_path / "killed", workers=1)
+        check_resumed()
+    stood = saved_steps(tmp_path / "killed")
+    assert life(1).wait(timeout=120) == 0
+    check_resumed()
     ended = finished(tmp_path / "killed")
     assert {key: ended[key] for key in seen} == seen
     assert {key: lasting(result) for key, (_, result) in ended.items()} == {
