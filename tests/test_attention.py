@@ -262,7 +262,28 @@ def test_a_separable_bias_is_as_accurate_as_a_dense_one(name, dtype):
 
 def test_a_bias_of_many_dimensions_is_added_in_float32():
     q, k, v = tokens(9)
-    assert whorl.explain_attention(q, k, v, encoding=build("sandwich")).startswith("dense")
+    assert whorl.explain_attention(q, k, v, encoding=build("sandwich")).startswith("masked")
+
+
+@pytest.mark.parametrize("name", ["sandwich", "kerple", "t5", "fire"])
+@pytest.mark.parametrize("options", [{}, {"causal": False}, {"padded": True}], ids=str)
+def test_a_bias_as_a_mask_is_that_of_the_reference(name, options, monkeypatch):
+    encoding, (q, k, v) = build(name).requires_grad_(False), tokens(9, kv_heads=2)
+    if options.pop("padded", False):  # the first text has no key that its first queries may see
+        options = {"key_mask": torch.arange(9) >= torch.tensor([[4], [0]])}
+    v = v[..., :10]  # values of another width
+    monkeypatch.setitem(softmax.DENSE_SCORES, "cpu", 2 * HEADS * 9 * 4)  # four queries at a time
+    assert whorl.explain_attention(q, k, v, encoding=encoding, **options).startswith("masked")
+    got, expected = ([t.clone().requires_grad_() for t in (q, k, v)] for _ in range(2))
+    out = whorl.attention(*got, encoding=encoding, **options)
+    exact = by_reference(*expected, encoding, **options).out.float()
+    torch.testing.assert_close(out, exact, rtol=0, atol=3e-6)
+    weigh = torch.randn(out.shape, generator=torch.Generator().manual_seed(0))
+    for inputs, result in ((got, out), (expected, exact)):
+        (result * weigh).sum().backward()
+        assert all(t.grad is not None for t in inputs)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["alibi", "rope", "t5"])

@@ -3,6 +3,7 @@
 sdpa     no bias: rotated queries and keys on torch's fused kernel
 alibi    ALiBi on a GPU, without gradients: a kernel of its own that leaves out keys too far to weigh anything
 folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
+masked   a bias that is not learned from on the CPU: formed, and added inside torch's fused kernel
 flex     any bias written element by element, inside FlexAttention's kernel, and several placements of queries and keys
 dense    everything: the reference, a block of queries at a time
 """
@@ -28,9 +29,10 @@ from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
 from whorl.rotary.tables import is_traced, wants_grad
 
-Path = Literal["sdpa", "alibi", "folded", "flex", "dense"]
+Path = Literal["sdpa", "alibi", "folded", "masked", "flex", "dense"]
 
-# Scores held at a time by the dense path, in elements: 64 MiB of float32, and half a GiB on a GPU.
+# Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
+# GPU.
 DENSE_SCORES = {"cpu": 2**24, "cuda": 2**27}
 
 # Further dimensions a separable bias may take in float32.
@@ -119,7 +121,7 @@ def run(call: Call, impl: Impl = "auto", *, consecutive: bool = False) -> Any:
         return flex_attention_of(call, *call.placed_qk(), consecutive=consecutive)
     if path == "alibi":
         return alibi_attention(*call.placed_qk(), call.v, _slopes(call), call.scale)
-    return _fused(call, folded=path == "folded")
+    return _masked(call) if path == "masked" else _fused(call, folded=path == "folded")
 
 
 def explain_attention(q: Tensor, k: Tensor, v: Tensor, *, impl: Impl = "auto", **options: Any) -> str:
@@ -179,8 +181,11 @@ def choose_path(call: Call, impl: Impl, *, consecutive: bool = False) -> tuple[P
     half = call.q.dtype in (torch.bfloat16, torch.float16)
     if call.encoding.folds and (half or cuda or call.encoding.fold_dims <= MOST_FOLDED):
         return "folded", separable
+    learned = wants_grad(*call.encoding.parameters())
+    if call.q.device.type == "cpu" and not half and not learned:
+        return "masked", f"the bias of {name} is a mask of torch's kernel where nobody learns from it"
     scores = call.q[..., 0].numel() * call.k.shape[2]
-    if several == "flex" and wants_grad(*call.encoding.parameters()) and scores <= DENSE_SCORES["cuda"]:
+    if several == "flex" and learned and scores <= DENSE_SCORES["cuda"]:
         return "dense", f"the few parameters of {name} gather their gradients faster from scores that are formed"
     return several, f"{name} has a bias for each pair of positions"
 
@@ -240,6 +245,48 @@ def _dense(call: Call) -> Attended:
     return Attended(torch.cat([part.out for part in parts], dim=2), weights, lse)
 
 
+def _masked(call: Call) -> Tensor:
+    """torch's own kernel with the bias as its mask, a block of queries at a time, as the dense path goes."""
+    (q, k), heads = call.placed_qk(), call.q.shape[1]
+    k, v = repeat_heads(k, heads), repeat_heads(call.v, heads)
+    q, k, v = _same_width(q, k, v)
+    rows, queries = _rows_at_once(call), q.shape[2]
+    blocks = [(start, min(start + rows, queries)) for start in range(0, queries, rows)]
+    if len(blocks) > 1 and torch.is_grad_enabled():
+        parts = [checkpoint(_masked_rows, call, q, k, v, *block, use_reentrant=False) for block in blocks]
+    else:
+        parts = [_masked_rows(call, q, k, v, *block) for block in blocks]
+    return torch.cat(parts, dim=2)[..., : call.v.shape[-1]]
+
+
+def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: int) -> Tensor:
+    allowed, last = _seen(call, start, stop)
+    bias = call.encoding.score_bias(call.q_positions[..., start:stop], call.k_positions[..., :last], call.length)
+    assert bias is not None
+    sees = None if allowed is None else allowed.any(-1, keepdim=True)
+    if allowed is not None and sees is not None:
+        bias = bias.masked_fill(~allowed & sees, -torch.inf)
+    bias = bias.to(q.dtype) if bias.ndim == 4 else bias.to(q.dtype).unsqueeze(0)
+    given = q[:, :, start:stop], k[:, :, :last], v[:, :, :last]
+    out = scaled_dot_product_attention(*given, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
+    return out if sees is None else out * sees
+
+
+def _same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded with zeros to one size, which the CPU's fused kernel takes for all three."""
+    room = max(q.shape[-1], v.shape[-1])
+    q, k, v = (t if t.shape[-1] == room else pad(t, (0, room - t.shape[-1])) for t in (q, k, v))
+    return q, k, v
+
+
+def _seen(call: Call, start: int, stop: int) -> tuple[Tensor | None, int]:
+    """What queries [start, stop) may see, and how many keys: up to the last of them where tokens go by order."""
+    keys = call.k.shape[2]
+    last = keys - call.q.shape[2] + stop if call.visible.causal is True else keys
+    allowed = call.visible.rows(start, stop)
+    return None if allowed is None else allowed[..., :last], last
+
+
 def _rows_at_once(call: Call) -> int:
     batch, heads, queries, _ = call.q.shape
     counts = call.encoding.reads_hidden or ("adjust_scores" in call.encoding.enters() and call.encoding.causal_only)
@@ -250,10 +297,9 @@ def _rows_at_once(call: Call) -> int:
 
 
 def _rows(call: Call, start: int, stop: int) -> Attended:
-    """Queries [start, stop), with the keys up to the last of them where tokens go by order."""
+    """Queries [start, stop)."""
     keys = call.k.shape[2]
-    last = keys - call.q.shape[2] + stop if call.visible.causal is True else keys
-    allowed = call.visible.rows(start, stop)
+    allowed, last = _seen(call, start, stop)
     found = reference(
         call.q[:, :, start:stop],
         call.k[:, :, :last],
@@ -262,7 +308,7 @@ def _rows(call: Call, start: int, stop: int) -> Attended:
         call.q_positions[..., start:stop],
         call.k_positions[..., :last],
         scale=call.scale,
-        allowed=None if allowed is None else allowed[..., :last],
+        allowed=allowed,
         softcap=call.softcap,
         dropout=call.dropout,
         hidden=None if call.hidden is None else call.hidden[..., :last],
@@ -289,9 +335,8 @@ def _fused(call: Call, folded: bool) -> Tensor:
     if grouped and (folded or q.device.type == "cpu"):
         k, v, grouped = repeat_heads(k, heads), repeat_heads(v, heads), False
     width = v.shape[-1]
-    if q.device.type == "cpu" and width != q.shape[-1]:  # its fused kernel takes one size for all three
-        room = max(width, q.shape[-1])
-        q, k, v = (pad(t, (0, room - t.shape[-1])) for t in (q, k, v))
+    if q.device.type == "cpu":
+        q, k, v = _same_width(q, k, v)
     allowed, sees = None, None
     if not call.visible.only_causal:
         allowed = call.visible.rows()

@@ -57,7 +57,7 @@ def row(name: str, encoding: Encoding, ratio: float, q: Any) -> dict[str, Any]:
         "decays": claims.decays,
         "extrapolates": extrapolation(name, claims.extrapolates),
         "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
-        "memory": "O(L)" if path in ("sdpa", "folded", "flex") else "O(L × block)",
+        "memory": "O(L)" if path in ("sdpa", "alibi", "folded", "flex") else "O(L × block)",
         "time": round(ratio, 2),
         "remark": NOTES_SAY.get(name, ""),
     }
