@@ -6,9 +6,11 @@ import json
 from collections import Counter
 
 import pytest
+import torch
 
 import whorl
 from whorl.lab.classify import PACKAGES, ClassifyConfig, classify, compare_classifiers, pieces
+from whorl.lab.encoder_runs import make_encoder
 
 TINY = {
     "length": 16,
@@ -74,3 +76,12 @@ def test_bad_settings_are_refused():
         ClassifyConfig(dataset="orders")
     with pytest.raises(whorl.WhorlError, match="no test file of asyncio has 1000000 words"):
         pieces("source", 6, length=10**6, side="test", seed=0)
+
+
+def test_a_sinusoidal_code_starts_as_large_as_the_embeddings():
+    sizes = {"vocab": 500, "layers": 1, "width": 32, "heads": 2, "length": 64, "seed": 0}
+    encoder = make_encoder("sinusoidal", **sizes)
+    code = encoder.plan[0].add_to_input(torch.zeros(64, 32), whorl.positions(64))
+    sizes_of = [float(part.square().mean().sqrt()) for part in (code, encoder.embed.weight.detach())]
+    assert sizes_of[0] == pytest.approx(sizes_of[1], rel=0.05)
+    assert make_encoder({"name": "sinusoidal", "scale": 1.0}, **sizes).plan[0].config.scale == 1.0

@@ -22,6 +22,10 @@ from whorl.registry import from_dict
 # uniform, and it takes long to find out that positions matter.
 BERT_WIDTH = 768
 
+# Of a sinusoidal code that does not say its own: as large as the embeddings at the start, whose deviation is 0.02.
+# A code of full size drowns the words; in a short run nothing but positions is seen.
+SINUSOIDAL_SCALE = 0.02 * 2**0.5
+
 
 @dataclass(frozen=True)
 class Fitted:
@@ -44,7 +48,10 @@ def make_encoder(
     >>> len(encoder.plan.unique)
     2
     """
-    full = resolve(encoding, heads=heads, head_dim=width // heads, width=width, length=length)
+    named = {"name": encoding} if isinstance(encoding, str) else encoding
+    if named.get("name") == "sinusoidal":
+        named = {"scale": SINUSOIDAL_SCALE, **named}
+    full = resolve(named, heads=heads, head_dim=width // heads, width=width, length=length)
     torch.manual_seed(seed)
     one = from_dict(full)
     shared = "add_to_input" in one.enters() or not any(True for _ in one.parameters())
