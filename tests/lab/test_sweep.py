@@ -69,6 +69,10 @@ def test_a_grid_is_every_choice_for_every_encoding_and_seed(texts, tmp_path):
         ('encodings = ["rope"]\nseed = 3\n', "unknown key 'seed'. Did you mean 'seeds'?"),
         ('encodings = ["rope"]\n[grid]\nwidth = 16\n', "grid.width must be a list of values, got 16"),
         ('encodings = ["rope"]\n[grid]\nwidth = []\n', "grid.width must be a list of values"),
+        (
+            'encodings = ["alibi", "rope+t5"]\n[grid]\nbase = [1e4]\n',
+            "no encoding here takes grid.base. List rope, say",
+        ),
     ],
 )
 def test_a_wrong_file_is_an_error_before_anything_is_made(tmp_path, text, said):

@@ -175,10 +175,10 @@ class RunConfig(Config):
         if min(wanted) < 2:
             raise invalid(call, "lengths", "at least 2 each", list(wanted))
         object.__setattr__(self, "lengths", tuple(sorted(set(wanted))))
-        last = min(max(trained // 4, 16), 64) if self.last is None else self.last
-        if last < 1:
-            raise invalid(call, "last", "positive", last)
-        object.__setattr__(self, "last", min(last, self.lengths[0]) if self.last is None else last)
+        last = min(max(trained // 4, 16), 64, self.lengths[0]) if self.last is None else self.last
+        if not 1 <= last <= max(self.lengths):
+            raise invalid(call, "last", "positive and at most the longest length", last)
+        object.__setattr__(self, "last", last)
 
     def _check_repairs(self) -> None:
         from whorl.lab import repairs  # which is made of encodings, and none are needed to name a run

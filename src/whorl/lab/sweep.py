@@ -18,11 +18,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.aggregate import check_lengths
 from whorl.lab.compare import Comparison, check_asked, conclude
 from whorl.lab.execute import Tell
 from whorl.lab.plan import check_names, configure, prepare, read_names
+from whorl.registry import JOINED, encoding_class
 
 ROTARY = ("base", "scaling")  # of a grid: settings of the encoding, for those that have them
 
@@ -55,8 +57,17 @@ def sweep(
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
-    """The encodings with rotary settings from a grid, where they are rotary; the others as they are, once."""
-    return [{**one, **settings} if one["name"] == "rope" else one for one in encodings]
+    """The encodings with rotary settings from a grid, where they have them; the others as they are, once."""
+    taken = [{key: value for key, value in settings.items() if _takes(one, key)} for one in encodings]
+    for key in settings:
+        if not any(key in own for own in taken):
+            raise WhorlError(f"sweep: no encoding here takes grid.{key}. List rope, say, or leave {key} out.")
+    return [{**one, **own} for one, own in zip(encodings, taken, strict=True)]
+
+
+def _takes(encoding: dict[str, Any], setting: str) -> bool:
+    cls = encoding_class(encoding["name"]) if encoding["name"] not in JOINED else None
+    return cls is not None and issubclass(cls, Rotary) and setting in cls.Config.fields()
 
 
 def read_grid(file: str | Path) -> dict[str, Any]:
