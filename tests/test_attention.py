@@ -260,6 +260,22 @@ def test_a_separable_bias_is_as_accurate_as_a_dense_one(name, dtype):
     assert folded_error < 2 * dense_error
 
 
+@pytest.mark.parametrize("cls", [whorl.ReRope, whorl.LeakyReRope, whorl.SelfExtend])
+@pytest.mark.parametrize("joined", [False, True])
+def test_within_the_window_a_remapped_rope_is_one_rope(cls, joined):
+    encoding, (q, k, v) = cls(head_dim=16, window=9), tokens(9)
+    if joined:
+        encoding = whorl.Combined(encoding, whorl.LogN(trained_length=4))
+    assert whorl.explain_attention(q, k, v, encoding=encoding).startswith("sdpa")
+    asked = {"encoding": encoding, "positions": whorl.positions(9)}
+    assert whorl.explain_attention(q, k, v, **asked).startswith("dense")
+    torch.testing.assert_close(
+        whorl.attention(q, k, v, encoding=encoding), whorl.attention(q, k, v, **asked), rtol=0, atol=3e-6
+    )
+    q, k, v = tokens(10)
+    assert whorl.explain_attention(q, k, v, encoding=encoding).startswith("dense")
+
+
 def test_a_bias_of_many_dimensions_is_added_in_float32():
     q, k, v = tokens(9)
     assert whorl.explain_attention(q, k, v, encoding=build("sandwich")).startswith("masked")

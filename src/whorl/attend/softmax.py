@@ -161,9 +161,10 @@ def choose_path(call: Call, impl: Impl, *, consecutive: bool = False) -> tuple[P
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
+    branches = "branches" in uses and not (consecutive and call.encoding.one_branch(call.k.shape[2]))
     several: Path = "flex" if impl == "auto" and cuda and refusal is None else "dense"
     for reason, holds in (
-        (f"{name} uses branches", "branches" in uses),
+        (f"{name} uses branches", branches),
         ("softcap is asked for", call.softcap is not None),
         ("return_lse is asked for", call.wants_lse),
     ):

@@ -162,6 +162,10 @@ class Encoding(nn.Module):
         """Several placements with disjoint masks, one score each; None where ``transform_qk`` has one for all."""
         return None
 
+    def one_branch(self, keys: int) -> bool:
+        """Whether all pairs of so many consecutive positions are in the first branch, which ``transform_qk`` places."""
+        return False
+
     def transform_branch(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
     ) -> tuple[Tensor, Tensor]:

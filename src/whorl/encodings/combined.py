@@ -193,6 +193,9 @@ class Combined(Encoding):
                 return found
         return None
 
+    def one_branch(self, keys: int) -> bool:
+        return any(part.one_branch(keys) for part in self._parts)
+
     def remember(self, hidden: Tensor) -> Tensor | None:
         for part in self._parts:
             kept = part.remember(hidden)

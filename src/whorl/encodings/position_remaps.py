@@ -109,6 +109,10 @@ class Remap(Rope):
         """Whether only causal attention has a meaning."""
         return not getattr(self.config, "bidirectional", False)
 
+    def one_branch(self, keys: int) -> bool:
+        """Whether nothing is as far as the window, within which it is RoPE."""
+        return keys <= self.config.window  # pyright: ignore[reportAttributeAccessIssue]
+
     @property
     def claims(self) -> Claims:
         keeps = self.attention_factor() == 1.0

@@ -110,9 +110,11 @@ def _attend(
     whole: Tensor,
     group: Group,
     length: int | None = None,
+    counted: bool = False,
     **options: Any,
 ) -> Tensor:
     """What the own tokens x (batch, own, width) gather from the tokens of all processes."""
+    assert not counted, "positions are those of a shard"
     given = [name for name, value in {"cache": cache, **options}.items() if value is not None]
     if given:
         raise WhorlError(f"context_parallel: {', '.join(given)} cannot be sharded. Pass tokens alone.")

@@ -118,9 +118,10 @@ class Decoder(nn.Module):
         (batch, length) or (axes, batch, length). Tokens see their own document only, and no padding, which
         ``key_mask`` (batch, length) marks with False. ``length`` is what length-dependent encodings serve.
         """
+        counted = positions is None and documents is None and key_mask is None
         positions = check_tokens("Decoder", tokens, self.embed.num_embeddings, positions, documents, key_mask)
-        options = {"positions": positions, "documents": documents, "key_mask": key_mask, "length": length}
-        return self._logits(self._hidden(tokens, None, **options))
+        options = {"documents": documents, "key_mask": key_mask, "length": length, "counted": counted}
+        return self._logits(self._hidden(tokens, None, positions=positions, **options))
 
     def caches(self, *, capacity: int | None = None, length: int | None = None) -> list[KVCache]:
         """An empty cache for each layer, which ``step`` fills; ``length`` is what length-dependent encodings serve."""

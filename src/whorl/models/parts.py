@@ -59,16 +59,29 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(heads * head_dim, width, bias)
 
     def forward(
-        self, x: Tensor, encoding: Encoding, positions: Tensor, cache: KVCache | None = None, **options: Any
+        self,
+        x: Tensor,
+        encoding: Encoding,
+        positions: Tensor,
+        cache: KVCache | None = None,
+        *,
+        counted: bool = False,
+        **options: Any,
     ) -> Tensor:
-        """What the tokens of x (batch, length, width) gather from each other, and from those in the cache."""
+        """What the tokens of x (batch, length, width) gather from each other, and from those in the cache.
+
+        ``counted`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
+        """
         q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
         axes = getattr(encoding.config, "axes", 1)
         if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
             positions = positions.expand(axes, len(x), -1)
         if self.rotary_value:
             v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
-        options |= {"positions": positions, "hidden": x if encoding.reads_hidden else None}
+        options |= {
+            "positions": None if counted and axes == 1 else positions,
+            "hidden": x if encoding.reads_hidden else None,
+        }
         if cache is None:
             dropout = self.dropout if self.training else 0.0
             out = attention(q, k, v, encoding=encoding, causal=self.causal, dropout=dropout, **options)

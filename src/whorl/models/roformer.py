@@ -101,13 +101,14 @@ class RoFormer(nn.Module):
 
         Positions, ``documents``, ``key_mask`` (False for padding) and ``length`` are as in ``Decoder``.
         """
+        counted = positions is None and documents is None and key_mask is None
         positions = check_tokens("RoFormer", tokens, self.embed.num_embeddings, positions, documents, key_mask)
-        options = {"positions": positions, "documents": documents, "key_mask": key_mask, "length": length}
+        options = {"documents": documents, "key_mask": key_mask, "length": length, "counted": counted}
         x = self.embed(tokens) + self.embed_types(torch.zeros_like(tokens) if types is None else types)
         x = self.dropout(self.norm(self.plan[0].add_to_input(x, positions)))
         x = x if self.project is None else self.project(x)
         for layer, block in enumerate(self.blocks):
-            x = block(x, self.plan[layer], **options)
+            x = block(x, self.plan[layer], positions=positions, **options)
         return x
 
 
