@@ -51,16 +51,16 @@ from whorl.lab.train import (
     ROWS,
     SAVE_SECONDS,
     Batches,
+    Log,
     Tell,
     Trained,
-    _finite,
-    _Log,
-    _nan_message,
-    _resume,
-    _tokens_until,
     autocast,
+    finite,
     learning_rate,
     make_optimizer,
+    nan_message,
+    resume,
+    tokens_until,
 )
 from whorl.models.decoder import Decoder
 
@@ -127,7 +127,7 @@ def train_together(
     every = max(1, config.steps // ROWS)
     ends = {sum(steps for _, _, steps in config.stages[: number + 1]) for number in range(len(config.stages))}
     home = folder if rank == 0 else None
-    with _Log(home, done.metrics, False) as log:
+    with Log(home, done.metrics, False) as log:
         sums: list[Tensor] = []  # of each step: the own share of the mean loss, and of the accuracy
         begun = saved = logged = time.perf_counter()
         before, tokens_logged = done.seconds, 0
@@ -152,18 +152,18 @@ def train_together(
             bad = next((i for i, value in enumerate(losses) if not math.isfinite(value)), None)
             if bad is not None:
                 first = step + 2 - len(losses) + bad
-                raise WhorlError(f"lab: {_nan_message(config, first, losses, bad, done.metrics)}")
+                raise WhorlError(f"lab: {nan_message(config, first, losses, bad, done.metrics)}")
             mean, seconds = sum(losses) / len(losses), before + now - begun
             row = {
                 "step": step + 1,
                 "stage": config.stage_at(step),
-                "tokens": _tokens_until(config, step + 1),
+                "tokens": tokens_until(config, step + 1),
                 "loss": mean,
                 "bits_per_byte": mean / math.log(2),
                 "accuracy": float(values[-1, 1]),
                 "learning_rate": rate,
-                "gradient_norm": _finite(float(norm)),
-                "gradient_norms": {group: _finite(value) for group, value in groups.items()},
+                "gradient_norm": finite(float(norm)),
+                "gradient_norms": {group: finite(value) for group, value in groups.items()},
                 "attention_entropy": _entropy(model, config, inputs) if rank == 0 else None,
                 "tokens_per_second": tokens_logged / (now - logged),
                 "processes": world,
@@ -220,12 +220,12 @@ def _resume_together(model: Decoder, optimizer: torch.optim.Optimizer, config: R
     saved = folder / CHECKPOINT
     if dist.get_rank() == 0:
         _from_first(saved.read_bytes() if saved.exists() else None)
-        return _resume(model, optimizer, config, folder)
+        return resume(model, optimizer, config, folder)
     data = _from_first(None)
     with tempfile.TemporaryDirectory() as own:  # the folder may be on another machine
         if data is not None:
             (Path(own) / CHECKPOINT).write_bytes(data)
-        done = _resume(model, optimizer, config, Path(own))
+        done = resume(model, optimizer, config, Path(own))
     for parameter, state in optimizer.state.items():
         optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in state.items()}
     return done
@@ -240,7 +240,7 @@ def _from_first(value: Any) -> Any:
 
 def _entropy(model: Decoder, config: RunConfig, inputs: Tensor) -> float | None:
     with autocast(config):
-        return _finite(attention_entropy(model, inputs.to(config.device)))
+        return finite(attention_entropy(model, inputs.to(config.device)))
 
 
 def _corpus(config: RunConfig, out: Path) -> Corpus | None:

@@ -169,8 +169,8 @@ def _replace(path: Path, write: Any) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing when it died."""
-    for left in folder.glob(".*-*"):
+    """Removes what a killed process was writing when it died; safetensors has files of its own, .tmp and some letters."""
+    for left in folder.glob(".*"):
         left.unlink(missing_ok=True)
 
 

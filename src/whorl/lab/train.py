@@ -102,7 +102,7 @@ def train(
     A loss that is no number ends it, with ``stopped_early`` saying where; the last checkpoint stays what it was.
     """
     optimizer = make_optimizer(model, config)
-    done = _resume(model, optimizer, config, folder)
+    done = resume(model, optimizer, config, folder)
     if done.step >= config.steps:
         return done
     if config.compile:
@@ -110,7 +110,7 @@ def train(
     run = torch.compile(model) if config.compile else model
     every = max(1, config.steps // ROWS)
     ends = {sum(steps for _, _, steps in config.stages[: number + 1]) for number in range(len(config.stages))}
-    with _Log(folder, done.metrics, tensorboard) as log:
+    with Log(folder, done.metrics, tensorboard) as log:
         losses: list[Tensor] = []
         begun = saved = logged = time.perf_counter()
         before, tokens_logged = done.seconds, 0
@@ -133,21 +133,21 @@ def train(
             now = time.perf_counter()
             bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
             if bad is not None:
-                done.stopped_early = _nan_message(config, step + 2 - len(values) + bad, values, bad, done.metrics)
+                done.stopped_early = nan_message(config, step + 2 - len(values) + bad, values, bad, done.metrics)
                 break
             done.step, done.seconds = step + 1, before + now - begun
             mean = sum(values) / len(values)
             row = {
                 "step": step + 1,
                 "stage": config.stage_at(step),
-                "tokens": _tokens_until(config, step + 1),
+                "tokens": tokens_until(config, step + 1),
                 "loss": mean,
                 "bits_per_byte": mean / math.log(2),
                 "accuracy": _accuracy(logits, targets),
                 "learning_rate": rate,
-                "gradient_norm": _finite(float(norm)),
-                "gradient_norms": {group: _finite(value) for group, value in groups.items()},
-                "attention_entropy": _finite(_entropy(model, config, inputs)),
+                "gradient_norm": finite(float(norm)),
+                "gradient_norms": {group: finite(value) for group, value in groups.items()},
+                "attention_entropy": finite(_entropy(model, config, inputs)),
                 "tokens_per_second": tokens_logged / (now - logged),
             }
             log.write(row)
@@ -186,7 +186,7 @@ def _backward(
     return total, logits.detach()
 
 
-def _resume(model: Decoder, optimizer: torch.optim.Optimizer, config: RunConfig, folder: Path | None) -> Trained:
+def resume(model: Decoder, optimizer: torch.optim.Optimizer, config: RunConfig, folder: Path | None) -> Trained:
     """Where the folder's checkpoint stands, with the model and optimizer brought there."""
     if folder is None or not (folder / CHECKPOINT).exists():
         if folder is not None:
@@ -217,12 +217,12 @@ def _entropy(model: Decoder, config: RunConfig, inputs: Tensor) -> float:
         return attention_entropy(model, inputs)
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
     """The value, or None for what JSON has no number for."""
     return value if math.isfinite(value) else None
 
 
-def _tokens_until(config: RunConfig, step: int) -> int:
+def tokens_until(config: RunConfig, step: int) -> int:
     total = 0
     for length, batch, steps in config.stages:
         total += length * batch * min(steps, step)
@@ -230,14 +230,14 @@ def _tokens_until(config: RunConfig, step: int) -> int:
     return total
 
 
-def _nan_message(config: RunConfig, step: int, values: list[float], bad: int, rows: list[dict[str, Any]]) -> str:
+def nan_message(config: RunConfig, step: int, values: list[float], bad: int, rows: list[dict[str, Any]]) -> str:
     before = values[bad - 1] if bad else rows[-1]["loss"] if rows else None
     last = "from the start" if before is None else f"after {before:.4g} the step before"
     wider = "" if config.precision == "float32" else ", or use precision='float32'"
     return f"the loss is {values[bad]} at step {step}, {last}. Lower learning_rate or lengthen warmup{wider}."
 
 
-class _Log:
+class Log:
     """metrics.jsonl, one line at a time, and TensorBoard events where they are asked for."""
 
     def __init__(self, folder: Path | None, rows: list[dict[str, Any]], tensorboard: bool) -> None:
@@ -249,7 +249,7 @@ class _Log:
         if tensorboard and folder is not None:
             self._events = _event_writer(folder / "events", rows)
 
-    def __enter__(self) -> _Log:
+    def __enter__(self) -> Log:
         return self
 
     def __exit__(self, *_: object) -> None:
