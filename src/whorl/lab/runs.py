@@ -169,7 +169,7 @@ def _replace(path: Path, write: Any) -> None:
 
 
 def clear_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing when it died; safetensors has files of its own, .tmp and some letters."""
+    """Removes what a killed process was writing when it died, safetensors' own files among it."""
     for left in folder.glob(".*"):
         left.unlink(missing_ok=True)
 
