@@ -204,7 +204,7 @@ def symmetric() -> Finding:
     trained=True,
 )
 def slopes_robust() -> Finding:
-    return needs_training("whorl lab sweep FILE.toml over alibi slopes: press, and three draws from (0, 1)")
+    return needs_training("whorl lab ablate slopes --seeds 3, on a model that is trained to the end")
 
 
 # -- T5 ---------------------------------------------------------------------------------------------------------------
