@@ -11,12 +11,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+from itertools import groupby
 from pathlib import Path
 
 from whorl import claims, registry
 from whorl.claims import evidence
 from whorl.claims.ledger import COMPUTED
-from whorl.cli import examples, listing
+from whorl.cli import comparison, examples, listing
 from whorl.config import Config
 
 # A line of a config's docstring that explains a setting: its name, a gap, what it is.
@@ -33,14 +34,19 @@ def pages() -> dict[str, str]:
 
 
 def index() -> str:
-    """All encodings in one table, those that position enters in the same way together."""
-    found = [listing.describe_encoding(name) for name in registry.names()]
-    found.sort(key=lambda one: listing.enters(one["enters"]))
-    lines = ["# Encodings", "", "| encoding | what it is | position enters |", "|---|---|---|"]
-    for one in found:
-        summary = one["summary"].replace("``", "`")
-        lines.append(f"| [{one['name']}]({one['name']}.md) | {summary} | {listing.enters(one['enters'])} |")
-    return "\n".join([*lines, "", "Each page is made from the code by `make docs`."]) + "\n"
+    """All encodings side by side, each family by itself."""
+    encodings = {name: registry.build_for(name, **comparison.SIZES) for name in registry.names()}
+    rows = sorted((comparison.row(name, one) for name, one in encodings.items()), key=lambda row: row["family"])
+    lines = ["# Encodings", ""]
+    for family, members in groupby(rows, key=lambda row: row.pop("family")):
+        members = [{**row, "encoding": f"[{row['encoding']}]({row['encoding']}.md)"} for row in members]
+        lines += [f"## {family[0].upper()}{family[1:]}", "", *comparison.table(members), ""]
+    sizes = ", ".join(f"{name}={value}" for name, value in comparison.SIZES.items())
+    lines += [f"Parameters at {sizes}. {comparison.HOW_TO_READ}", ""]
+    return (
+        "\n".join([*lines, "`whorl list --table` adds times on your machine. These pages are made by `make docs`."])
+        + "\n"
+    )
 
 
 def page(name: str, rows: list[claims.Row]) -> str:

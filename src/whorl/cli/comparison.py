@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
 ROUNDS = 5
 
+HOW_TO_READ = (
+    "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/, else what the "
+    "encoding claims, which training decides. memory: what attention holds at a time on a CPU."
+)
+
 # Where the study notes this project grew out of say otherwise.
 NOTES_SAY = {
     "alibi": "notes: attention is not scaled by √d (the bias is not, the scores are)",
@@ -27,22 +32,23 @@ NOTES_SAY = {
 
 def compare_all() -> list[dict[str, Any]]:
     """One row for each encoding, as JSON-ready data."""
+    encodings = {name: registry.build_for(name, **SIZES) for name in registry.names()}
+    seconds = measure(encodings)
+    return [
+        {**row(name, encoding), "time": round(seconds[name] / seconds["none"], 2), "remark": NOTES_SAY.get(name, "")}
+        for name, encoding in encodings.items()
+    ]
+
+
+def row(name: str, encoding: Encoding) -> dict[str, Any]:
+    """What the registry and the committed comparisons say of an encoding."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(1, 8, SIZES["length"], 64, generator=generator) for _ in range(3))
-    hidden = torch.randn(1, SIZES["length"], SIZES["width"], generator=generator)
-    encodings = {name: registry.build_for(name, **SIZES) for name in registry.names()}
-    seconds = measure(encodings, q, k, v, hidden)
-    return [row(name, encoding, seconds[name] / seconds["none"], q) for name, encoding in encodings.items()]
-
-
-def row(name: str, encoding: Encoding, ratio: float, q: Any) -> dict[str, Any]:
-    """What the registry says of an encoding, beside its measured time."""
     from whorl.attend.call import checked
     from whorl.attend.softmax import choose_path
 
     claims = encoding.claims
+    q = torch.zeros(1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
     remembered = q.new_zeros(1, SIZES["heads"], q.shape[2]) if encoding.reads_hidden else None
     path, _ = choose_path(checked(q, q, q, encoding=encoding, remembered=remembered), "auto")
     return {
@@ -58,8 +64,6 @@ def row(name: str, encoding: Encoding, ratio: float, q: Any) -> dict[str, Any]:
         "extrapolates": extrapolation(name, claims.extrapolates),
         "parameters": sum(parameter.numel() for parameter in encoding.parameters()),
         "memory": "O(L)" if path in ("sdpa", "alibi", "folded", "flex") else "O(L × block)",
-        "time": round(ratio, 2),
-        "remark": NOTES_SAY.get(name, ""),
     }
 
 
@@ -72,7 +76,7 @@ def extrapolation(name: str, claimed: bool) -> str:
         return "claimed" if claimed else "not claimed"
     far = max(max(one.by_ratio) for one in measured)
     rise = max(rise for one in measured if (rise := one.rise(far)) is not None)
-    return f"{rise:+.2f} bit/byte at {far:g}×"
+    return f"{round(rise, 2) + 0.0:+.2f} bit/byte at {far:g}×"
 
 
 def family(encoding: Encoding) -> str:
@@ -95,34 +99,40 @@ def family(encoding: Encoding) -> str:
     return "mask"
 
 
-def measure(encodings: dict[str, Encoding], q: Any, k: Any, v: Any, hidden: Any) -> dict[str, float]:
+def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
     """The median time of one causal attention call with each encoding, timed in turn in every round."""
     import torch
 
     from whorl.attend.softmax import attention
 
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
+    q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
+    hidden = torch.randn(1, SIZES["length"], SIZES["width"], generator=generator)
     times: dict[str, list[float]] = {name: [] for name in encodings}
     with torch.no_grad():
         for _ in range(ROUNDS):
             for name, encoding in encodings.items():
-                more = {"hidden": hidden} if encoding.reads_hidden else {}
+                more: dict[str, Any] = {"hidden": hidden} if encoding.reads_hidden else {}
                 start = time.perf_counter()
                 attention(q, k, v, encoding=encoding, **more)
                 times[name].append(time.perf_counter() - start)
     return {name: median(own) for name, own in times.items()}
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """The rows as a Markdown table, with the sizes it was measured at."""
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The lines of a Markdown table."""
     header = list(rows[0])
 
     def cell(value: Any) -> str:
         return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    lines += [f"| {' | '.join(cell(one[key]) for key in header)} |" for one in rows]
+    return lines + [f"| {' | '.join(cell(one[key]) for key in header)} |" for one in rows]
+
+
+def markdown(rows: list[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, with the sizes it was measured at."""
     sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
-    lines += ["", f"time: one causal attention call over the same without position, on this machine, {sizes}.",
-              "extrapolates: by how much the loss rises there in the comparisons under experiments/, else what the",
-              "encoding claims, which training decides."]  # fmt: skip
-    return "\n".join(lines)
+    time = f"time: one causal attention call over the same without position, on this machine, {sizes}."
+    return "\n".join([*table(rows), "", time, HOW_TO_READ])
