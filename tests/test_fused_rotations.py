@@ -140,3 +140,31 @@ def test_the_fused_operators_pass_torchs_own_checks(kernel):  # noqa: F811
         (q.detach(), k.detach(), k.detach(), cos, sin, None, *cache.unbind(0), slots, *how[:5]),
         test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
     )
+
+
+@pytest.mark.gpu
+def test_norm_and_rotation_of_more_than_two_to_the_31_elements():
+    q = torch.randn(1, 8, 2**21 + 3, 144, device="cuda", dtype=torch.bfloat16)
+    assert q.numel() > 2**31
+    k = q[:, -1:]
+    weight = draw(144, dtype=torch.float32, device="cuda")
+    cos, sin = whorl.Rope(head_dim=144).tables(torch.arange(q.shape[2], device="cuda"))
+    got, _ = whorl.norm_rotate_qk(q, k, cos, sin, weight, weight, impl="triton")
+    for some in (slice(0, 9), slice(-9, None)):
+        part = q[:, -1:, some]
+        expected, _ = whorl.norm_rotate_qk(part, part, cos[some], sin[some], weight, weight, impl="torch")
+        same(got[:, -1:, some], expected)
+
+
+@pytest.mark.gpu
+def test_a_decoding_step_into_a_cache_of_more_than_two_to_the_31_elements():
+    keys, values = (torch.zeros(2, 8, 2**20 + 8, 136, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    assert keys.numel() > 2**31
+    q, k, v = (draw(2, 8, 1, 136, dtype=torch.bfloat16, device="cuda", seed=seed) for seed in range(3))
+    cos, sin = whorl.Rope(head_dim=136).tables(torch.tensor([2**20 + 7], device="cuda"))
+    slots = torch.full((2, 1), 2**20 + 7, device="cuda")
+    got = whorl.rotate_append(q, k, v, cos, sin, keys, values, slots, impl="triton")
+    same(got, whorl.rotate(q, cos, sin, impl="torch"))
+    same(keys[:, :, -1:], whorl.rotate(k, cos, sin, impl="torch"))
+    assert torch.equal(values[:, :, -1:], v)
+    assert not keys[:, :, :-1].any() and not values[:, :, :-1].any()
