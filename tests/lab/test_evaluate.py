@@ -349,6 +349,8 @@ def test_far_buckets_and_ramps_that_mislead_are_named(texts):
     assert said.startswith("t5: max_distance 9 > half the trained length 16") and "Use max_distance=8" in said
     (said,) = cautions(tiny(texts, repairs=("yarn", "yarn-beta2")))
     assert said.startswith("yarn: at trained length 16 the fastest pair turns 3 times")
+    (said,) = cautions(tiny(texts, repairs=("yarn-beta8+logn", "ntk+logn")))
+    assert said.startswith("yarn-beta8+logn: at trained length 16") and "less than beta_fast 8," in said
     (said,) = cautions(tiny(texts, {"name": "sinusoidal"}, width=64))
     assert "Use scale=0.125" in said
 

@@ -34,6 +34,7 @@ from whorl.rotary.scalings.yarn import Yarn
 AS_TRAINED = "as trained"
 ADDED = ("logn", "window")  # which join any encoding
 YARN = "yarn-beta"
+YARN_FAST = 32.0  # the beta_fast of plain yarn
 
 
 def _scaled(scaling: Callable[[float, int], Any]) -> Callable[[Rope, int, int], Encoding]:
@@ -41,6 +42,10 @@ def _scaled(scaling: Callable[[float, int], Any]) -> Callable[[Rope, int, int], 
         return Rope.from_config(rope.config.replace(scaling=scaling(length / trained, trained)))
 
     return build
+
+
+def _yarn(fast: float) -> Callable[[Rope, int, int], Encoding]:
+    return _scaled(lambda factor, trained: Yarn(factor=factor, original_length=trained, beta_fast=fast))
 
 
 def _rerope(rope: Rope, trained: int, length: int) -> Encoding:
@@ -64,7 +69,7 @@ ROTARY: dict[str, Callable[[Rope, int, int], Encoding]] = {
     "pi": _scaled(lambda factor, trained: Linear(factor=factor)),
     "ntk": _scaled(lambda factor, trained: Ntk(factor=factor)),
     "dynamic-ntk": _scaled(lambda factor, trained: DynamicNtk(factor=2.0, original_length=trained)),
-    "yarn": _scaled(lambda factor, trained: Yarn(factor=factor, original_length=trained)),
+    "yarn": _yarn(YARN_FAST),
     "rerope": _rerope,
     "leaky-rerope": _leaky,
 }
@@ -80,7 +85,7 @@ def check(name: str) -> None:
     parts = name.split("+")
     rotary = [part for part in parts if part not in ADDED]
     for part in rotary:
-        if part not in ROTARY and _beta(part) is None:
+        if part not in ROTARY and beta_fast(part) is None:
             raise unknown("repair", part, [*names(), f"{YARN}8"])
     if len(rotary) > 1:
         raise WhorlError(f"repair {name}: {' and '.join(rotary)} both place queries and keys. Use one of them.")
@@ -117,20 +122,24 @@ def repaired(name: str, encoding: Encoding, *, trained: int, length: int) -> Enc
 def _replaced(name: str, encoding: Encoding, trained: int, length: int) -> Encoding:
     if type(encoding) is not Rope or encoding.config.scaling is not None:
         raise WhorlError(f"repair {name}: it takes the place of plain rope, not of {type(encoding).__name__}.")
-    beta = _beta(name)
     unchanged = length <= _near(trained) if name == "rerope" else length <= trained
     if unchanged:
         return encoding
-    if beta is not None:
-        build = _scaled(lambda factor, trained: Yarn(factor=factor, original_length=trained, beta_fast=beta))
-    else:
-        build = ROTARY[name]
+    fast = beta_fast(name)
+    build = ROTARY[name] if fast is None else _yarn(fast)
     found = build(encoding, trained, length)
     found.load_state_dict(encoding.state_dict())  # learned frequencies, where it has them
     return found.to(next(encoding.parameters()).device) if encoding.config.learnable else found
 
 
-def _beta(name: str) -> float | None:
+def beta_fast(name: str) -> float | None:
+    """The beta_fast of a YaRN among the repairs that stand alone, None for the others.
+
+    >>> beta_fast("yarn"), beta_fast("yarn-beta8"), beta_fast("ntk")
+    (32.0, 8.0, None)
+    """
+    if name == "yarn":
+        return YARN_FAST
     try:
         beta = float(name.removeprefix(YARN)) if name.startswith(YARN) else 0.0
     except ValueError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+from dataclasses import MISSING
 from typing import Any, ClassVar, Literal, Self
 
 from whorl import registry
@@ -237,8 +239,6 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 
 def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
     """The settings that have no default, which say nothing about how an encoding differs from the usual one."""
-    from dataclasses import MISSING
-
     fields = registry.encoding_class(name).Config.fields()
     missing = [key for key, field in fields.items() if field.default is MISSING and field.default_factory is MISSING]
     return {"name": name, **{key: encoding[key] for key in missing}}
@@ -253,6 +253,8 @@ def _short(value: Any) -> str:
 
 def cautions(config: RunConfig) -> list[str]:
     """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
+    from whorl.lab import repairs
+
     out = []
     for part in config.encoding.get("parts", [config.encoding]):
         if part["name"] == "t5" and part["max_distance"] > config.train_length // 2:
@@ -265,12 +267,10 @@ def cautions(config: RunConfig) -> list[str]:
                 f"sinusoidal: a code times {part['scale']:g} is far larger than the embeddings it is added to, and "
                 f"trains slowly. Use scale={config.width**-0.5:.3f}."
             )
-    turns = config.train_length / 6.283185307179586
+    turns = config.train_length / math.tau
     for name in config.repairs:
-        fast = (
-            32.0 if name == "yarn" else float(name.removeprefix("yarn-beta")) if name.startswith("yarn-beta") else 0.0
-        )
-        if fast > turns:
+        fast = next((beta for part in name.split("+") if (beta := repairs.beta_fast(part)) is not None), None)
+        if fast is not None and fast > turns:
             out.append(
                 f"{name}: at trained length {config.train_length} the fastest pair turns {turns:.0f} times, less than "
                 f"beta_fast {fast:g}, so every pair is interpolated. Use yarn-beta{max(2, int(turns / 2.5))}."
