@@ -14,14 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from whorl.config import Config, config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import fit, make_encoder
-from whorl.lab.monitor import group_of
+from whorl.lab.monitor import GROUPS, gradient_norms, group_of
 from whorl.lab.tasks import generator_of
 from whorl.models.roformer import RoFormerMaskedLM
 from whorl.position_ids import whole_number
@@ -38,8 +38,6 @@ ROFORMER_STAGES = (
     (1536, 256, 10_000),
     (512, 512, 30_000),
 )
-
-GROUPS = ("embeddings", "attention", "feed_forward", "norm", "head", "encoding")
 
 
 def staged(factor: int = 2000, *, length: int = 8, batch: int = 32) -> tuple[tuple[int, int, int], ...]:
@@ -111,17 +109,6 @@ class Pretrained:
         stages = [asdict(stage) for stage in self.stages]
         return {"config": self.config.to_dict(), "stages": stages, "notes": list(self.notes)}
 
-    def table(self) -> str:
-        """The stages as a Markdown table, and the notes below it."""
-        head = ("length", "batch", "steps", "loss", "accuracy", *(f"∇ {group}" for group in GROUPS))
-        lines = [head, ("---:",) * len(head)]
-        for one in self.stages:
-            norms = [one.gradient_norms[group] for group in GROUPS]
-            shown = ["none" if norm is None else f"{norm:.3f}" for norm in norms]
-            sizes = (str(one.length), str(one.batch), str(one.steps))
-            lines.append((*sizes, f"{one.loss:.3f}", f"{100 * one.accuracy:.1f} %", *shown))
-        return "\n".join([*(f"| {' | '.join(line)} |" for line in lines), *(f"\n{note}" for note in self.notes)])
-
 
 def mask_tokens(tokens: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     """Tokens with some hidden, and which of them are to be guessed: 15 %, at least one.
@@ -166,7 +153,7 @@ def pretrain(
     stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
     losses: list[float] = []  # of this stage so far, as the next two
     accuracies: list[float] = []
-    norms: list[dict[str, float | None]] = []
+    norms: list[dict[str, float]] = []
     stages: list[Stage] = []
     begun = time.perf_counter()
 
@@ -184,7 +171,7 @@ def pretrain(
 
     def watch(step: int) -> None:
         nonlocal begun
-        norms.append(gradient_norms(model))
+        norms.append(gradient_norms(model, part_of))
         length, batch, steps = settings.stages[stage_of[step]]
         if len(norms) < steps:
             return
@@ -196,7 +183,7 @@ def pretrain(
                 steps=steps,
                 loss=_mean(losses[-late:]),
                 accuracy=_mean(accuracies[-late:]),
-                gradient_norms={group: _mean_norm([one[group] for one in norms]) for group in GROUPS},
+                gradient_norms={group: _mean_norm(norms, group) for group in GROUPS},
                 seconds=time.perf_counter() - begun,
             )
         )
@@ -208,15 +195,6 @@ def pretrain(
 
     fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
     return Pretrained(model, settings, tuple(stages), _notes(model))
-
-
-def gradient_norms(model: RoFormerMaskedLM) -> dict[str, float | None]:
-    """The norm of the gradient of each part of a model; None for a part that has no parameters."""
-    grouped: dict[str, list[Tensor]] = {group: [] for group in GROUPS}
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            grouped[part_of(name)].append(parameter.grad)
-    return {group: float(nn.utils.get_total_norm(grads)) if grads else None for group, grads in grouped.items()}
 
 
 def part_of(name: str) -> str:
@@ -253,6 +231,6 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-def _mean_norm(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _mean_norm(norms: list[dict[str, float]], group: str) -> float | None:
+    known = [one[group] for one in norms if group in one]
     return _mean(known) if known else None

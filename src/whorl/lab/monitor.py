@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from whorl.attend.softmax import attention
 from whorl.models.decoder import Decoder
 from whorl.models.parts import SelfAttention
 
-GROUPS = ("embeddings", "attention", "feed_forward", "norm", "encoding")
+GROUPS = ("embeddings", "attention", "feed_forward", "norm", "head", "encoding")  # in the order they are told
 
 WATCHED_TOKENS = 256  # of the batch, in whole rows: enough for a mean, too few to cost time
 
@@ -34,14 +34,16 @@ def group_of(name: str) -> str:
     return "norm"
 
 
-def gradient_norms(model: nn.Module) -> dict[str, float]:
-    """The norm of the gradient of each part of the model that has one."""
+def gradient_norms(model: nn.Module, part_of: Callable[[str], str] = group_of) -> dict[str, float]:
+    """The norm of the gradient of each part of the model that has one, in the order of GROUPS.
+
+    ``part_of`` is the part that a parameter belongs to, by its name.
+    """
     grouped: dict[str, list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            grouped.setdefault(group_of(name), []).append(parameter.grad)
-    norms = {group: torch.nn.utils.get_total_norm(grads) for group, grads in grouped.items()}
-    return {group: float(norms[group]) for group in GROUPS if group in norms}
+            grouped.setdefault(part_of(name), []).append(parameter.grad)
+    return {group: float(nn.utils.get_total_norm(grouped[group])) for group in GROUPS if group in grouped}
 
 
 @torch.no_grad()
