@@ -150,12 +150,11 @@ def classify(settings: ClassifyConfig) -> dict[str, Any]:
         return cross_entropy(model(tokens[rows]), labels[rows])
 
     fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
-    last = fitted.losses[-max(1, settings.steps // 10) :]
     return {
         "config": settings.to_dict(),
         "accuracy": _accuracy(model, *_encoded(test, vocabulary, settings.length)),
         "chance": 1 / LABELS[settings.dataset],
-        "loss": sum(last) / len(last),
+        "loss": fitted.loss,
         "parameters": sum(one.numel() for one in model.parameters()),
         "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
         "train_seconds": fitted.seconds,

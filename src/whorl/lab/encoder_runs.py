@@ -29,11 +29,16 @@ SINUSOIDAL_SCALE = 0.02 * 2**0.5
 
 @dataclass(frozen=True)
 class Fitted:
-    """The loss of every step in nats, the norm of every step's gradient before it was cut, and the seconds taken."""
+    """The loss of every step in nats, and the seconds taken."""
 
     losses: list[float]
-    gradient_norms: list[float]
     seconds: float
+
+    @property
+    def loss(self) -> float:
+        """The mean over the last tenth of the steps."""
+        last = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(last) / len(last)
 
 
 def make_encoder(
@@ -80,7 +85,6 @@ def fit(
     schedule = RunConfig(encoding={"name": "none"}, stages=((2, 1, steps),), learning_rate=rate, weight_decay=0.0)
     optimizer = make_optimizer(model, schedule)
     losses: list[float] = []
-    norms: list[float] = []
     begun = time.perf_counter()
     model.train()
     for step in range(steps):
@@ -94,6 +98,6 @@ def fit(
         loss.backward()
         if after_backward is not None:
             after_backward(step)
-        norms.append(float(nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)))
+        nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
         optimizer.step()
-    return Fitted(losses, norms, time.perf_counter() - begun)
+    return Fitted(losses, time.perf_counter() - begun)

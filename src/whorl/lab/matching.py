@@ -43,6 +43,8 @@ TRIPLES_AT_ONCE = 8  # scored in one pass
 # What is run on the stand-in: RoFormer reading half and all, and two other encodings reading half.
 VARIANTS = (("rope", 512), ("rope", 1024), ("learned", 512), ("shaw", 512))
 
+Tell = Callable[[dict[str, Any]], None]  # hears each result
+
 
 @config
 class MatchingConfig(Config):
@@ -137,11 +139,10 @@ def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Trip
     fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
     begun = time.perf_counter()
     right = _right(model, *encode_triples(test, vocabulary, settings.length))
-    last = fitted.losses[-max(1, settings.steps // 10) :]
     return {
         "config": settings.to_dict(),
         "accuracy": right.double().mean().item(),
-        "loss": sum(last) / len(last),
+        "loss": fitted.loss,
         "losses": [round(loss, 4) for loss in fitted.losses],
         "train_triples": len(train),
         "test_triples": len(test),
@@ -159,14 +160,14 @@ def _rows(count: int, settings: MatchingConfig) -> Callable[[int], Tensor]:
 
     def at(step: int) -> Tensor:
         places = range(step * settings.batch, (step + 1) * settings.batch)
-        orders = {time: _order(count, settings.seed, time) for time in {place // count for place in places}}
+        orders = {turn: _order(count, settings.seed, turn) for turn in {place // count for place in places}}
         return torch.stack([orders[place // count][place % count] for place in places])
 
     return at
 
 
-def _order(count: int, seed: int, time: int) -> Tensor:
-    return torch.randperm(count, generator=generator_of("matching", seed, time))
+def _order(count: int, seed: int, turn: int) -> Tensor:
+    return torch.randperm(count, generator=generator_of("matching", seed, turn))
 
 
 @torch.no_grad()
@@ -174,9 +175,6 @@ def _right(model: TripleMatcher, tokens: Tensor, answers: Tensor) -> Tensor:
     model.eval()
     logits = torch.cat([model(part) for part in tokens.split(TRIPLES_AT_ONCE)])
     return logits.argmax(-1) == answers
-
-
-Tell = Callable[[dict[str, Any]], None]
 
 
 def match_stand_in(
