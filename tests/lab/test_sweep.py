@@ -98,7 +98,7 @@ def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monke
     configs = [tiny(texts, name, steps=30, seed=seed) for name in ("rope", "alibi") for seed in (0, 1)]
     alone, failed = execute(configs, tmp_path / "alone", workers=1)
     assert failed == {} and [result["seed"] for result in alone] == [0, 1, 0, 1]
-    monkeypatch.setattr(execution.os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     started, killed, events = [], [], []
     real = execution._Workers._start
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import queue
 import subprocess
 import sys
@@ -22,13 +21,13 @@ from typing import Any
 from whorl import registry
 from whorl.errors import WhorlError, invalid
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError, check_output, read_result, space_needed
+from whorl.lab.runs import RESULT, BusyError, check_output, cores, read_result, space_needed
 from whorl.lab.settings import RunConfig
 
 Event = dict[str, Any]
-Tell = Callable[[RunConfig, Event], None]  # hears of a run: train, evaluate, done, failed
+Tell = Callable[[RunConfig, Event], None]  # hears of a run: planned, train, evaluate, done, failed
 
-# What can carry out a list of runs: (configs, out, tell=…, options=…) -> {id: why it failed}
+# What can carry out a list of runs: (configs, out, tell=…, workers=…, **options) -> {id: why it failed}
 EXECUTORS = {"here": "whorl.lab.execute:execute_here", "ray": "whorl.lab.on_ray:execute"}
 
 
@@ -44,7 +43,7 @@ def execute(
     """The results of runs, in their order, and what kept others from finishing, by id.
 
     Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless
-    given; 1 stays in this process. ``options`` are those of ``run_one``.
+    given; 1 stays in this process. ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
     """
     check_workers(workers)
     out = Path(out)
@@ -88,11 +87,10 @@ def execute_here(
     **options: Any,
 ) -> dict[str, str]:
     """Makes the runs on this machine, some side by side, and returns why some failed, by id."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers is None:
-        workers = 1 if any(config.device == "cuda" for config in configs) else min(cores, len(configs))
+        workers = 1 if any(config.device == "cuda" for config in configs) else min(cores(), len(configs))
     # of all runs, finished or not, so that a sweep that is taken up again computes as it did before
-    threads = max(1, cores // min(workers, len(configs)))
+    threads = max(1, cores() // min(workers, len(configs)))
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
     todo.sort(key=lambda config: -len(config.repairs))  # the longest first, so that none is left alone at the end
     if workers == 1 or any(_registered_here(config.encoding) for config in todo):

@@ -21,7 +21,7 @@ from typing import Any
 from whorl.errors import WhorlError
 from whorl.lab.execute import Event, Tell
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError
+from whorl.lab.runs import RESULT, BusyError, cores
 from whorl.lab.settings import RunConfig
 
 RETRIES = 3  # of a run whose worker dies
@@ -46,8 +46,8 @@ def execute(
     """
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
     with cluster(address) as ray:
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        cpus = max(1, cores // min(workers, len(todo))) if workers else 1
+        there = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        cpus = max(1, there // min(workers, len(todo))) if workers else 1
         return _Sweep(ray, out, tell, cpus, options).run(todo)
 
 
@@ -69,7 +69,7 @@ def cluster(address: str | None = None) -> Iterator[Any]:
             ray.init(address=address, **quiet)
         else:
             ray.init(
-                address="local", num_cpus=_cores(), include_dashboard=False, object_store_memory=STORE_BYTES, **quiet
+                address="local", num_cpus=cores(), include_dashboard=False, object_store_memory=STORE_BYTES, **quiet
             )
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f"join the Ray cluster at {address}" if address else "start a Ray cluster on this machine"
@@ -89,10 +89,6 @@ def _check_address(address: str | None) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, ValueError) as error:
         raise WhorlError(f"lab: no Ray cluster at {address}: {error}. Start one with: ray start --head.") from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Sweep:

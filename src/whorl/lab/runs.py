@@ -252,11 +252,16 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "whorl": __version__,
         "platform": platform.platform(),
         "cpu": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": cores(),
         "torch_threads": torch.get_num_threads(),
         "gpu": gpu,
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:
