@@ -128,15 +128,16 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
-    from whorl.lab.aggregate import aggregate, collect, corpus_facts, read_config
+    from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import COMPARISON, Comparison, write_out
     from whorl.lab.runs import read_json
+    from whorl.lab.settings import RunConfig
 
     results = collect(folder)
     before = read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
     data = aggregate(
         results,
-        corpus=corpus_facts(folder, read_config(results[0])),
+        corpus=corpus_facts(folder, RunConfig.from_dict(results[0]["config"])),
         title=before.get("title", ""),
         command=before.get("command", "") or this_command(),
     )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
+from whorl.lab.corpus import open_corpus
 from whorl.lab.evaluate import WAYS
 from whorl.lab.repairs import AS_TRAINED
 from whorl.lab.runs import RESULT, read_result
@@ -225,13 +226,6 @@ def _noise(groups: list[list[Found]]) -> float:
 
 def corpus_facts(out: Path, config: RunConfig) -> Found:
     """What is known of the text of a run whose corpus is packed under ``out``; of a task its name alone."""
-    from whorl.lab.corpus import open_corpus
-
     if not config.text:
         return {"name": config.corpus}
     return open_corpus(config.corpus, out / "corpus", config.corpus_digest).facts()
-
-
-def read_config(result: Found) -> RunConfig:
-    """The config of a result."""
-    return RunConfig.from_dict(result["config"])

@@ -15,13 +15,12 @@ from torch import Tensor
 from whorl.errors import WhorlError
 from whorl.lab.corpus import Corpus
 from whorl.lab.settings import RunConfig
+from whorl.lab.tasks import TaskBatches
 
 
 class TextBatches:
     """Inputs and targets of every update of a run on text.
 
-    >>> import tempfile
-    >>> from whorl.lab.corpus import Corpus
     >>> text = np.arange(2000, dtype=np.uint8)
     >>> corpus = Corpus("numbers", "", text, text, ((0, 2000),), 1)
     >>> batches = TextBatches(corpus, RunConfig(encoding={"name": "none"}, stages=[(16, 4, 10)]))
@@ -64,11 +63,10 @@ class TaskRows:
     """Inputs and targets of every update of a run on a synthetic task; targets that do not count are -100."""
 
     def __init__(self, config: RunConfig) -> None:
-        from whorl.lab.tasks import TaskBatches
-
-        name = config.corpus.removeprefix("task:")
         self.config = config
-        self.stages = [TaskBatches(name, length, batch=batch, seed=config.seed) for length, batch, _ in config.stages]
+        self.stages = [
+            TaskBatches(config.task_name, length, batch=batch, seed=config.seed) for length, batch, _ in config.stages
+        ]
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets (batch, length) of update ``step``, counted from 0, int64 on the CPU."""

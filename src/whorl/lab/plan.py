@@ -15,6 +15,7 @@ from whorl.lab.presets import lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
 from whorl.lab.runs import RESULT, check_output, space_needed
 from whorl.lab.settings import RunConfig
+from whorl.lab.tasks import task
 from whorl.registry import encoding_class
 
 USUAL = "laptop"  # whose sizes are taken where no preset is named
@@ -148,7 +149,7 @@ def configure(
         raise invalid("compare", "lengths", "at least one", lengths)
     settings["lengths"] = lengths_for(plain.train_length, usual.longest) if lengths is None else lengths
     if not plain.text:
-        settings |= _task_settings(settings, lengths, plain.train_length)
+        settings |= _task_settings(plain, lengths)
     wanted = _repairs(usual.repairs if repairs is None and preset_name else repairs or ())
     plain = RunConfig(encoding={"name": "none"}, **settings)
     settings["lengths"] = plain.lengths
@@ -178,10 +179,8 @@ def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: Sequenc
     return plain.replace(repairs=own) if own and plain.text else plain
 
 
-def _task_settings(settings: dict[str, Any], lengths: Sequence[int] | None, trained: int) -> dict[str, Any]:
-    from whorl.lab.tasks import task
-
-    own = task(settings["corpus"].removeprefix("task:"))
+def _task_settings(plain: RunConfig, lengths: Sequence[int] | None) -> dict[str, Any]:
+    own, trained = task(plain.task_name), plain.train_length
     reached = [trained, *(trained + max(1, trained * share // 20) for share in (1, 2, 4, 6, 10, 20))]
     return {"vocab": own.vocab, "lengths": tuple(lengths or (n for n in reached if n <= (own.most or n)))}
 

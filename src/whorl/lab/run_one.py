@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from whorl.errors import WhorlError
 from whorl.lab.batches import TaskRows, TextBatches
 from whorl.lab.corpus import Corpus, open_corpus
@@ -29,6 +31,7 @@ from whorl.lab.runs import (
     write_json,
 )
 from whorl.lab.settings import RunConfig, cautions, label_of
+from whorl.lab.tasks import score
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 
@@ -70,8 +73,6 @@ def run_one(
 
 def check_device(config: RunConfig) -> None:
     """Raises a WhorlError where this machine has not what a run computes on."""
-    import torch
-
     if config.device == "cuda" and not torch.cuda.is_available():
         raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu.")
 
@@ -172,7 +173,5 @@ def _evaluated(
 
 
 def _task_scores(model: Decoder, config: RunConfig) -> dict[str, Any]:
-    from whorl.lab.tasks import score
-
-    name = config.corpus.removeprefix("task:")
+    name = config.task_name
     return {"name": name, "by_length": [score(model, name, length=length) for length in config.lengths]}

@@ -106,12 +106,17 @@ class RunConfig(Config):
             return self.train_length
         from whorl.lab.tasks import task
 
-        return task(self.corpus.removeprefix("task:")).total(self.train_length) - 1
+        return task(self.task_name).total(self.train_length) - 1
 
     @property
     def text(self) -> bool:
         """Whether the run reads a text, rather than a task's made-up sequences."""
         return not self.corpus.startswith("task:")
+
+    @property
+    def task_name(self) -> str:
+        """The name of the task of a run that reads no text."""
+        return self.corpus.removeprefix("task:")
 
     def stage_at(self, step: int) -> int:
         """The number of the stage that update ``step``, counted from 0, belongs to."""
