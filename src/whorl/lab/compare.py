@@ -11,12 +11,13 @@ from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
 from whorl.lab.execute import EXECUTORS, Tell, check_workers, execute
 from whorl.lab.plan import plan
+from whorl.lab.repairs import AS_TRAINED
 from whorl.lab.report import write_csv, write_report
+from whorl.lab.report.words import WORDS
 from whorl.lab.runs import write_json
 from whorl.lab.settings import RunConfig
 
 COMPARISON = "comparison.json"
-LANGUAGES = ("en", "zh")  # of the report
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Comparison:
     def table(self, way: str = "same_last") -> dict[str, dict[int, float | None]]:
         """Bits per byte by row and length, one of the three ways."""
         return {
-            row["label"] if row["variant"] == "as trained" else f"{row['label']}, {row['variant']}": {
+            row["label"] if row["variant"] == AS_TRAINED else f"{row['label']}, {row['variant']}": {
                 cell["length"]: (cell["bits_per_byte"][way] or {}).get("mean") for cell in row["by_length"]
             }
             for row in self.data["rows"]
@@ -86,8 +87,8 @@ def check_asked(on: str, lang: str, workers: int | None = None) -> None:
     check_workers(workers)
     if on not in EXECUTORS:
         raise unknown("place to run", on, EXECUTORS, call="lab")
-    if lang not in LANGUAGES:
-        raise unknown("lang", lang, LANGUAGES, call="lab")
+    if lang not in WORDS:
+        raise unknown("lang", lang, WORDS, call="lab")
 
 
 def conclude(

@@ -1,4 +1,4 @@
-"""Sweeps: a grid of runs from a TOML file, and the runs of any list of configs on this machine or on Ray.
+"""Sweeps: every run of a grid that a TOML file describes, as one comparison.
 
 # grid.toml: every combination of what is listed, for each seed
 encodings = ["rope", "alibi", {name = "t5", max_distance = 32}]
@@ -14,6 +14,7 @@ steps = 500
 from __future__ import annotations
 
 import itertools
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def sweep(
         configs += configure(encodings, **{**asked.get("run", {}), **choice}, seeds=asked.get("seeds", 1))
     check_lengths(config.train_length for config in configs)
     configs = prepare(configs, out, on=on)
-    command = f"whorl lab sweep {file} --out {out}"
+    command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
     title = asked.get("title", "")
     return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
 
