@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -28,10 +28,10 @@ from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
+from whorl.lab.execute import Tell
 from whorl.lab.load import load
 from whorl.lab.plan import plan
 from whorl.lab.run_one import run_one
-from whorl.lab.settings import RunConfig
 
 BASES = (1e2, 1e3, 1e4, 1e5)
 NORMS: tuple[dict[str, Any], ...] = (
@@ -45,14 +45,17 @@ NORMS: tuple[dict[str, Any], ...] = (
 
 # Small enough for a minute a run on one core; any of it can be given.
 SIZES: dict[str, Any] = {
-    **{"layers": 2, "width": 64, "heads": 4, "stages": ((64, 16, 400),), "learning_rate": 2e-3},
-    **{"lengths": (64, 128, 256), "eval_bytes": 16_384},
+    "layers": 2,
+    "width": 64,
+    "heads": 4,
+    "stages": ((64, 16, 400),),
+    "learning_rate": 2e-3,
+    "lengths": (64, 128, 256),
+    "eval_bytes": 16_384,
 }
 
 SHIFTS = (1, 17, 1000)
 WAYS = ("non_overlapping", "same_last")
-
-Tell = Callable[[RunConfig, dict[str, Any]], None]
 
 
 @config
@@ -75,7 +78,9 @@ class NormedRopeConfig(Config):
 
     def check(self) -> None:
         if self.norm == "none" and (self.gain or self.place != "before"):
-            raise invalid(self.call(), "place and gain", "as they are by default without a norm", self.place)
+            raise invalid(
+                self.call(), "place and gain", "as they are by default without a norm", (self.place, self.gain)
+            )
 
 
 class NormedRope(Encoding):
