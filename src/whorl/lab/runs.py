@@ -17,7 +17,7 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -105,7 +105,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
-    _replace(path, lambda made: _write(made, data))
+    _replace(path, lambda made: made.write_bytes(data))
 
 
 def write_json(path: Path, data: Any) -> None:
@@ -138,12 +138,8 @@ def read_result(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _write(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-
-
-def _replace(path: Path, write: Any) -> None:
+def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
+    """Has a file written beside its place and moves it there once it is safe on disk; raises what the system says."""
     made = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     try:
         made.touch()
@@ -158,14 +154,19 @@ def _replace(path: Path, write: Any) -> None:
             os.fsync(home)
         finally:
             os.close(home)
+    finally:
+        with contextlib.suppress(OSError):  # moved away, or the reason is told already
+            made.unlink()
+
+
+def _replace(path: Path, write: Callable[[Path], object]) -> None:
+    try:
+        replace_whole(path, write)
     except OSError as error:
         raise WhorlError(
             f"lab: cannot write {path}: {error.strerror or error}. "
             "What was saved before it is whole: once it can be written, the same command goes on from there."
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # the reason is told already
-            made.unlink()
 
 
 def clear_leftovers(folder: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
 import math
 import os
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from whorl.lab.report.reading import PROTOCOLS, RECALL, TASK, Cell, Reading, rea
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import judge
 from whorl.lab.report.words import WORDS, Words
+from whorl.lab.runs import replace_whole
 
 COLUMNS = ("label", "variant", "length", "ratio", "protocol", "unit", "mean", "low", "high", "n")
 
@@ -91,21 +90,14 @@ def _finite(value: Any) -> Any:
 
 
 def _write(path: str | os.PathLike[str], content: str, call: str) -> Path:
-    """Writes beside the path and moves the file there, so that no reader ever meets half of it."""
+    """Writes a file whole or not at all, so that no reader ever meets half of it."""
     target = Path(path)
     if target.is_dir():
         raise WhorlError(f"{call}: {target} is a folder. Name a file in it, as in {target / 'report.html'}.")
-    part = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("x", encoding="utf-8", errors="replace", newline="") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(target)
+        replace_whole(target, lambda made: made.write_bytes(content.encode(errors="replace")))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            part.unlink()
         raise WhorlError(
             f"{call}: cannot write {target}: {error.strerror or error}. Choose a path that can be written."
         ) from error
