@@ -330,9 +330,9 @@ def test_fine_tuning_lowers_the_loss_of_a_copy(trained):
     config, model, corpus = trained
     config = config.replace(fine_tune_steps=12)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    evaluation, batches = Evaluation(model, config, corpus), TextBatches(corpus, config)
+    evaluation = Evaluation(model, config, corpus)
     plain = by_length(evaluation.variant("pi"), "non_overlapping")
-    tuned = fine_tuned(model, config, evaluation, "pi", batches)
+    tuned = fine_tuned(model, config, evaluation, "pi", corpus)
     assert tuned["fine_tuned_steps"] == 12 and tuned["variant"] == "pi"
     assert by_length(tuned, "non_overlapping")[64] < plain[64]
     assert tuned["settings"]["scaling"] == {"name": "linear", "factor": 4.0}

@@ -30,7 +30,7 @@ class TextBatches:
     """
 
     def __init__(self, corpus: Corpus, config: RunConfig) -> None:
-        self.corpus, self.text, self.config = corpus, corpus.train, config
+        self.text, self.config = corpus.train, config
         self._order = lru_cache(maxsize=2)(self._new_order)
         for length, batch, _ in config.stages:
             if len(self.text) < batch * (length + 1):

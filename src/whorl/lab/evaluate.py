@@ -69,13 +69,13 @@ class Evaluation:
         self.samples = torch.from_numpy(
             corpus.samples(self.longest, math.ceil(config.eval_bytes / self.longest)).astype(np.int64)
         )
-        self.kept: dict[tuple[str, int], tuple[Found | None, Tensor | None]] = {}
+        self.kept: dict[tuple[str, int], tuple[Found, Tensor | None]] = {}
 
     def variant(self, name: str = AS_TRAINED, *, fixed: Encoding | None = None) -> Found:
         """The scores with one repair, made for each length anew, or with one encoding fixed for all of them."""
         rows, positions, encoding = [], None, self.model.plan[0]
         for length in self.config.lengths:
-            encoding = fixed or self._served(name, length)
+            encoding = fixed or repaired(name, self.model.plan[0], trained=self.config.train_length, length=length)
             row, positions = self._at(encoding, length, name)
             rows.append(row)
         return {
@@ -85,10 +85,6 @@ class Evaluation:
             "by_length": rows,
             "per_position": None if positions is None else _binned(positions),
         }
-
-    def _served(self, name: str, length: int) -> Encoding:
-        own = self.model.plan[0]
-        return own if name == AS_TRAINED else repaired(name, own, trained=self.config.train_length, length=length)
 
     def on(self, model: Decoder) -> Evaluation:
         """The same evaluation of another model of the same config."""
@@ -100,19 +96,17 @@ class Evaluation:
         key = json.dumps(encoding.config.to_dict(), sort_keys=True), length
         if key not in self.kept:
             begun, peak = time.perf_counter(), PeakMemory(self.config.device)
-            found, positions = None, None
+            scores, positions = _nothing(), None
             if length <= reach(encoding):
                 with serving(self.model, encoding):
-                    found, positions = self._measured(length)
-            found = {"length": length, "ratio": length / self.config.train_length, **(found or _nothing())}
+                    scores, positions = self._measured(length)
+            found = {"length": length, "ratio": length / self.config.train_length, **scores}
             found |= {"seconds": time.perf_counter() - begun, "peak_memory_bytes": peak.bytes()}
             self.kept[key] = found, positions
             if self.tell is not None:
                 bits = found["bits_per_byte"]["same_last"]
                 self.tell({"kind": "evaluate", "variant": name, "length": length, "bits_per_byte": bits})
-        found, positions = self.kept[key]
-        assert found is not None
-        return found, positions
+        return self.kept[key]
 
     def _measured(self, length: int) -> tuple[Found, Tensor]:
         wanted = windows(self.longest, length, self.config.last or 1)
@@ -173,7 +167,7 @@ class Evaluation:
         device, length = self.config.device, tokens.shape[1]
         scores = self.config.heads * length * length
         rows = max(1, min(TOKENS_AT_ONCE[device] // length, SCORES_AT_ONCE[device] // scores))
-        parts = [score(self.model, part.to(self.config.device), self.config) for part in tokens.split(rows)]
+        parts = [score(self.model, part.to(device), self.config) for part in tokens.split(rows)]
         return torch.cat([nats for nats, _ in parts]), torch.cat([right for _, right in parts])
 
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import torch
 
-from whorl.lab.batches import TaskRows, TextBatches
+from whorl.encodings.base import Encoding
+from whorl.lab.batches import TextBatches
+from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, reach, serving
-from whorl.lab.repairs import AS_TRAINED, repaired
+from whorl.lab.repairs import repaired
 from whorl.lab.settings import RunConfig
 from whorl.lab.train import autocast, loss_of, make_optimizer
 from whorl.models.decoder import Decoder
@@ -23,18 +25,14 @@ STRETCH = 4
 RATE = 0.2
 
 
-def fine_tuned(
-    model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, batches: TextBatches | TaskRows
-) -> dict[str, Any]:
+def fine_tuned(model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, corpus: Corpus) -> dict[str, Any]:
     """The scores of a copy of the model after ``config.fine_tune_steps`` with the repair of that name."""
     length = STRETCH * config.train_length
     tuned = copy.deepcopy(model)
-    own = tuned.plan[0]
-    encoding = own if name == AS_TRAINED else repaired(name, own, trained=config.train_length, length=length)
+    encoding = repaired(name, tuned.plan[0], trained=config.train_length, length=length)
     if length <= reach(encoding):
-        _tune(tuned, encoding, config, length, batches)
-    again = evaluation.on(tuned)
-    return again.variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
+        _tune(tuned, encoding, config, length, corpus)
+    return evaluation.on(tuned).variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
 
 
 def tuning(config: RunConfig) -> RunConfig:
@@ -44,21 +42,19 @@ def tuning(config: RunConfig) -> RunConfig:
         weight_decay=0.0,
         accumulate=1,
         warmup=0,
-        lengths=config.lengths,
     )
 
 
-def _tune(model: Decoder, encoding: Any, config: RunConfig, length: int, batches: TextBatches | TaskRows) -> None:
-    assert isinstance(batches, TextBatches)
+def _tune(model: Decoder, encoding: Encoding, config: RunConfig, length: int, corpus: Corpus) -> None:
     gentle = tuning(config)
-    pieces = TextBatches(batches.corpus, gentle)
+    batches = TextBatches(corpus, gentle)
     with serving(model, encoding):
         model.train()
         optimizer = make_optimizer(model, gentle)
         for group in optimizer.param_groups:
             group["lr"] = RATE * config.learning_rate * group["times"]
         for step in range(config.fine_tune_steps):
-            inputs, targets = (part.to(config.device) for part in pieces(step))
+            inputs, targets = (part.to(config.device) for part in batches(step))
             optimizer.zero_grad(set_to_none=True)
             with autocast(config):
                 loss, _ = loss_of(lambda tokens: model(tokens, length=length), inputs, targets)

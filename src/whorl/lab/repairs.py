@@ -103,10 +103,14 @@ def serves(name: str, encoding: dict[str, Any]) -> bool:
 def repaired(name: str, encoding: Encoding, *, trained: int, length: int) -> Encoding:
     """The encoding that serves ``length`` in place of the trained one; the very same where nothing changes.
 
+    AS_TRAINED is the name of leaving it as it is.
+
     >>> import whorl
     >>> repaired("ntk", whorl.Rope(head_dim=8), trained=64, length=256).config.scaling
     Ntk(factor=4.0, variant='base', exponent=None)
     """
+    if name == AS_TRAINED:
+        return encoding
     check(name)
     placed, joined = encoding, []
     for part in name.split("+"):

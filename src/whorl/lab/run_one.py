@@ -83,15 +83,14 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
         check_text(config, corpus)
     batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
     model = make_model(config)
-    evaluation = None if corpus is None else Evaluation(model, config, corpus, tell=tell)
     peak = PeakMemory(config.device)
     trained = train(model, config, batches, folder, tell=tell, save_seconds=save_seconds, tensorboard=tensorboard)
     result = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
     if trained.stopped_early is not None:
         result |= {"evaluations": [], "window_baseline": None}
-    elif evaluation is not None:
-        result |= _evaluated(model, config, evaluation, batches)
+    elif corpus is not None:
+        result |= _evaluated(model, config, corpus, tell)
     else:
         result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
     return result | {"evaluate_seconds": time.perf_counter() - begun, "environment": read_json(folder / ENVIRONMENT)}
@@ -158,9 +157,8 @@ def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in keys} for row in kept]
 
 
-def _evaluated(
-    model: Decoder, config: RunConfig, evaluation: Evaluation, batches: TextBatches | TaskRows
-) -> dict[str, Any]:
+def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, tell: Tell | None) -> dict[str, Any]:
+    evaluation = Evaluation(model, config, corpus, tell=tell)
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
     window = None
     encoding = model.plan[0]
@@ -168,7 +166,7 @@ def _evaluated(
         window = {"by_length": evaluation.variant("window")["by_length"]}
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):
-            evaluations.append(fine_tuned(model, config, evaluation, name, batches))
+            evaluations.append(fine_tuned(model, config, evaluation, name, corpus))
     return {"evaluations": evaluations, "window_baseline": window}
 
 
