@@ -78,6 +78,14 @@ def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):
     assert code == 1 and "rope stopped early: the loss is" in err
 
 
+def test_a_task_is_shown_by_exact_match_and_has_no_interval_of_text(call, tmp_path):
+    sizes = [word for word in SMALL if word not in ("--lengths", "8,16,32")]
+    code, out, _ = call("compare", "rope", "--corpus", "task:sort", "--out", tmp_path, "--workers", 1, *sizes)
+    lines = out.splitlines()
+    assert code == 0 and lines[0] == "exact match, sort; trained at 16" and lines[2].split()[:2] == ["rope", "0.000"]
+    assert "±" not in out and "ties" not in out and lines[3].startswith("report:")
+
+
 def test_a_sweep_reads_its_file(call, texts, tmp_path):
     (tmp_path / "grid.toml").write_text(
         f'encodings = ["rope"]\n[grid]\nbase = [100.0, 10000.0]\n[run]\ncorpus = "{texts}"\ntrain_length = 16\n'
@@ -107,7 +115,11 @@ def test_where_a_run_fails_the_others_are_shown_and_the_status_is_1(call, texts,
     [
         (["compare", "ropee"], "unknown encoding 'ropee'. Did you mean 'rope'?"),
         (["compare"], "compare: no encodings"),
-        (["compare", "rope", "--lengths", "8,x"], "lengths must be numbers with commas"),
+        (["compare", "rope", "--lengths", "8,x"], "--lengths must be positive numbers with commas"),
+        (
+            ["compare", "rope", "--fine-tune", "2", "--set", "fine_tune_steps=3"],
+            "--fine-tune and --set fine_tune_steps",
+        ),
         (["compare", "rope", "--address", "here"], "--address would be ignored without --on ray"),
         (["compare", "rope", "--on", "moon"], "unknown place to run 'moon'"),
         (["compare", "rope", "--set", "wdth=3"], "unknown setting 'wdth'. Did you mean 'width'?"),

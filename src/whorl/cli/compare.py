@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whorl import registry
-from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.cli.lists import names_in, numbers_in
+from whorl.cli.output import mean_text, note, say, say_json, say_table, suggest
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -76,55 +77,50 @@ def compare(
     from whorl.lab import compare as compare_encodings
     from whorl.lab.progress import Progress
 
+    call = "compare"
     with Progress() as progress:
         found = compare_encodings(
             names,
             corpus=corpus,
             train_length=train_length,
-            lengths=read_lengths(lengths),
+            lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
             steps=steps,
             seeds=seeds,
             preset=preset,
             out=out,
-            repairs=None if repairs is None else [name for name in repairs.split(",") if name],
+            repairs=None if repairs is None else names_in(repairs),
             on=on,
             lang=lang,
             tell=progress,
             workers=workers,
             command=this_command(),
-            options=run_options(on, address, tensorboard),
-            **run_settings(settings, fine_tune),
+            options=run_options(on, address, tensorboard, call),
+            **run_settings(settings, fine_tune, call),
         )
     show(found, as_json=as_json)
 
 
-def read_lengths(text: str | None) -> list[int] | None:
-    """The numbers of a list written with commas."""
-    if text is None:
-        return None
-    try:
-        return [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        raise WhorlError(f"compare: lengths must be numbers with commas between them, got {text!r}.") from None
-
-
-def run_settings(settings: list[str] | None, fine_tune: int | None = None) -> dict[str, Any]:
+def run_settings(settings: list[str] | None, fine_tune: int | None, call: str) -> dict[str, Any]:
     """Further settings of a run, from KEY=VALUE words."""
     from whorl.cli.show import parse_settings
     from whorl.lab.plan import check_names
 
-    found = parse_settings(settings or [], "compare")
+    found = parse_settings(settings or [], call)
     for key in found:
         if key in OPTIONS:
-            raise WhorlError(f"compare: {key} has an option of its own. Use --{key.replace('_', '-')}.")
-    check_names(found, "compare")
-    return found if fine_tune is None else {**found, "fine_tune_steps": fine_tune}
+            raise WhorlError(f"{call}: {key} has an option of its own. Use --{key.replace('_', '-')}.")
+    check_names(found, call)
+    if fine_tune is None:
+        return found
+    if "fine_tune_steps" in found:
+        raise WhorlError(f"{call}: --fine-tune and --set fine_tune_steps say the same. Leave one out.")
+    return {**found, "fine_tune_steps": fine_tune}
 
 
-def run_options(on: str, address: str | None, tensorboard: bool) -> dict[str, Any]:
+def run_options(on: str, address: str | None, tensorboard: bool, call: str) -> dict[str, Any]:
     """How runs are carried out, which does not change what comes out."""
     if address is not None and on != "ray":
-        raise WhorlError("compare: --address would be ignored without --on ray. Pass both.")
+        raise WhorlError(f"{call}: --address would be ignored without --on ray. Pass both.")
     options: dict[str, Any] = {"tensorboard": True} if tensorboard else {}
     return options | ({"address": address} if address is not None else {})
 
@@ -152,22 +148,23 @@ def show(found: Comparison, *, as_json: bool) -> None:
 
 def print_table(data: dict[str, Any]) -> None:
     """Bits per byte by length, the same last tokens with more and more before them; or a task's exact match."""
+    from whorl.lab.repairs import AS_TRAINED
+
     lengths = [str(length) for length in data["lengths"]]
     task = next((row["task"] for row in data["rows"] if row["task"]), None)
     what = f"exact match, {task['name']}" if task else "bits per byte, same last tokens"
     say(f"{what}; trained at {data['train_length']}")
     rows = []
     for row in data["rows"]:
-        label = row["label"] if row["variant"] == "as trained" else f"  {row['variant']}"
+        label = row["label"] if row["variant"] == AS_TRAINED else f"  {row['variant']}"
         cells = (row["task"] or {"by_length": []})["by_length"] if task else row["by_length"]
         by_length = {
             cell["length"]: cell["exact_match"] if task else cell["bits_per_byte"]["same_last"] for cell in cells
         }
-        rows.append((label, *(_cell(by_length.get(length)) for length in data["lengths"])))
+        rows.append((label, *(mean_text(by_length.get(length), 3) for length in data["lengths"])))
     say_table(("encoding", *lengths), rows, right=lengths)
     kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[data["interval"]]
-    say(f"±: {kind}; differences below {data['noise']:.2f} are ties")
-
-
-def _cell(value: dict[str, Any] | None) -> str:
-    return "-" if value is None else f"{value['mean']:.3f} ±{value['high'] - value['mean']:.3f}"
+    if not task:
+        say(f"±: {kind}; differences below {data['noise']:.2f} are ties")
+    elif data["interval"] == "seeds":
+        say(f"±: {kind}")

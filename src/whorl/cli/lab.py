@@ -28,12 +28,12 @@ from whorl.cli.compare import (
     TrainLength,
     Workers,
     complete_encoding,
-    read_lengths,
     run_options,
     run_settings,
     show,
     this_command,
 )
+from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
 
 lab = typer.Typer(
@@ -71,17 +71,18 @@ def run(
     from whorl.lab.plan import plan
     from whorl.lab.progress import Progress
 
+    call = "lab run"
     (config,) = plan(
         [name],
         out=out,
         preset_name=preset,
         corpus=corpus,
         train_length=train_length,
-        lengths=read_lengths(lengths),
+        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
         steps=steps,
         seeds=[seed],
-        repairs=None if repairs is None else [one for one in repairs.split(",") if one],
-        **run_settings(settings, fine_tune),
+        repairs=None if repairs is None else names_in(repairs),
+        **run_settings(settings, fine_tune, call),
     )
     folder = out / "runs" / config.id
     with Progress() as progress:
@@ -116,7 +117,13 @@ def sweep(
 
     with Progress() as progress:
         found = make_sweep(
-            file, out, on, lang=lang, tell=progress, workers=workers, **run_options(on, address, tensorboard)
+            file,
+            out,
+            on,
+            lang=lang,
+            tell=progress,
+            workers=workers,
+            **run_options(on, address, tensorboard, "lab sweep"),
         )
     show(found, as_json=as_json)
 
@@ -165,8 +172,7 @@ def migrate(
         if event["step"] * 10 // event["steps"] > (event["step"] - 1) * 10 // event["steps"]:  # at every tenth
             note(f"{event['part']}: step {event['step']}/{event['steps']}, loss {event['loss']:.3f}")
 
-    parts = [name for name in freeze.split(",") if name]
-    result = make_migration(run, to, freeze=parts, steps=steps, learning_rate=rate, tell=tell)
+    result = make_migration(run, to, freeze=names_in(freeze), steps=steps, learning_rate=rate, tell=tell)
     for text in result["warnings"]:
         note(text)
     if as_json:

@@ -44,6 +44,19 @@ def json_text(data: Any) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
+def mean_text(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
+    """A mean, and half of its interval where it has one; with ``sign="+"`` its sign is always shown.
+
+    >>> mean_text({"mean": 50.04, "low": 48.0, "high": 52.08, "n": 3}, 1)
+    '50.0 ±2.0'
+    """
+    if value is None:
+        return "-"
+    half = value["high"] - value["mean"]
+    beside = f" ±{half:.{digits}f}" if value["n"] > 1 or half > 0 else ""
+    return f"{value['mean']:{sign}.{digits}f}{beside}"
+
+
 def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """A table; the columns named in ``right`` hold numbers."""
     aligned = [name in right for name in header]

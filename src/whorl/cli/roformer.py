@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from whorl.cli.compare import Corpus, Lengths, complete_encoding, this_command
-from whorl.cli.output import note, say, say_json, say_table
+from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
+from whorl.cli.lists import names_in, numbers_in
+from whorl.cli.output import mean_text, note, say, say_json, say_table
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
     from whorl.lab.classify import Dataset
 
 Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
-Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
 OutFile = Annotated[Path | None, typer.Option(help="A new file for the JSON.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Settings = Annotated[
@@ -62,14 +62,14 @@ def match(
     as_json: AsJson = False,
 ) -> None:
     """Which of B and C is closer to A? Accuracy by how many tokens of the long texts are read."""
-    if test is not None and file is None:
-        raise WhorlError("lab match: --test would be ignored without FILE. Pass both, or neither for the stand-in.")
     call = "lab match"
+    if test is not None and file is None:
+        raise WhorlError(f"{call}: --test would be ignored without FILE. Pass both, or neither for the stand-in.")
     refuse_existing(out, call)
     from whorl.lab.matching import MatchingConfig, match_stand_in, match_triples
     from whorl.lab.matching_data import read_triples
 
-    names, read = encoding_names(encodings, call), sorted(set(whole_numbers(lengths, "--lengths", call)))
+    names, read = encoding_names(encodings, call), sorted(set(numbers_in(lengths, "--lengths", call)))
     variants = [(names[0], length) for length in read] + [(name, read[0]) for name in names[1:]]
     known = {*MatchingConfig.fields(), *(() if file else ("train", "test"))}
     own = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
@@ -92,7 +92,8 @@ def _tell_match(run: dict[str, Any]) -> None:
 
 def _show_match(report: dict[str, Any]) -> None:
     rows = [
-        (row["evidence"], row["encoding"], str(row["length"]), mean(row["accuracy"], 1)) for row in report["summary"]
+        (row["evidence"], row["encoding"], str(row["length"]), mean_text(row["accuracy"], 1))
+        for row in report["summary"]
     ]
     for evidence, gap in report["gaps"].items():
         say(f"evidence {evidence}: reading furthest is {gap:+.1f} points from reading least; chance is 50 %")
@@ -187,7 +188,7 @@ def classify(
     refuse_existing(out, call)
     from whorl.lab.classify import LABELS, ClassifyConfig, compare_classifiers
 
-    wanted = [one for one in datasets.split(",") if one]
+    wanted = names_in(datasets)
     for one in wanted:
         if one not in LABELS:
             raise unknown("dataset", one, LABELS, call=call)
@@ -211,7 +212,8 @@ def classify(
 def _show_classes(report: dict[str, Any]) -> None:
     header = ("dataset", "encoding", "accuracy %", "chance %")
     rows = [
-        (row["dataset"], row["encoding"], mean(row["accuracy"], 1), f"{row['chance']:.1f}") for row in report["rows"]
+        (row["dataset"], row["encoding"], mean_text(row["accuracy"], 1), f"{row['chance']:.1f}")
+        for row in report["rows"]
     ]
     say_table(header, rows, right=header[2:])
 
@@ -248,7 +250,7 @@ def ablate(
         if "stages" in own:
             raise WhorlError(f"{call}: --steps would be ignored beside --set stages. Leave one out.")
         own["stages"] = [(length, batch, steps) for length, batch, _ in SIZES["stages"]]
-    own |= {"lengths": whole_numbers(lengths, "--lengths", call)} if lengths is not None else {}
+    own |= {"lengths": numbers_in(lengths, "--lengths", call)} if lengths is not None else {}
     own |= {} if corpus is None else {"corpus": corpus}
     make = {Ablation.base: base_ablation, Ablation.norm: norm_ablation, Ablation.slopes: slope_ablation}[what]
     with Progress() as progress:
@@ -274,34 +276,20 @@ def _show_ablation(report: dict[str, Any]) -> None:
 
 
 def _bits(cell: dict[str, Any]) -> str:
-    return mean(cell["same_last"], 3) if cell["difference"] is None else mean(cell["difference"]["same_last"], 3, "+")
+    difference = cell["difference"]
+    return mean_text(cell["same_last"], 3) if difference is None else mean_text(difference["same_last"], 3, "+")
 
 
 def encoding_names(text: str, call: str) -> list[str]:
     """The encodings of a list written with commas, each of them known."""
     from whorl.registry import encoding_class
 
-    names = [name for name in text.split(",") if name]
+    names = names_in(text)
     if not names:
         raise invalid(call, "--encodings", "names with commas between them", text)
     for name in names:
         encoding_class(name)
     return names
-
-
-def whole_numbers(text: str, option: str, call: str) -> list[int]:
-    """The positive numbers of a list written with commas.
-
-    >>> whole_numbers("512,1024", "--lengths", "lab match")
-    [512, 1024]
-    """
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or min(numbers) < 1:
-        raise invalid(call, option, "positive numbers with commas between them", text)
-    return numbers
 
 
 def seed_list(count: int, call: str) -> list[int]:
@@ -353,15 +341,3 @@ def give(report: dict[str, Any], out: Path | None, *, as_json: bool, show: Calla
         say_json(report)
     else:
         show(report)
-
-
-def mean(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
-    """A mean, and half of its interval over seeds where there are several; with ``sign="+"`` its sign is always shown.
-
-    >>> mean({"mean": 50.04, "low": 48.0, "high": 52.08, "n": 3}, 1)
-    '50.0 ±2.0'
-    """
-    if value is None:
-        return "-"
-    half = f" ±{value['high'] - value['mean']:.{digits}f}" if value["n"] > 1 else ""
-    return f"{value['mean']:{sign}.{digits}f}{half}"
