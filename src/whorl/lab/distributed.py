@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from whorl.errors import WhorlError, invalid
 from whorl.lab.batches import TaskRows, TextBatches
 from whorl.lab.corpus import Corpus, open_corpus, read_corpus
 from whorl.lab.load import make_model
-from whorl.lab.monitor import attention_entropy, gradient_norms
+from whorl.lab.monitor import gradient_norms
 from whorl.lab.run_one import run_one
 from whorl.lab.runs import (
     CHECKPOINT,
@@ -48,19 +47,19 @@ from whorl.lab.runs import (
 )
 from whorl.lab.settings import RunConfig
 from whorl.lab.train import (
-    ROWS,
     SAVE_SECONDS,
     Batches,
     Log,
     Tell,
     Trained,
     autocast,
-    finite,
-    learning_rate,
+    entropy_of,
+    is_watched,
     make_optimizer,
+    metrics_row,
     nan_message,
     resume,
-    tokens_until,
+    set_rate,
 )
 from whorl.models.decoder import Decoder
 
@@ -124,8 +123,6 @@ def train_together(
     if config.compile:
         torch.compiler.reset()  # as in a run of one process
     run = torch.compile(spread) if config.compile else spread
-    every = max(1, config.steps // ROWS)
-    ends = {sum(steps for _, _, steps in config.stages[: number + 1]) for number in range(len(config.stages))}
     home = folder if rank == 0 else None
     with Log(home, done.metrics, False) as log:
         sums: list[Tensor] = []  # of each step: the own share of the mean loss, and of the accuracy
@@ -133,12 +130,10 @@ def train_together(
         before, tokens_logged = done.seconds, 0
         model.train()
         for step in range(done.step, config.steps):
-            rate = learning_rate(step, config)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group["times"]
+            rate = set_rate(optimizer, step, config)
             inputs, targets = batches(step)
             sums.append(_backward(run, spread, optimizer, config, inputs, targets, rank, world))
-            watched = (step + 1) % every == 0 or step + 1 in ends
+            watched = is_watched(step, config)
             groups = gradient_norms(model) if watched else {}
             norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
             optimizer.step()
@@ -149,25 +144,21 @@ def train_together(
             dist.all_reduce(values)
             losses = values[:, 0].tolist()
             now = time.perf_counter()
-            bad = next((i for i, value in enumerate(losses) if not math.isfinite(value)), None)
-            if bad is not None:
-                first = step + 2 - len(losses) + bad
-                raise WhorlError(f"lab: {nan_message(config, first, losses, bad, done.metrics)}")
-            mean, seconds = sum(losses) / len(losses), before + now - begun
-            row = {
-                "step": step + 1,
-                "stage": config.stage_at(step),
-                "tokens": tokens_until(config, step + 1),
-                "loss": mean,
-                "bits_per_byte": mean / math.log(2),
-                "accuracy": float(values[-1, 1]),
-                "learning_rate": rate,
-                "gradient_norm": finite(float(norm)),
-                "gradient_norms": {group: finite(value) for group, value in groups.items()},
-                "attention_entropy": _entropy(model, config, inputs) if rank == 0 else None,
-                "tokens_per_second": tokens_logged / (now - logged),
-                "processes": world,
-            }
+            wrong = nan_message(config, step, losses, done.metrics)
+            if wrong is not None:
+                raise WhorlError(f"lab: {wrong}")
+            seconds = before + now - begun
+            row = metrics_row(
+                config,
+                step,
+                losses=losses,
+                accuracy=float(values[-1, 1]),
+                rate=rate,
+                norm=float(norm),
+                norms=groups,
+                entropy=entropy_of(model, config, inputs.to(config.device)) if rank == 0 else None,
+                speed=tokens_logged / (now - logged),
+            ) | {"processes": world}
             log.write(row)
             done.metrics.append(row)
             if tell is not None and rank == 0:
@@ -236,11 +227,6 @@ def _from_first(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
-
-
-def _entropy(model: Decoder, config: RunConfig, inputs: Tensor) -> float | None:
-    with autocast(config):
-        return finite(attention_entropy(model, inputs.to(config.device)))
 
 
 def _corpus(config: RunConfig, out: Path) -> Corpus | None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig, resolve
-from whorl.lab.train import learning_rate, make_optimizer
+from whorl.lab.train import make_optimizer, set_rate
 from whorl.models.roformer import RoFormer
 from whorl.registry import from_dict
 
@@ -88,8 +88,7 @@ def fit(
     begun = time.perf_counter()
     model.train()
     for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, schedule)
+        set_rate(optimizer, step, schedule)
         loss = loss_at(step)
         losses.append(float(loss.detach()))
         if not math.isfinite(losses[-1]):

@@ -6,6 +6,7 @@ batch ─► loss (in parts, autocast) ─► gradients ─► norm cut to clip 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import math
 import time
@@ -53,6 +54,21 @@ def learning_rate(step: int, config: RunConfig) -> float:
         return config.learning_rate * (step + 1) / warmup
     done = (step - warmup) / max(1, config.steps - 1 - warmup)
     return config.learning_rate * (config.final + (1 - config.final) * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def set_rate(optimizer: torch.optim.Optimizer, step: int, config: RunConfig) -> float:
+    """The rate of update ``step``, which the optimizer of ``make_optimizer`` is set to."""
+    rate = learning_rate(step, config)
+    for group in optimizer.param_groups:
+        group["lr"] = rate * group["times"]
+    return rate
+
+
+def is_watched(step: int, config: RunConfig) -> bool:
+    """Whether update ``step`` ends a row of metrics: every hundredth, about, and the last of a stage."""
+    every = max(1, config.steps // ROWS)
+    ends = itertools.accumulate(steps for _, _, steps in config.stages)  # so that no row mixes two
+    return (step + 1) % every == 0 or step + 1 in ends
 
 
 def make_optimizer(model: nn.Module, config: RunConfig) -> torch.optim.AdamW:
@@ -108,20 +124,16 @@ def train(
     if config.compile:
         torch.compiler.reset()  # it stops compiling after a few models, and a sweep makes many
     run = torch.compile(model) if config.compile else model
-    every = max(1, config.steps // ROWS)
-    ends = {sum(steps for _, _, steps in config.stages[: number + 1]) for number in range(len(config.stages))}
     with Log(folder, done.metrics, tensorboard) as log:
         losses: list[Tensor] = []
         begun = saved = logged = time.perf_counter()
         before, tokens_logged = done.seconds, 0
         model.train()
         for step in range(done.step, config.steps):
-            rate = learning_rate(step, config)
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group["times"]
+            rate = set_rate(optimizer, step, config)
             inputs, targets = (part.to(config.device, non_blocking=True) for part in batches(step))
             loss, logits = _backward(run, optimizer, config, inputs, targets)
-            watched = (step + 1) % every == 0 or step + 1 in ends  # no row mixes two stages
+            watched = is_watched(step, config)
             groups = gradient_norms(model) if watched else {}
             norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip)
             optimizer.step()
@@ -131,25 +143,21 @@ def train(
                 continue
             values = torch.stack(losses).tolist()
             now = time.perf_counter()
-            bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
-            if bad is not None:
-                done.stopped_early = nan_message(config, step + 2 - len(values) + bad, values, bad, done.metrics)
+            done.stopped_early = nan_message(config, step, values, done.metrics)
+            if done.stopped_early is not None:
                 break
             done.step, done.seconds = step + 1, before + now - begun
-            mean = sum(values) / len(values)
-            row = {
-                "step": step + 1,
-                "stage": config.stage_at(step),
-                "tokens": tokens_until(config, step + 1),
-                "loss": mean,
-                "bits_per_byte": mean / math.log(2),
-                "accuracy": _accuracy(logits, targets),
-                "learning_rate": rate,
-                "gradient_norm": finite(float(norm)),
-                "gradient_norms": {group: finite(value) for group, value in groups.items()},
-                "attention_entropy": finite(_entropy(model, config, inputs)),
-                "tokens_per_second": tokens_logged / (now - logged),
-            }
+            row = metrics_row(
+                config,
+                step,
+                losses=values,
+                accuracy=_accuracy(logits, targets),
+                rate=rate,
+                norm=float(norm),
+                norms=groups,
+                entropy=entropy_of(model, config, inputs),
+                speed=tokens_logged / (now - logged),
+            )
             log.write(row)
             done.metrics.append(row)
             if tell is not None:
@@ -212,9 +220,39 @@ def _accuracy(logits: Tensor, targets: Tensor) -> float:
     return float((logits.argmax(-1) == targets)[counted].float().mean())
 
 
-def _entropy(model: Decoder, config: RunConfig, inputs: Tensor) -> float:
+def entropy_of(model: Decoder, config: RunConfig, inputs: Tensor) -> float:
+    """The mean entropy of attention in the precision that a run computes in."""
     with autocast(config):
         return attention_entropy(model, inputs)
+
+
+def metrics_row(
+    config: RunConfig,
+    step: int,
+    *,
+    losses: list[float],
+    accuracy: float,
+    rate: float,
+    norm: float,
+    norms: dict[str, float],
+    entropy: float | None,
+    speed: float,
+) -> dict[str, Any]:
+    """What is logged after update ``step``: the mean of the losses since the last row, and the rest of this update."""
+    mean = sum(losses) / len(losses)
+    return {
+        "step": step + 1,
+        "stage": config.stage_at(step),
+        "tokens": tokens_until(config, step + 1),
+        "loss": mean,
+        "bits_per_byte": mean / math.log(2),
+        "accuracy": accuracy,
+        "learning_rate": rate,
+        "gradient_norm": finite(norm),
+        "gradient_norms": {group: finite(value) for group, value in norms.items()},
+        "attention_entropy": None if entropy is None else finite(entropy),
+        "tokens_per_second": speed,
+    }
 
 
 def finite(value: float) -> float | None:
@@ -223,6 +261,7 @@ def finite(value: float) -> float | None:
 
 
 def tokens_until(config: RunConfig, step: int) -> int:
+    """How many tokens the first ``step`` updates read."""
     total = 0
     for length, batch, steps in config.stages:
         total += length * batch * min(steps, step)
@@ -230,11 +269,16 @@ def tokens_until(config: RunConfig, step: int) -> int:
     return total
 
 
-def nan_message(config: RunConfig, step: int, values: list[float], bad: int, rows: list[dict[str, Any]]) -> str:
+def nan_message(config: RunConfig, step: int, values: list[float], rows: list[dict[str, Any]]) -> str | None:
+    """What to say where one of the last losses up to update ``step`` is no number, else None; ``rows`` came before."""
+    bad = next((i for i, value in enumerate(values) if not math.isfinite(value)), None)
+    if bad is None:
+        return None
+    at = step + 2 - len(values) + bad
     before = values[bad - 1] if bad else rows[-1]["loss"] if rows else None
     last = "from the start" if before is None else f"after {before:.4g} the step before"
     wider = "" if config.precision == "float32" else ", or use precision='float32'"
-    return f"the loss is {values[bad]} at step {step}, {last}. Lower learning_rate or lengthen warmup{wider}."
+    return f"the loss is {values[bad]} at step {at}, {last}. Lower learning_rate or lengthen warmup{wider}."
 
 
 class Log:
