@@ -38,7 +38,7 @@ KINDS = {
     "frequencies": ("frequency_ladder", "frequency and wavelength of each pair"),
     "similarity": ("similarity_map", "inner products of the codes of every two positions"),
     "positions": ("position_cloud", "the codes of all positions in two dimensions, by PCA or t-SNE"),
-    "decay": ("decay_curves", "the sum of cosines and its Abel bound by distance"),
+    "decay": ("decay_curves", "the sum of cosines and mean |S_j| of the Abel bound, by distance"),
     "clocks": ("clock_hands", "each pair as a clock, its hand turned by each position"),
     "bias": ("bias_by_head", "the bias by head, query and key"),
     "scores": ("score_by_distance", "what several encodings do to a score, by distance"),

@@ -1,4 +1,4 @@
-"""Long-range decay: the sum of cosines by distance, and its Abel bound."""
+"""Long-range decay: the sum of cosines by distance, and what the Abel bound owes to the distance."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def frequencies(
         most = max(most, len(turns))
         colour = style.COLOURS[index % len(style.COLOURS)]
         marker = style.MARKERS[index % len(style.MARKERS)]
-        size = 6 if len(turns) <= 16 else 3.5
+        size = (6 if len(turns) <= 16 else 3.5) * (1 + 0.4 * (len(drawn) - 1 - index))  # equal ones show as rings
         ax.plot(np.arange(len(turns)), turns, marker, color=colour, markersize=size, label=label)
         if len(drawn) == 1 and len(turns) <= MOST_NUMBERS:
             for pair, turn in enumerate(turns):
