@@ -144,9 +144,11 @@ def ledger(name: str, rows: list[claims.Row]) -> list[str]:
 
 
 def report(source: str) -> str:
-    """A link to the report of a committed comparison."""
-    folder = Path(source).parent
-    return f"[{folder.name}](../../{folder}/report.html)"
+    """A link to the report of a committed comparison, or to the page beside another result."""
+    path = Path(source)
+    if path.name == "comparison.json":
+        return f"[{path.parent.name}](../../{path.parent}/report.html)"
+    return f"[{path.stem}](../../{path.with_suffix('.md')})"
 
 
 def main() -> None:

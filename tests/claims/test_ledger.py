@@ -181,15 +181,6 @@ def test_an_encoding_itself_is_tested_with_its_own_settings_and_not_changed():
     )
 
 
-def test_what_a_combined_encoding_states_wrongly_is_red():
-    both = whorl.Combined(whorl.Rope(head_dim=16), whorl.Alibi(heads=4))
-    if not both.claims.decays:
-        pytest.skip("Combined does not state it any more")
-    red = [row for row in verify(both) if not row.as_expected]
-    assert [row.id for row in red] == ["combined.flag.decays"]
-    assert "weighs" in red[0].finding.counterexample
-
-
 def test_unknown_names_and_other_things_are_refused():
     with pytest.raises(whorl.WhorlError, match=r"unknown encoding 'ropes'. Did you mean 'rope'\?"):
         verify("ropes")
@@ -374,6 +365,39 @@ def test_results_against_a_claim_turn_it_red(experiments):
     assert rows["alibi.flag.extrapolates"].finding.source == "experiments/two.json"
     assert "rises by 1.20 bits per byte" in rows["alibi.flag.extrapolates"].finding.counterexample
     assert not rows["question.decay-good"].as_expected
+
+
+def ablation(**draws: tuple[float, float]) -> dict[str, Any]:
+    """An ablation of slopes as the lab writes it, with the interval of each draw's difference from the usual ones."""
+    rows: list[dict[str, Any]] = [{"setting": "press", "by_length": [{"length": 64, "difference": None}]}]
+    for setting, (low, high) in draws.items():
+        difference = {"same_last": {"mean": (low + high) / 2, "low": low, "high": high, "n": 3}}
+        rows.append({"setting": setting, "by_length": [{"length": 64, "difference": difference}]})
+    return {"slopes": {"schema": "whorl-lab-ablate/1", "rows": rows}}
+
+
+def test_an_ablation_decides_whether_slopes_matter(experiments):
+    assert lab("alibi.slopes-robust")["alibi.slopes-robust"].verdict.kind == "needs training"
+    experiments("ablations.json", ablation(one=(-0.2, -0.1), two=(-0.1, 0.1)))
+    row = lab("alibi.slopes-robust")["alibi.slopes-robust"]
+    assert row.as_expected and row.finding.source == "experiments/ablations.json"
+    assert "one differs by -0.15" in row.finding.counterexample and "two" not in row.finding.counterexample
+    experiments("ablations.json", ablation(one=(-0.2, 0.1), two=(-0.1, 0.1)))
+    assert not lab("alibi.slopes-robust")["alibi.slopes-robust"].as_expected
+
+
+def test_what_would_train_an_encoding_can_be_run():
+    from whorl.lab import repairs
+    from whorl.lab.plan import read_name
+
+    for claim in every():
+        if claim.id.endswith(".flag.extrapolates"):
+            name = claim.id.removesuffix(".flag.extrapolates")
+            words = evidence.command_for(name).split()
+            read_name(words[2])
+            if name in evidence.REPAIRS:
+                assert words[2:4] == ["rope", "--repairs"]
+                repairs.check(words[4])
 
 
 def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):

@@ -19,6 +19,7 @@ from whorl.claims.ledger import Finding, claim, decide, shared, within
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
+from whorl.encodings.rotary import Rotary
 from whorl.encodings.xpos import XPos
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -407,11 +408,9 @@ def only_rope_linear() -> Finding:
         stated = encoding.claims.relative and encoding.claims.linear_attention
         if stated and flags.linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
-    numbers = {"relative encodings that work": float(len(works)), "xPos among them": float("xpos" in works)}
-    others = [name for name in works if name != "rope"]
-    return decide(
-        others == [], numbers, f"{', '.join(others)} work as well; xPos fades its sums dimension by dimension"
-    )
+    others = [name for name in works if not isinstance(one := build(name), Rotary) and one.enters()]
+    numbers = {"relative encodings that work": float(len(works)), "that are no RoPE, nor none": float(len(others))}
+    return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
 
 @claim(

@@ -52,8 +52,11 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
 
 @claim(
     "decay.values",
-    "The bound on a RoPE score, mean |S_j|, is 32.5 at distance 0 and 6.5431 at 256 (128 dimensions, base 10,000).",
-    "RoPE 分数的上界 mean |S_j| 在距离 0 处为 32.5，在距离 256 处为 6.5431（128 维，底数 10000）。",
+    (
+        "mean |S_j|, what the bound on a RoPE score owes to the distance, is 32.5 at 0 and 6.5431 at 256 (128 "
+        "dimensions, base 10,000)."
+    ),
+    "RoPE 分数上界中随距离变化的因子 mean |S_j| 在距离 0 处为 32.5，在距离 256 处为 6.5431（128 维，底数 10000）。",
     says=f"{SU}, figure 2; N27",
     how="Partial sums of the rope's own cosines and sines at ten distances, against four decimals.",
     expected="holds within",

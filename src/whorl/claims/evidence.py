@@ -20,12 +20,16 @@ AS_TRAINED = "as trained"
 
 # Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
 REPAIRS = {
+    "rope+dynamic_ntk": "dynamic-ntk",
+    "rope+yarn": "yarn",
     "leaky_rerope": "leaky-rerope",
     "log_n": "logn",
     "rerope": "rerope",
-    "self_extend": "self-extend",
     "window": "window",
 }
+
+# How a comparison spells what is no encoding of its own.
+SPELLED = {"alibi+hf_bf16": "alibi:rounding=hf_bf16"}
 
 
 class Loss(NamedTuple):
@@ -78,6 +82,40 @@ def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
 def losses_of(name: str) -> list[Loss]:
     """The losses of a registered encoding, be it trained with or tried on a trained RoPE model."""
     return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
+
+
+def command_for(name: str) -> str:
+    """The comparison that would train an encoding of the ledger, or try it on a trained RoPE model."""
+    what = f"rope --repairs {REPAIRS[name]}" if name in REPAIRS else SPELLED.get(name, name)
+    return f"whorl compare {what} --preset laptop --seeds 3"
+
+
+class Difference(NamedTuple):
+    """What a setting of an ablation adds to the loss of the usual one, and the interval it lies in, bits per byte."""
+
+    setting: str
+    mean: float
+    low: float
+    high: float
+
+
+@shared
+def ablations() -> dict[str, dict[str, Any]]:
+    """Every ablation of ``experiments/ablations.json`` by its name; none where there is no such file."""
+    home = folder()
+    if home is None or not (home / "ablations.json").is_file():
+        return {}
+    return json.loads((home / "ablations.json").read_text(encoding="utf-8"))
+
+
+def differences(name: str) -> list[Difference]:
+    """What each other setting of an ablation adds to the loss at the trained length, in the order they were made."""
+    found = []
+    for row in ablations().get(name, {}).get("rows", []):
+        at = row["by_length"][0]["difference"]
+        if at is not None:
+            found.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
+    return found
 
 
 def variants(label: str) -> list[str]:

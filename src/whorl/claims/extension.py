@@ -370,7 +370,7 @@ def _repair(variant: str) -> Finding:
     if not gains:
         return needs_training("whorl compare rope --preset laptop --seeds 3")
     source = min(gains, key=gains.__getitem__)
-    numbers = {"bits per byte gained at 4x": gains[source]}
+    numbers = {"loss taken off at 4x, bits per byte": gains[source]}
     held = gains[source] > 0
     text = f"at 4 times the trained length it is {-gains[source]:.2f} bits per byte worse than nothing"
     return Finding(
@@ -581,14 +581,24 @@ def xpos_overflow() -> Finding:
     "xPos fades in both directions, so an encoder can use it.",
     "xPos 向两个方向都衰减，因此可用于编码器。",
     says="rotary-embedding-torch#3 asks",
-    how="The factor of the fastest pair for keys 512 before and 512 after the query.",
+    how="What is left of the fastest pair's score for keys 512 before and 512 after one of two queries.",
     expected="fails",
     about=("xpos",),
     rows=("N27",),
 )
 def xpos_bidirectional() -> Finding:
-    xpos = XPos(head_dim=16)
-    before = math.exp(-512 * xpos.config.rates[0])
-    numbers = {"key 512 before": before, "key 512 after": 1 / before, "whorl refuses encoders": float(xpos.causal_only)}
-    text = f"a key 512 after the query grows by {1 / before:.2f} in the fastest pair, and without bound beyond"
+    xpos = XPos(head_dim=16, layout="interleaved")
+    ids, keys = torch.tensor([1000, 3000]), torch.tensor([488, 1000, 1512])  # the last key comes before one query
+    one, turned = (torch.tensor(x, dtype=torch.float64).repeat(8).view(1, 1, 1, 16) for x in ([1.0, 0.0], [0.0, 1.0]))
+    parts = []
+    for key in (one, turned):
+        a, b = xpos.transform_qk(one.expand(1, 1, 2, 16), key.expand(1, 1, 3, 16), ids, keys)
+        parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
+    before, at, after = torch.hypot(*parts).tolist()
+    numbers = {
+        "key 512 before": before / at,
+        "key 512 after": after / at,
+        "whorl refuses encoders": float(xpos.causal_only),
+    }
+    text = f"a key 512 after the query grows by {after / at:.2f} in the fastest pair, and without bound beyond"
     return decide(numbers["key 512 after"] < 1, numbers, text)

@@ -308,7 +308,7 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
 
 def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     """What lab results say of the loss past the trained length, or that none do."""
-    command = f"whorl compare {name} --preset laptop --seeds 3"
+    command = evidence.command_for(name)
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
@@ -318,7 +318,7 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
         return needs_training(command)
     # one run that rises settles it either way; that no run does settles only the claim that none will
     source = max(rises, key=rises.__getitem__)
-    numbers = {f"bits per byte gained at {RATIO:g}x": rises[source], "lab results": float(len(rises))}
+    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rises[source], "lab results": float(len(rises))}
     if not stated and rises[source] <= RISE:
         return needs_training(command, numbers)
     held = rises[source] <= RISE

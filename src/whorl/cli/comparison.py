@@ -16,8 +16,9 @@ SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
 ROUNDS = 5
 
 HOW_TO_READ = (
-    "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/, else what the "
-    "encoding claims, which training decides. memory: what attention holds at a time on a CPU."
+    "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/ (for leaky_rerope, "
+    "log_n, rerope and window that of a trained rope served with it), else what the encoding claims, which training "
+    "decides. memory: what attention holds at a time on a CPU."
 )
 
 # Where the study notes this project grew out of say otherwise.
