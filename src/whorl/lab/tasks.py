@@ -176,17 +176,15 @@ TASKS: dict[str, Task] = {
         _task(
             "associative_recall",
             _associative_recall,
-            **{"unit": "pairs", "vocab": FIRST + 2 * PAIRS, "most": PAIRS, "varied": False},
+            unit="pairs",
+            vocab=FIRST + 2 * PAIRS,
+            most=PAIRS,
+            varied=False,
         ),
         _task("passkey", _passkey, **_hidden, least=2 * DIGITS_IN_KEY + 3),
         _task("multikey_retrieval", _multikey_retrieval, **_hidden, least=3 * KEYS_IN_TEXT + 4),
     )
 }
-
-
-def task_names() -> list[str]:
-    """The names of every task."""
-    return sorted(TASKS)
 
 
 def task(name: str) -> Task:
@@ -240,6 +238,7 @@ class TaskBatches:
 def score(model: nn.Module, name: str, *, length: int, items: int = 256, seed: int = 0) -> dict[str, Any]:
     """How a causal model does on items of one length: {"length", "exact_match", "token_accuracy", "items"}.
 
+    "exact_match" is the share of whole answers that are right, "token_accuracy" that of their tokens.
     The answer is read in one pass with the right tokens before each of its tokens. It is right as a whole exactly when
     greedy decoding finds it: up to its first mistake a greedy decoder has seen the same tokens.
     """
@@ -262,16 +261,6 @@ def score(model: nn.Module, name: str, *, length: int, items: int = 256, seed: i
         "token_accuracy": float(hits[answer].double().mean()),
         "items": items,
     }
-
-
-def exact_match(model: nn.Module, name: str, length: int, items: int = 256, seed: int = 0) -> float:
-    """The share of items whose whole answer a causal model decodes greedily."""
-    return score(model, name, length=length, items=items, seed=seed)["exact_match"]
-
-
-def token_accuracy(model: nn.Module, name: str, length: int, items: int = 256, seed: int = 0) -> float:
-    """The share of answer tokens that are right after the right ones before them."""
-    return score(model, name, length=length, items=items, seed=seed)["token_accuracy"]
 
 
 def generator_of(*parts: object) -> torch.Generator:
