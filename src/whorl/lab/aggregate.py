@@ -19,12 +19,12 @@ from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
 from whorl.lab.evaluate import WAYS
 from whorl.lab.repairs import AS_TRAINED
+from whorl.lab.report.reading import NOISE
 from whorl.lab.runs import RESULT, read_result
 from whorl.lab.settings import RunConfig, label_of
 from whorl.registry import from_dict
 
 SCHEMA = "whorl-lab-comparison/1"
-NOISE = 0.07  # bits per byte, from the anchors, where there is one seed
 
 # Student's t, 97.5 %, for 1 to 30 degrees of freedom
 T = (
@@ -208,7 +208,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _noise(groups: list[list[Found]]) -> float:
-    """The difference of two means that chance alone makes at 95 %, from how seeds scatter up to the trained length."""
+    """The difference of two means that chance alone makes at 95 %, from how seeds scatter up to the trained length.
+
+    NOISE where there is one seed.
+    """
     spreads = []
     for group in groups:
         tables = [result["evaluations"][0]["by_length"] for result in group if result["evaluations"]]

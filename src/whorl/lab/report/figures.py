@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from whorl.lab.report.markup import element, text
-from whorl.lab.report.panel import COLOURS, Line, Panel, Style
+from whorl.lab.report.panel import Line, Panel, Style
 from whorl.lab.report.reading import AS_TRAINED, PROTOCOLS, RECALL, TASK, Cell, Reading, Row
+from whorl.lab.report.style import COLOURS
 from whorl.lab.report.verdict import BREAK, Findings
 from whorl.lab.report.words import Words
 

@@ -13,9 +13,9 @@ from whorl.lab.report.axis import Axis, places, spread, thin, ticks, width_of
 from whorl.lab.report.markup import coordinate, element, text
 from whorl.lab.report.numbers import number, percent, ratio
 from whorl.lab.report.reading import Cell
+from whorl.lab.report.style import COLOURS
 from whorl.lab.report.words import Words
 
-COLOURS = 7  # of Okabe and Ito's eight, all but the yellow, which a white page swallows; style.py has their values
 DASHES = (None, "8 3", "3 3", "9 3 2 3", "14 3", "5 2 1.5 2", "10 2.5 4 2.5")
 SHAPES: tuple[Callable[[float, float, float], str], ...] = (
     lambda x, y, r: f"M{_at(x - r, y)}a{_at(r, r)} 0 1 0 {_at(2 * r, 0)}a{_at(r, r)} 0 1 0 {_at(-2 * r, 0)}z",

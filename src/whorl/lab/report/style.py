@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+COLOURS = 7  # of Okabe and Ito's eight, all but the yellow, which a white page swallows: --c0, --c1 …
+
 CSS = """
 :root {
   color-scheme: light dark;
@@ -140,6 +142,6 @@ pre { background: var(--soft); padding: 10px 14px; white-space: pre-wrap; overfl
     "COLOURS",
     "\n".join(
         f".{name} {{ stroke: var({value}); }} .mark.{name}, .band.{name} {{ fill: var({value}); }}"
-        for name, value in [*((f"s{i}", f"--c{i}") for i in range(7)), ("ref", "--ref")]
+        for name, value in [*((f"s{i}", f"--c{i}") for i in range(COLOURS)), ("ref", "--ref")]
     ),
 ).strip()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whorl.errors import unknown
+from whorl.lab.report.reading import AS_TRAINED, WINDOW
 
 # Names as people write them. A label that is not here stands as it is.
 NAMES = {
@@ -278,8 +279,8 @@ EN = {
     "sliding": "sliding",
     "sliding_in": "the last tokens of sliding windows",
     "sliding_define": (
-        "a window of the length slides over the text and only its last tokens are scored, weighted by tokens; "
-        "every token has nearly the full context."
+        "a window of the length slides over the text in steps as long as it is, and only its last quarter is scored; "
+        "every token has at least three quarters of the length before it."
     ),
     "non_overlapping": "non-overlapping",
     "non_overlapping_in": "non-overlapping blocks",
@@ -507,7 +508,10 @@ ZH = {
     ),
     "sliding": "滑动窗口",
     "sliding_in": "滑动窗口的末尾词元",
-    "sliding_define": "该长度的窗口在文本上滑动，只给末尾的词元评分，按词元加权；每个词元几乎都有完整的上下文。",
+    "sliding_define": (
+        "该长度的窗口在文本上滑动，每次移动自身的长度，只给最后四分之一的词元评分；"
+        "每个词元前面至少有该长度四分之三的上下文。"
+    ),
     "non_overlapping": "不重叠分块",
     "non_overlapping_in": "不重叠分块",
     "non_overlapping_define": (
@@ -526,7 +530,7 @@ ZH = {
 }
 
 WORDS = {"en": EN, "zh": ZH}
-VARIANTS = {"as trained": "as_trained", "window": "window_short"}
+VARIANTS = {AS_TRAINED: "as_trained", WINDOW: "window_short"}
 LOOSE = re.compile(r" *([，。、；：（）]) *|(?<=[一-鿿]) +(?=[一-鿿])")  # spaces that joining names left in Chinese
 
 
@@ -565,9 +569,9 @@ class Words:
         """What a row is called; a window and a repair carry the name of the model they belong to."""
         first, space, rest = label.partition(" ")  # labels of a sweep carry settings after the name
         own = NAMES.get(first, first) + space + rest
-        if variant is None or variant == "as trained":
+        if variant is None or variant == AS_TRAINED:
             return own
-        if variant == "window":
+        if variant == WINDOW:
             return self("window_name", name=own)
         return self("repair_name", name=own, variant=self.variant(variant))
 
