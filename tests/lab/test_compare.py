@@ -17,6 +17,7 @@ from lab_runs import SIZES, lasting, tiny, write_texts
 from whorl.errors import WhorlError
 from whorl.lab import compare, run_one
 from whorl.lab.aggregate import aggregate, collect, interval, t_quantile
+from whorl.lab.load import make_model
 from whorl.lab.plan import plan, read_name, with_usual
 from whorl.lab.presets import PRESETS
 from whorl.lab.progress import Progress
@@ -233,7 +234,7 @@ def test_the_presets_are_what_they_say(tmp_path):
         assert [config.encoding["name"] for config in configs] == list(own.encodings)
         (rope,) = (config for config in configs if config.encoding["name"] == "rope")
         assert rope.repairs == own.repairs and all(not config.repairs for config in configs if config is not rope)
-        sizes[name] = sum(p.numel() for p in whorl.lab.load.__globals__["make_model"](rope).parameters())
+        sizes[name] = sum(p.numel() for p in make_model(rope).parameters())
     assert PRESETS["demo"].lengths == (16, 32, 64, 128, 256, 512)
     assert PRESETS["gpu"].lengths[-1] == 8192
     assert 0.5e6 < sizes["demo"] < 0.7e6 < sizes["laptop"] < 3e6 < 10e6 < sizes["gpu"] < 11e6
