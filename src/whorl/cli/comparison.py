@@ -24,7 +24,13 @@ HOW_TO_READ = (
 # Where the study notes this project grew out of say otherwise.
 NOTES_SAY = {
     "alibi": "notes: attention is not scaled by √d (the bias is not, the scores are)",
-    "rope": "notes: extrapolates to any length (computable there, quality does not hold)",
+    "axial_rope": "notes: a Kronecker product (one rotation per axis, side by side)",
+    "none": "notes: attention is permutation invariant (equivariant, under a causal mask not even that)",
+    "rope": (
+        "notes: extrapolates to any length (computable there, quality does not hold); the only relative one for linear "
+        "attention (xPos is another)"
+    ),
+    "shaw": "notes: relative encodings do not suit a KV cache (each step equals a full pass)",
     "sinusoidal": "notes: used by BERT (BERT's are learned)",
     "t5": "notes: stores O(L) biases (one per bucket and head)",
     "xpos": "notes: O(L²), not for linear attention (neither)",
