@@ -609,7 +609,7 @@ def window_reach() -> Finding:
     how="16 tokens and a random order, float64.",
     expected="holds within",
     about=("none",),
-    rows=("N18",),
+    rows=("N12", "N18"),
 )
 def equivariant() -> Finding:
     worst = largest(shuffled(causal=False))
@@ -632,7 +632,7 @@ def shuffled(causal: bool) -> Tensor:
     how="The same with a causal mask.",
     expected="holds",
     about=("none",),
-    rows=("N18",),
+    rows=("N12", "N18"),
 )
 def causal_order() -> Finding:
     apart, without = largest(shuffled(causal=True)), largest(shuffled(causal=False))
@@ -648,7 +648,7 @@ def causal_order() -> Finding:
     how="12 equal tokens under a causal mask: each row against 1/n, and gradients of a random loss.",
     expected="holds within",
     about=("none",),
-    rows=("N18",),
+    rows=("N12", "N18"),
 )
 def uniform() -> Finding:
     one = normal(3, 1, 1, 1, 8).expand(3, 1, 1, 12, 8)

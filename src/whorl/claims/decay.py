@@ -296,7 +296,7 @@ def square_root() -> Finding:
     how="200 random q, k at distances 0, 1, 100, 512, 2048 and 8192.",
     expected="holds",
     about=("xpos",),
-    rows=("N27",),
+    rows=("N7", "N27"),
 )
 def xpos_envelope() -> Finding:
     q, k, h = pair()

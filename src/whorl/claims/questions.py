@@ -12,6 +12,7 @@ from whorl.claims.ledger import Finding, Verdict, claim, decide, depends, needs_
 from whorl.claims.probes import build, generator, largest, moved, normal, tokens, weights_at
 from whorl.claims.rotation import at, matrix, plain
 from whorl.claims.sinusoidal import codes, recovered
+from whorl.encodings.none import NoPE
 from whorl.encodings.rope import Rope
 from whorl.encodings.sinusoidal import Sinusoidal
 
@@ -110,24 +111,28 @@ def order() -> Finding:
     "A model senses the absolute difference of two codes, not the proportional one.",
     "模型感知的是两个编码的绝对差，而不是相对差。",
     says=ASKED,
-    how="Scores of x + p at twice the size, with and without the LayerNorm that a transformer puts in between.",
+    how="Attention weights of x + p at twice its size, with and without the LayerNorm that comes in between.",
     expected="depends on",
     about=("sinusoidal",),
     rows=("N30",),
 )
 def proportional() -> Finding:
-    own, x = Sinusoidal(width=64), normal(12, 64)
-    code = own.codes(torch.arange(12), dtype=torch.float64)
-    weight = normal(64, 64, seed=1) / 64
+    placed = Sinusoidal(width=64).add_to_input(normal(1, 12, 64), torch.arange(12))
+    projections = normal(2, 64, 64, seed=1) / 8
 
-    def scores(y: Tensor) -> Tensor:
-        return y @ weight @ y.mT
+    def weights(x: Tensor) -> Tensor:
+        q, k = (x @ projection for projection in projections)
+        return attention(q[None], k[None], k[None], encoding=NoPE(), return_weights=True)[1]
 
-    plain_change = largest(scores(2 * (x + code)) / scores(x + code) - 4)
-    normed = largest(scores(layer_norm(2 * (x + code), (64,))) - scores(layer_norm(x + code, (64,))))
-    numbers = {"without a norm: scores over four times": plain_change, "with LayerNorm: change of a score": normed}
+    numbers = {
+        "without a norm: change of a weight": largest(weights(2 * placed) - weights(placed)),
+        "with LayerNorm: change of a weight": largest(
+            weights(layer_norm(2 * placed, (64,))) - weights(layer_norm(placed, (64,)))
+        ),
+    }
+    bare, normed = (change > 1e-2 for change in numbers.values())
     text = "scores are bilinear, so sizes count; a LayerNorm in between leaves proportions only"
-    return depends("the norm between", plain_change < 1e-6, normed > 1e-2, numbers, text)
+    return depends("the norm between", bare, normed, numbers, text)
 
 
 @claim(

@@ -78,7 +78,7 @@ def identity_at_zero() -> Finding:
     how="Rope(head_dim=4) against six decimals of the example.",
     expected="holds within",
     about=("rope",),
-    rows=("N26",),
+    rows=("N6", "N26"),
 )
 def golden() -> Finding:
     q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
@@ -208,7 +208,7 @@ def determinant() -> Finding:
     how="The rotation by whorl against products with the block matrix and with e^(i m w), 64 dimensions, float64.",
     expected="holds within",
     about=("rope",),
-    rows=("N26",),
+    rows=("N6", "N26"),
 )
 def three_forms() -> Finding:
     numbers = {"elementwise against matrix": 0.0, "elementwise against complex": 0.0}
@@ -250,7 +250,7 @@ def inverse() -> Finding:
     how="Interleaved rotation of permuted vectors against the permuted half rotation, and the scores of both.",
     expected="holds within",
     about=("rope",),
-    rows=("N26",),
+    rows=("N6", "N26"),
 )
 def layouts_permute() -> Finding:
     x, ids = normal(2, 9, 64), torch.arange(9) * 100
@@ -274,7 +274,7 @@ def layouts_permute() -> Finding:
     how="rotary_dim=16 of 64 at either end: the other 48 dimensions bit for bit, the 16 against a head of 16.",
     expected="holds",
     about=("rope",),
-    rows=("N26",),
+    rows=("N6", "N26"),
 )
 def partial() -> Finding:
     x, ids = normal(9, 64), torch.arange(9) * 100

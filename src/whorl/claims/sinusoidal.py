@@ -44,7 +44,7 @@ def products() -> Tensor:
     how="Sinusoidal(width=8) against the decimals, and against the NumPy reference.",
     expected="holds within",
     about=("sinusoidal",),
-    rows=("N25",),
+    rows=("N2", "N25"),
 )
 def golden() -> Finding:
     known = [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]
@@ -154,7 +154,7 @@ def direction() -> Finding:
     how="Codes of 64 dimensions at five positions, one order permuted to the other.",
     expected="holds",
     about=("sinusoidal",),
-    rows=("N25",),
+    rows=("N2", "N25"),
 )
 def orders() -> Finding:
     t = torch.tensor([0, 1, 2, 77, 4096])
