@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-import whorl
 from lab_runs import SIZES, lasting, tiny, write_texts
 from whorl.errors import WhorlError
 from whorl.lab import compare, run_one
