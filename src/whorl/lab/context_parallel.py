@@ -118,7 +118,7 @@ def _attend(
     given = [name for name, value in {"cache": cache, **options}.items() if value is not None]
     if given:
         raise WhorlError(f"context_parallel: {', '.join(given)} cannot be sharded. Pass tokens alone.")
-    q, k, v = (part(x).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2) for part in (layer.q, layer.k, layer.v))
+    q, k, v = layer.project(x)
     if layer.rotary_value:
         v = encoding.rotate(v, positions, length)  # pyright: ignore[reportCallIssue]
     out = attention(

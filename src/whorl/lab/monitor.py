@@ -74,7 +74,7 @@ def _watching(model: Decoder, found: list[Tensor]) -> Iterator[None]:
 
 
 def _entropy(module: SelfAttention, x: Tensor, encoding: Any, options: dict[str, Any]) -> Tensor:
-    q, k, v = (part(x).unflatten(-1, (-1, module.head_dim)).transpose(1, 2) for part in (module.q, module.k, module.v))
+    q, k, v = module.project(x)
     hidden = x if encoding.reads_hidden else None
     _, weights = attention(
         q,

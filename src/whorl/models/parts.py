@@ -72,7 +72,7 @@ class SelfAttention(nn.Module):
 
         ``counted`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
         """
-        q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = self.project(x)
         axes = getattr(encoding.config, "axes", 1)
         if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
             positions = positions.expand(axes, len(x), -1)
@@ -88,6 +88,11 @@ class SelfAttention(nn.Module):
         else:
             out = cache.attend(q, k, v, **options)
         return self.out(out.transpose(1, 2).flatten(2))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (batch, heads, length, head_dim) of x (batch, length, width)."""
+        q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return q, k, v
 
 
 class FeedForward(nn.Module):
