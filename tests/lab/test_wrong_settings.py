@@ -75,16 +75,16 @@ def test_a_device_that_is_not_there_is_found_before_the_text_is_packed(texts, tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--set", "steps=3"], "compare: steps has an option of its own. Use --steps."),
-        (["--set", "train_length=3"], "compare: train_length has an option of its own. Use --train-length."),
-        (["--set", "corpus=3"], "compare: corpus has an option of its own. Use --corpus."),
-        (["--set", "seed=3"], "compare: seed is no setting of its own. It comes from seeds."),
-        (["--set", "encoding=alibi"], "compare: encoding is no setting of its own."),
-        (["--set", "tell=3"], "compare: unknown setting 'tell'."),
-        (["--set", "out=x"], "compare: unknown setting 'out'."),
-        (["--set", "preset_name=demo"], "compare: unknown setting 'preset_name'."),
+        (["--set", "steps=3"], "{command}: steps has an option of its own. Use --steps."),
+        (["--set", "train_length=3"], "{command}: train_length has an option of its own. Use --train-length."),
+        (["--set", "corpus=3"], "{command}: corpus has an option of its own. Use --corpus."),
+        (["--set", "seed=3"], "{command}: seed is no setting of its own. It comes from seeds."),
+        (["--set", "encoding=alibi"], "{command}: encoding is no setting of its own."),
+        (["--set", "tell=3"], "{command}: unknown setting 'tell'."),
+        (["--set", "out=x"], "{command}: unknown setting 'out'."),
+        (["--set", "preset_name=demo"], "{command}: unknown setting 'preset_name'."),
         (["--steps", "0"], "each positive, got [16, 4, 0]"),
-        (["--lengths", ","], "lengths must be at least one"),
+        (["--lengths", ","], "{command}: --lengths must be positive numbers"),
         (["--corpus", ""], "corpus must be a name, a file or a folder, got ''"),
         (["--out", "a" * 300], "File name too long. Choose another --out."),
     ],
@@ -95,7 +95,7 @@ def test_wrong_words_end_with_status_2_and_one_line(texts, tmp_path, monkeypatch
     usual = [word for word in WORDS if command == "compare" or not word.startswith("--workers")]
     code = run([*command.split(), "rope", "--corpus", str(texts), *usual, *SETS, "--out", "out", *words])
     err = capsys.readouterr().err
-    assert code == 2 and said in err and len(err.splitlines()) == 1, err
+    assert code == 2 and said.format(command=command) in err and len(err.splitlines()) == 1, err
     assert not list(tmp_path.iterdir())
 
 
