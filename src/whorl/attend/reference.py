@@ -11,6 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from whorl.attend.visibility import closed_keys
 from whorl.encodings.base import Encoding
 
 
@@ -46,23 +47,21 @@ def reference(
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
-    sees = None if allowed is None else allowed.any(-1, keepdim=True)
-    # a query that may see nothing keeps its scores: no NaN on the way
-    hidden_from = None if allowed is None or sees is None else ~allowed & sees
-    if hidden_from is not None and "adjust_scores" in encoding.enters():
-        scores = scores.masked_fill(hidden_from, -torch.inf)
+    closed, sees = (None, None) if allowed is None else closed_keys(allowed)
+    if closed is not None and "adjust_scores" in encoding.enters():
+        scores = scores.masked_fill(closed, -torch.inf)
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
     bias = encoding.score_bias(q_positions, k_positions, length)
-    if bias is not None and hidden_from is not None and softcap is None:
+    if bias is not None and closed is not None and softcap is None:
         # one pass over the scores for both: the bias is smaller, as texts of a batch share it
-        scores, hidden_from = scores + bias.masked_fill(hidden_from, -torch.inf), None
+        scores, closed = scores + bias.masked_fill(closed, -torch.inf), None
     elif bias is not None:
         scores = scores + bias
     if softcap is not None:
         scores = (softcap * torch.tanh(scores / softcap)).masked_fill(scores == -torch.inf, -torch.inf)
-    if hidden_from is not None:
-        scores = scores.masked_fill(hidden_from, -torch.inf)
+    if closed is not None:
+        scores = scores.masked_fill(closed, -torch.inf)
     weights = scores.softmax(-1)
     lse = scores.logsumexp(-1) if wants_lse else None
     if sees is not None:  # and zeros where nothing may be seen, in gradients too

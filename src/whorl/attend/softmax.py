@@ -10,6 +10,8 @@ dense    everything: the reference, a block of queries at a time
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -21,7 +23,7 @@ from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
 from whorl.attend.flex import bias_of, flex_attention_of, why_not_flex
 from whorl.attend.reference import Attended, reference, repeat_heads
-from whorl.attend.visibility import Causal
+from whorl.attend.visibility import Causal, closed_keys
 from whorl.encodings.alibi import Alibi, slope_numbers
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, unknown
@@ -229,44 +231,39 @@ def _slopes(call: Call) -> tuple[float, ...]:
 
 
 def _dense(call: Call) -> Attended:
-    """The reference, a block of queries at a time; with gradients, each block is computed again on the way back."""
-    queries = call.q.shape[2]
-    rows = _rows_at_once(call)
-    if rows >= queries:
-        return _rows(call, 0, queries)
-    training = torch.is_grad_enabled()
-    parts: list[Attended] = []
-    for start in range(0, queries, rows):
-        stop = min(start + rows, queries)
-        part = checkpoint(_rows, call, start, stop, use_reentrant=False) if training else _rows(call, start, stop)
-        assert isinstance(part, Attended)
-        parts.append(part)
+    """The reference, a block of queries at a time."""
+    parts: list[Attended] = _in_blocks(call, _rows)
+    if len(parts) == 1:
+        return parts[0]
     weights = torch.cat([part.weights for part in parts], dim=2) if call.wants_weights else parts[0].weights
     lse = torch.cat([part.lse for part in parts if part.lse is not None], dim=2) if call.wants_lse else None
     return Attended(torch.cat([part.out for part in parts], dim=2), weights, lse)
 
 
 def _masked(call: Call) -> Tensor:
-    """torch's own kernel with the bias as its mask, a block of queries at a time, as the dense path goes."""
+    """torch's own kernel with the bias as its mask, a block of queries at a time."""
     (q, k), heads = call.placed_qk(), call.q.shape[1]
     k, v = repeat_heads(k, heads), repeat_heads(call.v, heads)
-    q, k, v = _same_width(q, k, v)
-    rows, queries = _rows_at_once(call), q.shape[2]
-    blocks = [(start, min(start + rows, queries)) for start in range(0, queries, rows)]
-    if len(blocks) > 1 and torch.is_grad_enabled():
-        parts = [checkpoint(_masked_rows, call, q, k, v, *block, use_reentrant=False) for block in blocks]
-    else:
-        parts = [_masked_rows(call, q, k, v, *block) for block in blocks]
-    return torch.cat(parts, dim=2)[..., : call.v.shape[-1]]
+    return torch.cat(_in_blocks(call, _masked_rows, *_same_width(q, k, v)), dim=2)[..., : call.v.shape[-1]]
+
+
+def _in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor) -> list[Any]:
+    """attend(call, *given, start, stop) of every block of queries; with gradients, made again on the way back."""
+    rows, queries = _rows_at_once(call), call.q.shape[2]
+    if rows >= queries:
+        return [attend(call, *given, 0, queries)]
+    if torch.is_grad_enabled():
+        attend = partial(checkpoint, attend, use_reentrant=False)
+    return [attend(call, *given, start, min(start + rows, queries)) for start in range(0, queries, rows)]
 
 
 def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: int) -> Tensor:
     allowed, last = _seen(call, start, stop)
     bias = call.encoding.score_bias(call.q_positions[..., start:stop], call.k_positions[..., :last], call.length)
     assert bias is not None
-    sees = None if allowed is None else allowed.any(-1, keepdim=True)
-    if allowed is not None and sees is not None:
-        bias = bias.masked_fill(~allowed & sees, -torch.inf)
+    closed, sees = (None, None) if allowed is None else closed_keys(allowed)
+    if closed is not None:
+        bias = bias.masked_fill(closed, -torch.inf)
     bias = bias.to(q.dtype) if bias.ndim == 4 else bias.to(q.dtype).unsqueeze(0)
     given = q[:, :, start:stop], k[:, :, :last], v[:, :, :last]
     out = scaled_dot_product_attention(*given, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
@@ -338,17 +335,13 @@ def _fused(call: Call, folded: bool) -> Tensor:
     width = v.shape[-1]
     if q.device.type == "cpu":
         q, k, v = _same_width(q, k, v)
-    allowed, sees = None, None
-    if not call.visible.only_causal:
-        allowed = call.visible.rows()
-        if allowed is not None:
-            sees = allowed.any(-1, keepdim=True)
-            allowed = allowed | ~sees  # a query that may see nothing sees all for now, which keeps NaN away
+    allowed = None if call.visible.only_causal else call.visible.rows()
+    closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     out = scaled_dot_product_attention(
         q,
         k,
         v,
-        attn_mask=allowed,
+        attn_mask=None if closed is None else ~closed,
         is_causal=call.visible.only_causal,
         dropout_p=call.dropout,
         scale=call.scale,

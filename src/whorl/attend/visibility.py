@@ -76,6 +76,16 @@ class Visibility:
         return allowed
 
 
+def closed_keys(allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Which keys a softmax leaves out, and which queries see any, with an axis of one for the keys.
+
+    A query that may see nothing keeps all its keys, so that no NaN comes up on the way; what it gets is for the caller
+    to make zero.
+    """
+    sees = allowed.any(-1, keepdim=True)
+    return ~allowed & sees, sees
+
+
 def _by_head(rule: Tensor) -> Tensor:
     """A rule of (queries, keys) as it is, one of (batch, queries, keys) with an axis for heads."""
     return rule if rule.ndim != 3 else rule.unsqueeze(1)
