@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.softmax import attention as attend
-from whorl.benchmarks.judging import device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.base import Encoding
-from whorl.errors import invalid
 from whorl.registry import build_for
 
 HEAD = 512  # tokens compared with float64: what comes first needs nothing of what comes after
@@ -31,9 +30,7 @@ def attention(
 ) -> tuple[Group, ...]:
     """The group to time: the encodings named, with commas between them."""
     sizes = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim}
-    for name, value in sizes.items():
-        if value < 1:
-            raise invalid("bench attention", name, "positive", value)
+    check_sizes("bench attention", **sizes)
     where = device_of("bench attention", device)
     usual = "bfloat16" if where == "cuda" else "float32"
     kind = dtypes_of("bench attention", usual if dtype == "auto" else dtype)[0]

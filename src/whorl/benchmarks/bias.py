@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.softmax import attention, explain_attention
-from whorl.benchmarks.judging import device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.base import Encoding
-from whorl.errors import invalid
 from whorl.registry import build_for
 
 NAMES = ("alibi", "sandwich", "kerple", "t5", "fire")
@@ -38,9 +37,7 @@ def bias(
 ) -> tuple[Group, ...]:
     """The groups to time: one for each of the encodings, named with commas between them."""
     sizes = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim}
-    for name, value in sizes.items():
-        if value < 1:
-            raise invalid("bench bias", name, "positive", value)
+    check_sizes("bench bias", **sizes)
     where, (kind, *_) = device_of("bench bias", device), dtypes_of("bench bias", dtype)
     shape = (batch, heads, length, head_dim)
     generator = torch.Generator(where).manual_seed(0)

@@ -8,9 +8,16 @@ import torch
 from torch import Tensor
 
 from whorl.benchmarks.runner import Check
-from whorl.errors import WhorlError, unknown
+from whorl.errors import WhorlError, invalid, unknown
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def check_sizes(call: str, **sizes: int) -> None:
+    """Raises a WhorlError for a size that is no size."""
+    for name, value in sizes.items():
+        if value < 1:
+            raise invalid(call, name, "positive", value)
 
 
 def device_of(call: str, device: str) -> str:

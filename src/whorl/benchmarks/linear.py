@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from whorl.attend.linear import linear_attention
-from whorl.benchmarks.judging import device_of, dtypes_of, judged
+from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
 from whorl.kernels.choose import Impl
 
 HEAD = 2048  # tokens compared with float64: what comes first needs nothing of what comes after
@@ -30,9 +29,7 @@ def linear(
 ) -> tuple[Group, ...]:
     """The groups to time: forward, and forward with backward."""
     sizes = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim}
-    for name, value in sizes.items():
-        if value < 1:
-            raise invalid("bench linear", name, "positive", value)
+    check_sizes("bench linear", **sizes)
     where = device_of("bench linear", device)
     usual = "bfloat16" if where == "cuda" else "float32"
     kind = dtypes_of("bench linear", usual if dtype == "auto" else dtype)[0]

@@ -12,11 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
 from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
 from whorl.kernels.rotate import Order, rotate, rotate_qk
 from whorl.rotary.rotation import Layout
 
@@ -45,9 +44,7 @@ def rotary(
 ) -> tuple[Group, ...]:
     """The groups to time."""
     sizes = {"batch": batch, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    for name, value in sizes.items():
-        if value < 1:
-            raise invalid("bench rotary", name, "positive", value)
+    check_sizes("bench rotary", **sizes)
     where = device_of("bench rotary", device)
     groups: list[Group] = []
     for kind in dtypes_of("bench rotary", dtype):

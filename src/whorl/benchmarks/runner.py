@@ -10,18 +10,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from whorl.benchmarks import registry
 from whorl.errors import invalid
+from whorl.machine import load, machine_facts
 
 SAMPLE = 0.005  # seconds a sample lasts at least: shorter work is repeated within it
 
@@ -130,7 +127,9 @@ def run(
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise invalid("bench", "repeats", "a positive integer", repeats)
     complete = registry.complete_settings(name, settings or {})
-    machine, before = machine_facts(), load()
+    import torch
+
+    machine, before = {**machine_facts(), "cpu_capability": torch.backends.cpu.get_cpu_capability()}, load()
     groups = []
     for group in registry.benchmark(name)(**complete):
         tell(f"{group.name}: {len(group.cases)} paths, {repeats} rounds")
@@ -180,36 +179,6 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
         return values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, high
-
-
-def machine_facts() -> dict[str, Any]:
-    """What a number depends on beside the code."""
-    import numpy
-    import torch
-
-    from whorl import __version__
-
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _cpu_model(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cores": _cores(),
-        "torch_threads": torch.get_num_threads(),
-        "platform": platform.platform(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "whorl": __version__,
-    }
-
-
-def load() -> float | None:
-    """The machine's load average over the last minute, where it has one."""
-    try:
-        return os.getloadavg()[0]
-    except (AttributeError, OSError):  # not on Windows
-        return None
 
 
 def _time(cases: Sequence[Case], repeats: int, group: Group) -> dict[str, list[float]]:
@@ -270,20 +239,3 @@ def _peak_memory(case: Case) -> int:
     case.run()
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated() - before
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _cores() -> int:
-    """The cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # only Linux can say
-        return os.cpu_count() or 1

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whorl.benchmarks.judging import check_sizes
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.rope import Rope
 from whorl.errors import invalid
@@ -30,9 +31,7 @@ def tables(
     *, length: int = 131_072, head_dim: int = 128, base: float = 10_000.0, batch: int = 4, far: int = 16_777_216
 ) -> tuple[Group, ...]:
     """The groups to time: tables of ``length`` positions, and what keeping them saves."""
-    for name, value in (("length", length), ("head_dim", head_dim), ("batch", batch), ("far", far)):
-        if value < 1:
-            raise invalid("bench tables", name, "positive", value)
+    check_sizes("bench tables", length=length, head_dim=head_dim, batch=batch, far=far)
     if length % batch:
         raise invalid("bench tables", "length", f"a multiple of batch={batch}", length)
     if far < length:

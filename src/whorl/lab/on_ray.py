@@ -21,8 +21,9 @@ from typing import Any
 from whorl.errors import WhorlError
 from whorl.lab.execute import Event, Tell
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError, cores
+from whorl.lab.runs import RESULT, BusyError
 from whorl.lab.settings import RunConfig
+from whorl.machine import cores
 
 RETRIES = 3  # of a run whose worker dies
 LISTEN_SECONDS = 0.5

@@ -14,12 +14,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +26,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig
+from whorl.machine import load, machine_facts
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
@@ -239,38 +238,9 @@ def read_metrics(folder: Path, *, until: int | None = None) -> list[dict[str, An
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """What numbers depend on beside the config: versions, processor, graphics card, date."""
-    import numpy
-
-    from whorl import __version__
-
-    gpu = torch.cuda.get_device_name() if device == "cuda" and torch.cuda.is_available() else None
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "whorl": __version__,
-        "platform": platform.platform(),
-        "cpu": _processor(),
-        "cores": cores(),
-        "torch_threads": torch.get_num_threads(),
-        "gpu": gpu,
-        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    }
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    """What numbers depend on beside the config; a graphics card only where the run is on one."""
+    facts = machine_facts()
+    return {**facts, "gpu": facts["gpu"] if device == "cuda" else None, "load": load()}
 
 
 class PeakMemory:
