@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +56,21 @@ def lasting(result: Any) -> Any:
     if isinstance(result, dict):
         return {key: lasting(value) for key, value in result.items() if key not in OF_THE_MOMENT}
     return [lasting(one) for one in result] if isinstance(result, list) else result
+
+
+def run_group(words: list[Any], environment: dict[str, str], *, timeout: float) -> subprocess.CompletedProcess[str]:
+    """What Python said to these words; neither it nor what it started outlives the call."""
+    with subprocess.Popen(
+        [sys.executable, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

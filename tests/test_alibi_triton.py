@@ -36,15 +36,6 @@ def small_tiles(monkeypatch):
     at._launches.cache_clear()
 
 
-@pytest.fixture
-def poisoned():
-    """Memory that torch hands out is full of NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
 

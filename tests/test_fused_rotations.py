@@ -6,7 +6,7 @@ from torch.nn.functional import rms_norm
 
 import whorl
 from helpers import LAYOUTS
-from test_rotate_kernels import draw, kernel, poisoned, same, tables  # noqa: F401 (fixtures)
+from test_rotate_kernels import draw, kernel, same, tables  # noqa: F401 (a fixture)
 from whorl.errors import WhorlError
 from whorl.kernels import append, norm_rotate  # noqa: F401 (their operators)
 

@@ -43,15 +43,6 @@ def short_segments(monkeypatch):
         monkeypatch.setattr(linear_triton, "tile_of", lambda *_: linear_triton.Tile(rows=64, warps=4, stages=1))
 
 
-@pytest.fixture
-def poisoned():
-    """Memory that torch hands out is full of NaN."""
-    torch.use_deterministic_algorithms(True)
-    assert torch.utils.deterministic.fill_uninitialized_memory
-    yield
-    torch.use_deterministic_algorithms(False)
-
-
 def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(device, dtype)
 

@@ -8,31 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from lab_runs import write_texts
-from whorl.cli.app import run
 from whorl.lab import execute
 
 SMALL = [
     "--train-length", "16", "--steps", "4", "--lengths", "8,16,32", "--set", "layers=1", "--set", "width=16",
     "--set", "heads=2", "--set", "batch=4", "--set", "eval_bytes=256",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
-
-
-@pytest.fixture
-def call(capsys):
-    """Runs a command in this process: (exit status, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run([str(one) for one in arguments])
-        return code, *capsys.readouterr()
-
-    return call
 
 
 def test_compare_prints_a_table_and_the_path_of_its_report(call, texts, tmp_path):

@@ -8,23 +8,10 @@ from pathlib import Path
 import pytest
 
 from lab_runs import write_texts
-from whorl.cli.app import run
 from whorl.lab import matching_data
 
 TINY = ["--steps", "2", "--set", "layers=1", "--set", "width=16", "--set", "heads=2"]
 MATCH = ["lab", "match", *TINY, "--set", "batch=2"]
-
-
-@pytest.fixture
-def call(capsys):
-    """Runs a command in this process: (exit status, stdout, stderr)."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = run([str(one) for one in arguments])
-        return code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.fixture

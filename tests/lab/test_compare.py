@@ -7,11 +7,10 @@ import io
 import json
 import math
 import statistics
-from pathlib import Path
 
 import pytest
 
-from lab_runs import SIZES, lasting, tiny, write_texts
+from lab_runs import SIZES, lasting, tiny
 from whorl.errors import WhorlError
 from whorl.lab import compare, run_one
 from whorl.lab.aggregate import aggregate, collect, interval, t_quantile
@@ -22,11 +21,6 @@ from whorl.lab.progress import Progress
 from whorl.lab.settings import RunConfig
 
 TINY = {**SIZES, "train_length": 16, "steps": 4, "batch": 4, "lengths": [8, 16, 32, 64], "workers": 1}
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")

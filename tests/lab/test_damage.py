@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab_runs import lasting, tiny, write_texts
+from lab_runs import lasting, tiny
 from whorl.cli.app import run
 from whorl.errors import WhorlError
 from whorl.lab import compare, load, run_one
@@ -19,11 +19,6 @@ SMALL = {
     "train_length": 16, "steps": 3, "batch": 4, "lengths": [8, 16], "layers": 1, "width": 16, "heads": 2,
     "eval_bytes": 256, "workers": 1,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")

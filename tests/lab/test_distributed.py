@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from lab_runs import tiny, write_texts
+from lab_runs import run_group, tiny
 from whorl.errors import WhorlError
 from whorl.lab import distributed, load, run_one
 from whorl.lab.runs import read_metrics
@@ -36,29 +33,11 @@ assert (result is None) == (os.environ["RANK"] != "0")
 """
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
-
-
 def torchrun(*words: object, processes: int = 2) -> subprocess.CompletedProcess[str]:
     """Runs a program in several processes; none outlives the call."""
     start = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", processes]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    with subprocess.Popen(
-        [sys.executable, *map(str, [*start, *words])],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=180)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+    return run_group([*start, *words], environment, timeout=180)
 
 
 def same_curve(one, other, *, within: float, but: str = "") -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import whorl
-from lab_runs import LENGTHS, tiny, write_texts
+from lab_runs import LENGTHS, tiny
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.masks import Window
 from whorl.errors import WhorlError
@@ -23,11 +22,6 @@ from whorl.lab.load import make_model
 from whorl.lab.repairs import repaired, serves
 from whorl.lab.settings import RunConfig, cautions
 from whorl.lab.train import train
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 
-from lab_runs import lasting, tiny, write_texts
+from lab_runs import lasting, run_group, tiny
 from whorl.errors import WhorlError
 from whorl.lab.execute import execute
 
@@ -46,11 +43,6 @@ print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ra
 """
 
 
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
-
-
 @pytest.fixture
 def sockets():
     """A folder with a short path, as the sockets of Ray need; nothing stays in it."""
@@ -68,21 +60,9 @@ def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
     words = [str(tmp_path / name) for name in ("program.py", "configs.json", "out", "flag")]
     environment = {**os.environ, "RAY_TMPDIR": sockets, "OMP_NUM_THREADS": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
     environment.pop("RAY_ADDRESS", None)
-    with subprocess.Popen(
-        [sys.executable, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = process.communicate(timeout=400)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    assert process.returncode == 0, err
-    found = json.loads(out.splitlines()[-1])
+    done = run_group(words, environment, timeout=400)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
     assert lasting(found["results"]) == lasting(alone)
     assert list(found["failed"]) == [configs[2].id] and "no corpus at /nowhere" in found["failed"][configs[2].id]
     assert found["up"] is False

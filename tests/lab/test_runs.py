@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab_runs import LENGTHS, lasting, tiny, write_texts
+from lab_runs import LENGTHS, lasting, tiny
 from whorl.errors import WhorlError
 from whorl.lab import load, run_one, runs, sweep
 from whorl.lab.plan import plan
@@ -24,11 +24,6 @@ from whorl.lab.runs import BusyError, check_output, locked, read_metrics, space_
 from whorl.lab.settings import RunConfig, label_of, resolve
 
 KILLS = int(os.environ.get("WHORL_KILLS", "4"))  # how often the sweep is killed; 20 is what the lab promises to bear
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 # -- identity ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 
-from lab_runs import lasting, tiny, write_texts
+from lab_runs import lasting, tiny
 from whorl import registry
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
@@ -22,11 +22,6 @@ from whorl.lab.runs import BusyError
 from whorl.lab.sweep import combinations, read_grid
 
 RUN = "train_length = 16\nsteps = 3\nbatch = 4\nlengths = [8, 16, 32]\nlayers = 1\nheads = 2\neval_bytes = 256\n"
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def write(path: Path, text: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from lab_runs import lasting, tiny, write_texts
+from lab_runs import lasting, tiny
 from whorl.errors import WhorlError
 from whorl.lab import runs, train
 from whorl.lab.batches import TextBatches
@@ -19,11 +19,6 @@ from whorl.lab.load import make_model, parameters
 from whorl.lab.monitor import GROUPS, attention_entropy, gradient_norms
 from whorl.lab.runs import CHECKPOINT, METRICS, read_checkpoint, read_metrics
 from whorl.lab.train import _backward, learning_rate, make_optimizer
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 def parts(config):

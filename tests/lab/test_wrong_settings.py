@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -19,11 +17,6 @@ SMALL = {
 }  # fmt: skip
 WORDS = ["--train-length=16", "--steps=3", "--lengths=8,16", "--workers=1"]
 SETS = ["--set=batch=4", "--set=layers=1", "--set=width=16", "--set=heads=2", "--set=eval_bytes=256"]
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory) -> Path:
-    return write_texts(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.mark.parametrize(
