@@ -91,7 +91,7 @@ def prose(text: str) -> list[str]:
     return [*out, "```"] if fence else out
 
 
-def settings(config: type) -> list[str]:
+def settings(config: type[Config]) -> list[str]:
     """The settings of a config with their defaults, and what its docstring says of them."""
     texts = [inspect.cleandoc(cls.__dict__.get("__doc__") or "") for cls in config.__mro__ if issubclass(cls, Config)]
     said = [
@@ -99,16 +99,11 @@ def settings(config: type) -> list[str]:
     ]
     lines = ["## Settings", "", "| setting | default |", "|---|---|"]
     for field in dataclasses.fields(config):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        default = "must be given" if required else f"`{default_of(field)!r}`"
+        default = "must be given" if field.name in config.required() else f"`{field.default!r}`"
         lines.append(f"| `{field.name}` | {default} |")
     if len(lines) == 4:
         return ["## Settings", "", "None.", ""]
     return [*lines, "", *(line for text in said for line in ("```text", text, "```", ""))]
-
-
-def default_of(field: dataclasses.Field) -> object:
-    return field.default if field.default is not dataclasses.MISSING else field.default_factory()  # type: ignore[misc]
 
 
 def losses(name: str) -> list[str]:

@@ -66,6 +66,13 @@ class Config:
     def check(self) -> None:
         """Raises a WhorlError where fields contradict each other; every field already has its type."""
 
+    def check_positive(self, *names: str) -> None:
+        """Raises a WhorlError unless these fields, where they are given, are above zero."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise invalid(self.call(), name, "positive", value)
+
     @classmethod
     def call(cls) -> str:
         """The public name in front of error messages: ``Rope`` for RopeConfig, ``Yarn`` for Yarn."""
@@ -77,13 +84,19 @@ class Config:
         return {field.name: field for field in dataclasses.fields(cls)}
 
     @classmethod
+    def required(cls) -> list[str]:
+        """The settings without a default."""
+        missing = dataclasses.MISSING
+        return [name for name, one in cls.fields().items() if one.default is missing and one.default_factory is missing]
+
+    @classmethod
     def check_names(cls, settings: dict[str, Any]) -> None:
         """Raises a WhorlError for a setting that does not exist or a required one that is missing."""
         fields = cls.fields()
         for given in settings:
             if given not in fields:
                 raise unknown("setting", given, fields, call=cls.call())
-        missing = [name for name, field in fields.items() if _required(field) and name not in settings]
+        missing = [name for name in cls.required() if name not in settings]
         if missing:
             names = ", ".join(missing)
             raise WhorlError(f"{cls.call()}: {names} missing. Pass {', '.join(f'{name}=…' for name in missing)}.")
@@ -115,10 +128,6 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed, checked like a new one."""
         return type(self)(**{**{key: getattr(self, key) for key in self.fields()}, **changes})
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _plain(value: Any) -> Any:

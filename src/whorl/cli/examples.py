@@ -6,7 +6,6 @@ can say which numbers are the user's and which are an example. The model's sizes
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,7 @@ def build(name: str, given: Settings | None = None, scaling: Settings | None = N
     """
     cls = registry.encoding_class(name)
     settings = dict(given or {})
-    filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if _required(cls.Config, size)}, settings)
+    filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if size in cls.Config.required()}, settings)
     settings |= filled
     if scaling is None:
         return cls(**settings), filled
@@ -75,7 +74,7 @@ def build_scaling(given: dict[str, Any], pairs: int) -> tuple[Scaling, dict[str,
         raise unknown("scaling", name, registry.SCALINGS)
     cls = registry.scaling_class(name)
     example = {"factor": FACTOR, "original_length": ORIGINAL_LENGTH}
-    filled = _missing(cls, {key: value for key, value in example.items() if _required(cls, key)}, given)
+    filled = _missing(cls, {key: value for key, value in example.items() if key in cls.required()}, given)
     if name in SCALINGS:
         filled |= _missing(cls, SCALINGS[name](given, pairs), given)
     return cls(**given, **filled), filled
@@ -83,8 +82,3 @@ def build_scaling(given: dict[str, Any], pairs: int) -> tuple[Scaling, dict[str,
 
 def _missing(cls: type[Config], example: Settings, given: Settings) -> dict[str, Any]:
     return {key: value for key, value in example.items() if key not in given and key in cls.fields()}
-
-
-def _required(cls: type[Config], key: str) -> bool:
-    field = cls.fields().get(key)
-    return field is not None and field.default is field.default_factory is dataclasses.MISSING

@@ -66,13 +66,11 @@ class AlibiConfig(Config):
 
     def check(self) -> None:
         call = self.call()
-        if self.heads <= 0:
-            raise invalid(call, "heads", "positive", self.heads)
+        self.check_positive("heads")
         if self.form == "split" and self.heads % 2:
             remedy = "Half of the heads looks left, half looks right."
             raise invalid(call, "heads", "even for form='split'", self.heads, remedy)
-        if self.scale <= 0:
-            raise invalid(call, "scale", "positive", self.scale)
+        self.check_positive("scale")
         if (self.offset is None) == (self.form == "offset"):
             raise WhorlError(
                 f"{call}: offset belongs to form='offset' and only there, got form={self.form!r} and "

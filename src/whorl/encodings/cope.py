@@ -37,8 +37,7 @@ class CopeConfig(Config):
     causal: bool = True
 
     def check(self) -> None:
-        if self.head_dim <= 0:
-            raise invalid(self.call(), "head_dim", "positive", self.head_dim)
+        self.check_positive("head_dim")
         if self.max_position < 2:
             raise invalid(
                 self.call(), "max_position", "at least 2", self.max_position, "One position is the same for every key."

@@ -52,10 +52,7 @@ class DebertaConfig(Config):
 
     def check(self) -> None:
         call = self.call()
-        for name in ("heads", "head_dim", "width", "max_distance"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise invalid(call, name, "positive", value)
+        self.check_positive("heads", "head_dim", "width", "max_distance")
         if self.span < 2:
             raise invalid(call, "span", "at least 2", self.span, "DeBERTa version 1 has 512, version 3 has 256.")
         if self.max_distance is not None and self.max_distance - 1 <= self.span // 2:

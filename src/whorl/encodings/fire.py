@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias, check_bias_positions
-from whorl.errors import invalid
 
 EPSILON = 1e-6
 START_C = 0.1
@@ -46,9 +45,7 @@ class FireConfig(Config):
     hidden: int = 32
 
     def check(self) -> None:
-        for size in ("heads", "length", "hidden"):
-            if getattr(self, size) <= 0:
-                raise invalid(self.call(), size, "positive", getattr(self, size))
+        self.check_positive("heads", "length", "hidden")
 
 
 def progress(i: Tensor, j: Tensor, c: Tensor, threshold: Tensor) -> Tensor:

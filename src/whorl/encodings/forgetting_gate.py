@@ -36,9 +36,7 @@ class ForgettingGateConfig(Config):
     bias: float = 5.0
 
     def check(self) -> None:
-        for name in ("heads", "width"):
-            if getattr(self, name) <= 0:
-                raise invalid(self.call(), name, "positive", getattr(self, name))
+        self.check_positive("heads", "width")
 
 
 def forgotten(log_gates: Tensor, queries: int) -> Tensor:

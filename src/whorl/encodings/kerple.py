@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
-from whorl.errors import invalid
 
 LOWEST = 0.01
 HIGHEST_POWER = 2.0  # beyond it the kernel is no longer conditionally positive definite
@@ -41,8 +40,7 @@ class KerpleConfig(Config):
     variant: Literal["log", "power"] = "log"
 
     def check(self) -> None:
-        if self.heads <= 0:
-            raise invalid(self.call(), "heads", "positive", self.heads)
+        self.check_positive("heads")
 
 
 def log_kernel(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:

@@ -38,9 +38,7 @@ class LearnedConfig(Config):
     length: int
 
     def check(self) -> None:
-        for size in ("width", "length"):
-            if getattr(self, size) <= 0:
-                raise invalid(self.call(), size, "positive", getattr(self, size))
+        self.check_positive("width", "length")
 
 
 def interpolate(table: Tensor, new_length: int) -> Tensor:

@@ -48,8 +48,7 @@ class MixedRopeConfig(RotaryConfig):
     def check(self) -> None:
         super().check()
         call = self.call()
-        if self.heads <= 0:
-            raise invalid(call, "heads", "positive", self.heads)
+        self.check_positive("heads")
         if self.rotated_heads is not None and max(self.rotated_heads) >= self.heads:
             raise invalid(call, "rotated_heads", f"between 0 and {self.heads - 1}", self.rotated_heads)
         if self.head_dim % 4:

@@ -38,8 +38,7 @@ class RotaryConfig(Config):
     rotated_heads: tuple[int, ...] | None = None
 
     def check(self) -> None:
-        if self.head_dim <= 0:
-            raise invalid(self.call(), "head_dim", "positive", self.head_dim)
+        self.check_positive("head_dim")
         heads = self.rotated_heads
         if heads is not None and (not heads or min(heads) < 0 or len(set(heads)) != len(heads)):
             raise invalid(

@@ -39,8 +39,7 @@ class SandwichConfig(Config):
 
     def check(self) -> None:
         call = self.call()
-        if self.heads <= 0:
-            raise invalid(call, "heads", "positive", self.heads)
+        self.check_positive("heads")
         if self.code_width <= 0 or self.code_width % 2:
             remedy = "A code has a sine and a cosine of each frequency."
             raise invalid(call, "code_width", "even and positive", self.code_width, remedy)

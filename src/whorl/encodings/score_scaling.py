@@ -58,8 +58,7 @@ class SSMaxConfig(Config):
     bias: bool = False
 
     def check(self) -> None:
-        if self.heads <= 0:
-            raise invalid(self.call(), "heads", "positive", self.heads)
+        self.check_positive("heads")
 
 
 @config
@@ -75,8 +74,7 @@ class Llama4TemperatureConfig(Config):
     attn_scale: float = 0.1
 
     def check(self) -> None:
-        if self.floor_scale <= 0:
-            raise invalid(self.call(), "floor_scale", "positive", self.floor_scale)
+        self.check_positive("floor_scale")
 
 
 def log_n(positions: Tensor, trained_length: int) -> Tensor:

@@ -38,9 +38,7 @@ class ShawConfig(Config):
     values: bool = True
 
     def check(self) -> None:
-        for name in ("head_dim", "clip"):
-            if getattr(self, name) <= 0:
-                raise invalid(self.call(), name, "positive", getattr(self, name))
+        self.check_positive("head_dim", "clip")
 
 
 def distances(call: str, q_positions: Tensor, k_positions: Tensor, *, whole: bool = False) -> Tensor:

@@ -48,8 +48,7 @@ class SinusoidalConfig(Config):
     scale: float = 1.0
 
     def check(self) -> None:
-        if self.width <= 0:
-            raise invalid(self.call(), "width", "positive", self.width)
+        self.check_positive("width")
         if self.base <= 1:
             raise invalid(self.call(), "base", "larger than 1", self.base, "The paper uses 10,000.")
         if self.scale == 0:

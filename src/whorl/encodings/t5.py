@@ -55,8 +55,7 @@ class T5Config(Config):
 
     def check(self) -> None:
         call = self.call()
-        if self.heads <= 0:
-            raise invalid(call, "heads", "positive", self.heads)
+        self.check_positive("heads")
         if self.bidirectional and (self.buckets < 4 or self.buckets % 2):
             raise invalid(call, "buckets", "even and at least 4", self.buckets, "Each side has half of them.")
         if self.buckets < 2:

@@ -47,10 +47,7 @@ class TransformerXLConfig(Config):
     base: float = 10_000.0
 
     def check(self) -> None:
-        for name in ("heads", "head_dim", "width", "clamp"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise invalid(self.call(), name, "positive", value)
+        self.check_positive("heads", "head_dim", "width", "clamp")
         if self.width is None:
             object.__setattr__(self, "width", self.heads * self.head_dim)
         if self.width == 1:

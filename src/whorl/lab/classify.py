@@ -65,9 +65,7 @@ class ClassifyConfig(Config):
     seed: int = 0
 
     def check(self) -> None:
-        for field in ("layers", "width", "heads", "steps", "batch", "train", "test", "learning_rate"):
-            if getattr(self, field) <= 0:
-                raise invalid(self.call(), field, "positive", getattr(self, field))
+        self.check_positive("layers", "width", "heads", "steps", "batch", "train", "test", "learning_rate")
         if self.length < 3:
             raise invalid(self.call(), "length", "at least 3", self.length, "A text needs two words behind its start.")
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from whorl.config import Config, config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
 from whorl.lab.encoder_runs import fit, make_encoder
 from whorl.lab.matching_data import (
@@ -72,9 +72,7 @@ class MatchingConfig(Config):
     seed: int = 0
 
     def check(self) -> None:
-        for field in ("length", "layers", "width", "heads", "steps", "batch", "learning_rate"):
-            if getattr(self, field) <= 0:
-                raise invalid(self.call(), field, "positive", getattr(self, field))
+        self.check_positive("length", "layers", "width", "heads", "steps", "batch", "learning_rate")
 
 
 class TripleMatcher(nn.Module):

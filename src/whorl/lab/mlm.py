@@ -75,9 +75,7 @@ class PretrainConfig(Config):
     seed: int = 0
 
     def check(self) -> None:
-        for field in ("layers", "width", "heads", "learning_rate"):
-            if getattr(self, field) <= 0:
-                raise invalid(self.call(), field, "positive", getattr(self, field))
+        self.check_positive("layers", "width", "heads", "learning_rate")
         if not self.stages or any(len(stage) != 3 or min(stage) < 1 for stage in self.stages):
             raise invalid(self.call(), "stages", "(length, batch, steps) each, all positive", self.stages)
 

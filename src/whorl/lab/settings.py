@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import MISSING
 from typing import Any, ClassVar, Literal, Self
 
 from whorl import registry
@@ -128,9 +127,7 @@ class RunConfig(Config):
 
     def check(self) -> None:
         call = self.call()
-        for field in ("layers", "width", "heads", "vocab", "accumulate", "eval_bytes"):
-            if getattr(self, field) < 1:
-                raise invalid(call, field, "positive", getattr(self, field))
+        self.check_positive("layers", "width", "heads", "vocab", "accumulate", "eval_bytes")
         if self.text and self.vocab < 256:
             raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
         if self.width % self.heads:
@@ -155,10 +152,7 @@ class RunConfig(Config):
 
     def _check_rates(self) -> None:
         call = self.call()
-        if self.learning_rate <= 0:
-            raise invalid(call, "learning_rate", "positive", self.learning_rate)
-        if self.encoding_rate <= 0:
-            raise invalid(call, "encoding_rate", "positive", self.encoding_rate)
+        self.check_positive("learning_rate", "encoding_rate")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise invalid(call, "betas", "two numbers from 0 to below 1", list(self.betas))
         if self.weight_decay < 0:
@@ -244,9 +238,7 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 
 def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
     """The settings that have no default, which say nothing about how an encoding differs from the usual one."""
-    fields = registry.encoding_class(name).Config.fields()
-    missing = [key for key, field in fields.items() if field.default is MISSING and field.default_factory is MISSING]
-    return {"name": name, **{key: encoding[key] for key in missing}}
+    return {"name": name, **{key: encoding[key] for key in registry.encoding_class(name).Config.required()}}
 
 
 def _short(value: Any) -> str:

@@ -44,12 +44,6 @@ class Scaling(Config):
         if value < 1.0:
             raise invalid(self.call(), name, "at least 1", value, "A factor of 4 serves 4 times the trained length.")
 
-    def check_positive(self, *names: str) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise invalid(self.call(), name, "positive", value)
-
     def check_more_than_one_pair(self, ladder: Ladder) -> None:
         if ladder.dim == 2:
             raise WhorlError(
