@@ -197,6 +197,41 @@ def test_strides_beyond_32_bits(kernel):
     same(x, whorl.rotate(draw(1, 2, 3, 8, dtype=torch.bfloat16, device=device), cos, sin, impl="torch"))
 
 
+@pytest.mark.parametrize(
+    "limits", [{"MOST_TABLE": 1}, {"MOST_TILES": 2}, {"MOST_TABLE": 200, "MOST_TILES": 3}], ids=str
+)
+@pytest.mark.parametrize("order", ["bhld", "blhd"])
+def test_groups_of_tokens_and_more_rows_than_an_axis_of_a_grid_has(kernel, poisoned, monkeypatch, limits, order):
+    """Both begin at sizes that are slow to test: here they begin at once."""
+    name, device = kernel
+    if name != "triton":
+        pytest.skip("no grid")
+    from whorl.kernels import rotate, rotate_triton
+
+    monkeypatch.setattr(rotate, "_READY", {})
+    monkeypatch.setattr(rotate_triton, "_ready", {})
+    for what, limit in limits.items():
+        monkeypatch.setattr(rotate_triton, what, limit)
+    shape = (3, 2, 150, 16) if order == "bhld" else (3, 150, 2, 16)
+    x = draw(*shape, dtype=torch.float32, device=device)
+    cos, sin = tables(3, 150, 8, dtype=torch.float32, device=device)
+    same(
+        whorl.rotate(x, cos, sin, "half", order=order, impl=name),
+        whorl.rotate(x, cos, sin, "half", order=order, impl="torch"),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("order", ["bhld", "blhd"])
+def test_more_batch_rows_than_an_axis_of_a_grid_has(order):
+    x = draw(70_000, 2, 2, 16, dtype=torch.float32, device="cuda")
+    cos, sin = tables(2, 8, dtype=torch.float32, device="cuda")
+    same(
+        whorl.rotate(x, cos, sin, "half", order=order, impl="triton"),
+        whorl.rotate(x, cos, sin, "half", order=order, impl="torch"),
+    )
+
+
 @pytest.mark.gpu
 def test_more_than_two_to_the_31_elements():
     x = torch.randn(1, 8, 2**21 + 3, 144, device="cuda", dtype=torch.bfloat16)

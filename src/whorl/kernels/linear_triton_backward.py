@@ -31,11 +31,13 @@ from whorl.kernels.linear_triton import (
     load_values,
     mask_arguments,
     mask_of_keys,
+    place_of,
     product,
     query_features,
     running_sums,
     settings,
     slope_of,
+    steps_of,
     store_pairs,
     store_record,
     store_values,
@@ -100,8 +102,7 @@ def _grad_states(
 ):
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
-    i_head = (tl.program_id(0) % heads_in_all).to(tl.int64)
-    i_segment = (tl.program_id(0) // heads_in_all).to(tl.int64)
+    i_head, i_segment = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     p_q += i_b * stride_q[0] + i_h * stride_q[1]
     p_grad += i_b * stride_g[0] + i_h * stride_g[1]
@@ -112,7 +113,7 @@ def _grad_states(
     b_t2 = tl.zeros([BLOCK_V, HALF], tl.float32)
     b_y1 = tl.zeros([HALF], tl.float32)
     b_y2 = tl.zeros([HALF], tl.float32)
-    for i_step in range(0, tl.cdiv(tl.minimum(segment, length - i_segment * segment), ROWS).to(tl.int32)):
+    for i_step in range(0, steps_of(i_segment, segment, length, ROWS)):
         o_row = i_segment * segment + i_step * ROWS + tl.arange(0, ROWS)
         m_row = o_row < length
         b_grad = load_values(p_grad, o_row, m_row, stride_g, VALUE_DIM, BLOCK_V)
@@ -178,8 +179,7 @@ def _grad_queries(
     DIM: tl.constexpr = HEAD[0]
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
-    i_head = (tl.program_id(0) % heads_in_all).to(tl.int64)
-    i_segment = (tl.program_id(0) // heads_in_all).to(tl.int64)
+    i_head, i_segment = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_h // groups
     p_q += i_b * stride_q[0] + i_h * stride_q[1]
@@ -193,7 +193,7 @@ def _grad_queries(
     m_seen = tl.arange(0, ROWS)[:, None] >= tl.arange(0, ROWS)[None, :]
     p_record = p_states + ((i_b * (heads // groups) + i_key_head) * slots + i_segment - 1) * (2 * HALF * (BLOCK_V + 1))
     b_s1, b_s2, b_z1, b_z2 = load_record(p_record, i_segment, HALF, BLOCK_V)
-    for i_step in range(0, tl.cdiv(tl.minimum(segment, length - i_segment * segment), ROWS).to(tl.int32)):
+    for i_step in range(0, steps_of(i_segment, segment, length, ROWS)):
         o_row = i_segment * segment + i_step * ROWS + tl.arange(0, ROWS)
         m_row = o_row < length
         m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
@@ -284,8 +284,7 @@ def _grad_keys(
     DIM: tl.constexpr = HEAD[0]
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
-    i_head = (tl.program_id(0) % heads_in_all).to(tl.int64)
-    i_segment = (tl.program_id(0) // heads_in_all).to(tl.int64)
+    i_head, i_segment = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_h // groups
     p_q += i_b * stride_q[0] + i_h * stride_q[1]
@@ -300,7 +299,7 @@ def _grad_keys(
     m_sees = tl.arange(0, ROWS)[:, None] <= tl.arange(0, ROWS)[None, :]  # by key and query
     p_record = p_states + (i_head * slots + i_segment) * (2 * HALF * (BLOCK_V + 1))
     b_t1, b_t2, b_y1, b_y2 = load_record(p_record, slots - i_segment, HALF, BLOCK_V)
-    steps = tl.cdiv(tl.minimum(segment, length - i_segment * segment), ROWS).to(tl.int32)
+    steps = steps_of(i_segment, segment, length, ROWS)
     for i_step in range(0, steps):
         o_row = i_segment * segment + (steps - 1 - i_step) * ROWS + tl.arange(0, ROWS)
         m_row = o_row < length

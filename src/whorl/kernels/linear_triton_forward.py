@@ -17,10 +17,12 @@ from whorl.kernels.linear_triton import (
     load_values,
     mask_arguments,
     mask_of_keys,
+    place_of,
     product,
     query_features,
     running_sums,
     settings,
+    steps_of,
     store_record,
     store_values,
     table_arguments,
@@ -57,9 +59,7 @@ def _states(
 ):
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
-    # heads run fastest: those of one batch row read the same tables, from cache
-    i_head = (tl.program_id(0) % heads_in_all).to(tl.int64)
-    i_segment = (tl.program_id(0) // heads_in_all).to(tl.int64)
+    i_head, i_segment = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     p_k += i_b * stride_k[0] + i_h * stride_k[1]
     p_v += i_b * stride_v[0] + i_h * stride_v[1]
@@ -121,8 +121,7 @@ def _outputs(
 ):
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
-    i_head = (tl.program_id(0) % heads_in_all).to(tl.int64)
-    i_segment = (tl.program_id(0) // heads_in_all).to(tl.int64)
+    i_head, i_segment = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_h // groups
     p_q += i_b * stride_q[0] + i_h * stride_q[1]
@@ -131,9 +130,10 @@ def _outputs(
     p_out += i_head * length * VALUE_DIM
     p_scale += i_head * length
     m_seen = tl.arange(0, ROWS)[:, None] >= tl.arange(0, ROWS)[None, :]
+    m_first = (tl.arange(0, ROWS) == 0)[:, None]
     p_record = p_states + ((i_b * (heads // groups) + i_key_head) * slots + i_segment - 1) * (2 * HALF * (BLOCK_V + 1))
     b_s1, b_s2, b_z1, b_z2 = load_record(p_record, i_segment, HALF, BLOCK_V)
-    for i_step in range(0, tl.cdiv(tl.minimum(segment, length - i_segment * segment), ROWS).to(tl.int32)):
+    for i_step in range(0, steps_of(i_segment, segment, length, ROWS)):
         o_row = i_segment * segment + i_step * ROWS + tl.arange(0, ROWS)
         m_row = o_row < length
         m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
@@ -154,9 +154,10 @@ def _outputs(
             b_z1 += tl.sum(b_b1.to(tl.float32), 0)
             b_z2 += tl.sum(b_b2.to(tl.float32), 0)
         if DENOMINATOR == "plain":
-            b_bottom += tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1)
-            b_z1 += tl.sum(b_r1, 0)
-            b_z2 += tl.sum(b_r2, 0)
+            # the sums of keys before go with the first key, which every query sees
+            b_r1 += tl.where(m_first, b_z1[None, :], 0.0)
+            b_r2 += tl.where(m_first, b_z2[None, :], 0.0)
+            b_z1, b_z2 = tl.sum(b_r1, 0), tl.sum(b_r2, 0)
             b_plain = tl.zeros([ROWS, ROWS], tl.float32)
             b_plain = product(b_p1, tl.trans(b_r1), b_plain, DOT, PRECISION)
             b_plain = product(b_p2, tl.trans(b_r2), b_plain, DOT, PRECISION)

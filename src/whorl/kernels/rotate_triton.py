@@ -21,7 +21,8 @@ from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 # Bytes of one member of the pairs that a program reads: eight rows of 64 pairs in bfloat16.
 TILE_BYTES = 1024
 
-MOST_TABLE = 8 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
+MOST_TABLE = 4 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
+INVERSE_BITS = tl.constexpr(47)  # n / m is n * ceil(2^47 / m) / 2^47 for all n and m that fit an axis of a grid
 MOST_TILES = 65_535  # along the second and third axis of a grid
 MOST_READY = 1024  # what is kept by shape
 
@@ -185,12 +186,17 @@ def _turn_kernel(
     q_heads,
     k_heads,
     table_length,
+    batch,
+    batch_inverse,
     eps,
     UNIT: tl.constexpr,
     TABLE_UNIT: tl.constexpr,
     TOKENS: tl.constexpr,
     HEADS: tl.constexpr,
-    HEADS_FIRST: tl.constexpr,
+    AXIS_T: tl.constexpr,
+    AXIS_H: tl.constexpr,
+    AXIS_B: tl.constexpr,
+    GROUPED: tl.constexpr,
     START: tl.constexpr,
     PAIRS: tl.constexpr,
     PADDED: tl.constexpr,
@@ -213,11 +219,12 @@ def _turn_kernel(
     s_qo_b, s_qo_l, s_qo_h = s_qo_b.to(tl.int64) * UNIT, s_qo_l.to(tl.int64) * UNIT, s_qo_h.to(tl.int64) * UNIT
     s_ko_b, s_ko_l, s_ko_h = s_ko_b.to(tl.int64) * UNIT, s_ko_l.to(tl.int64) * UNIT, s_ko_h.to(tl.int64) * UNIT
     s_t_b, s_t_l = s_t_b.to(tl.int64) * TABLE_UNIT, s_t_l.to(tl.int64) * TABLE_UNIT
-    if HEADS_FIRST:
-        i_h, i_t = tl.program_id(0), tl.program_id(1)
-    else:
-        i_t, i_h = tl.program_id(0), tl.program_id(1)
-    i_b = tl.program_id(2).to(tl.int64)
+    i_t, i_h, i_b = tl.program_id(AXIS_T), tl.program_id(AXIS_H), tl.program_id(AXIS_B)
+    i_b = i_b.to(tl.int64)
+    if GROUPED:  # divided by a product: a division keeps the first loads waiting
+        i_group = (i_b * batch_inverse) >> INVERSE_BITS
+        i_b -= i_group * batch
+        i_t += i_group.to(tl.int32) * tl.num_programs(AXIS_T)
     q_tiles = tl.cdiv(q_heads, HEADS)
     is_q = i_h < q_tiles
     o_h = tl.where(is_q, i_h, i_h - q_tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]
@@ -397,20 +404,27 @@ def _plan(
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
     tokens, heads, warps = tile_of(padded * q.element_size(), length, max(q_heads, k_heads), side_by_side)
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
-    # all heads of a token in turn where they lie side by side, or where the tables are too large to stay at hand
-    wide_table = 2 * length * pairs * cos.element_size() > MOST_TABLE
-    heads_first = (side_by_side or wide_table) and tiles[0] <= MOST_TILES
+    # along the tokens, by groups of equal size: all heads pass by a group while its table rows are still in the cache
+    groups = -(-2 * length * pairs * cos.element_size() // MOST_TABLE)
+    axes = 0, 1, 2  # of the grid, where tokens of a group, heads, and batch rows times groups lie
+    if side_by_side and tiles[0] <= MOST_TILES:  # all heads of a token in turn
+        groups, axes = 1, (1, 0, 2)
+    group = -(-tiles[0] // max(1, groups))
+    groups = -(-tiles[0] // max(1, group))
+    if batch * groups > MOST_TILES:
+        axes = 2, 1, 0
+    sizes = dict(zip(axes, (group, tiles[1], batch * groups), strict=True))
     unit = 8 if all(stride % 8 == 0 for one in moved for stride in one[:3]) else 1
     table_unit = 4 if all(stride % 4 == 0 for stride in table) else 1
     numbers: list[Any] = [x for one in moved for x in (*(stride // unit for stride in one[:3]), one[3])]
-    numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2], eps]
+    numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2]]
+    numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps]
     constants = (
-        unit, table_unit, tokens, heads, heads_first, start, pairs, padded, blocks, reads == "half", writes == "half",
-        rest, power_of_2(rest), conjugate, divide, rows is not None, table[2] != 0,
+        unit, table_unit, tokens, heads, *axes, groups > 1, start, pairs, padded, blocks, reads == "half",
+        writes == "half", rest, power_of_2(rest), conjugate, divide, rows is not None, table[2] != 0,
         all(one[3] == 1 for one in moved), norm, q is outs[0],
     )  # fmt: skip
-    grid = (tiles[1], tiles[0], batch) if heads_first else (*tiles, batch)
-    return Launch(_turn_kernel, grid, numbers, constants, warps=warps)
+    return Launch(_turn_kernel, (sizes[0], sizes[1], sizes[2]), numbers, constants, warps=warps)
 
 
 def tile_of(row_bytes: int, length: int, heads: int, heads_side_by_side: bool) -> tuple[int, int, int]:
