@@ -476,7 +476,8 @@ def test_bench_answers_with_ratios_and_machine_facts(call, answer, tmp_path):
     kept = tmp_path / "results" / "tables.json"
     report = answer("bench", "tables", *TINY, "--out", str(kept))
     assert json.loads(kept.read_text()) == report
-    assert report["settings"] == {"length": 512, "head_dim": 8, "base": 10_000.0, "batch": 4, "far": 65536}
+    sizes = {"length": 512, "head_dim": 8, "base": 10_000.0, "batch": 4, "far": 65536}
+    assert report["settings"] == {"device": "auto", **sizes}
     code, out, err = call("bench", "tables", *TINY)
     assert code == 0 and "exact, contiguous" in out and report["machine"]["cpu"] in out
     assert "tables: 6 paths, 2 rounds" in err

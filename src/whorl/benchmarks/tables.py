@@ -2,19 +2,21 @@
 
 The naive table multiplies positions and frequencies in float32, as frameworks do. Ours form angles in
 float64 and must still cost about the same: at most 0.9 of it for contiguous positions and 1.5 for ids of
-shape (batch, length) and for floating positions. Errors are against cosines in extended precision
+shape (batch, length) and for floating positions. On a GPU arithmetic is nearly free, and the measure is the
+time of writing the two tables: at most twice that. Errors are against cosines in extended precision
 (numpy's longdouble), from frequencies of its own, on a sample of rows, and near a far position too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes
+from whorl.benchmarks.judging import check_sizes, device_of, not_judged
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.rope import Rope
 from whorl.errors import invalid
@@ -28,7 +30,13 @@ Build = Callable[[Tensor], Tables]
 
 
 def tables(
-    *, length: int = 131_072, head_dim: int = 128, base: float = 10_000.0, batch: int = 4, far: int = 16_777_216
+    *,
+    device: str = "auto",
+    length: int = 131_072,
+    head_dim: int = 128,
+    base: float = 10_000.0,
+    batch: int = 4,
+    far: int = 16_777_216,
 ) -> tuple[Group, ...]:
     """The groups to time: tables of ``length`` positions, and what keeping them saves."""
     check_sizes("bench tables", length=length, head_dim=head_dim, batch=batch, far=far)
@@ -37,6 +45,8 @@ def tables(
     if far < length:
         raise invalid("bench tables", "far", f"at least length={length}", far)
     rope = Rope(head_dim=head_dim, base=base)
+    if device_of("bench tables", device) == "cuda":
+        return (_on_device(rope, length, batch, far),)
     return (
         _building(rope, length, batch, far),
         _keeping(rope, length, "cache, whole text"),
@@ -44,32 +54,83 @@ def tables(
     )
 
 
-def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
-    head_dim, base = rope.config.head_dim, rope.config.base
-    assert base is not None
-    naive = _naive(head_dim, base)
-    framework = Rope(head_dim=head_dim, base=base, angles="float32")
+@dataclass(frozen=True)
+class _Positions:
+    """What tables are built for: positions in order, shuffled, spread out and between integers; the far end of each."""
+
+    near: Tensor
+    ids: Tensor
+    wide: Tensor
+    thirds: Tensor
+    top: Tensor
+    top_ids: Tensor
+
+
+def _positions(length: int, batch: int, far: int, device: str = "cpu") -> _Positions:
     generator = torch.Generator().manual_seed(0)
     shape = (batch, length // batch)
     rows = min(length, ROWS)
-    near = torch.arange(length)
-    ids = torch.randint(0, length, shape, generator=generator)
-    wide = torch.randint(0, far + 1, shape, generator=generator)
-    thirds = near.double() / 3
-    top = torch.arange(far - rows + 1, far + 1)
+    near, top = torch.arange(length), torch.arange(far - rows + 1, far + 1)
+    ids, wide = (torch.randint(0, end, shape, generator=generator) for end in (length, far + 1))
     top_ids = top[torch.randperm(rows, generator=generator)].view(1, rows)
+    return _Positions(*(x.to(device) for x in (near, ids, wide, near.double() / 3, top, top_ids)))
 
-    def exact(name: str, positions: Tensor, beyond: Tensor, bar: float) -> Case:
+
+def _exact(rope: Rope, bytes_written: int | None) -> Callable[..., Case]:
+    """Makes cases of our tables: a name, positions, far ones to be checked as well, and a bar."""
+    head_dim, base = rope.config.head_dim, rope.config.base
+    assert base is not None
+
+    def case(name: str, positions: Tensor, beyond: Tensor, bar: float | None = None) -> Case:
         def check() -> Check:
             return _judge(rope.tables, positions, beyond, head_dim, base, limit=LIMIT)
 
-        return Case(name=name, run=lambda: rope.tables(positions), check=check, bar=bar)
+        return Case(name=name, run=lambda: rope.tables(positions), check=check, bar=bar, moves=bytes_written)
+
+    return case
+
+
+def _on_device(rope: Rope, length: int, batch: int, far: int) -> Group:
+    head_dim, base = rope.config.head_dim, rope.config.base
+    assert base is not None
+    at = _positions(length, batch, far, "cuda")
+    written = rope.tables(at.near)
+    size = sum(table.nbytes for table in written)
+    naive, exact = _naive(head_dim, base, "cuda"), _exact(rope, size)
+
+    def write() -> None:
+        for table in written:
+            table.fill_(1.0)
+
+    def naive_error() -> Check:
+        return _judge(naive, at.near, at.top, head_dim, base)
+
+    return Group(
+        name="tables",
+        summary=f"cos and sin, {length:,} positions × {head_dim // 2} pairs",
+        device="cuda",
+        cases=(
+            Case(name="writing both tables", run=write, check=not_judged, moves=size),
+            exact("exact, contiguous", at.near, at.top, 2.0),
+            exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids),
+            exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids),
+            Case(name="naive float32", run=lambda: naive(at.near), check=naive_error, moves=size),
+        ),
+    )
+
+
+def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
+    head_dim, base = rope.config.head_dim, rope.config.base
+    assert base is not None
+    naive, exact = _naive(head_dim, base), _exact(rope, None)
+    framework = Rope(head_dim=head_dim, base=base, angles="float32")
+    at = _positions(length, batch, far)
 
     def same_as_naive() -> Check:
-        ours, theirs = framework.tables(near), naive(near)
+        ours, theirs = framework.tables(at.near), naive(at.near)
         if not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
             return Check(ok=False, text="differs from the naive table, which it must equal bit for bit")
-        return _judge(framework.tables, near, top, head_dim, base)
+        return _judge(framework.tables, at.near, at.top, head_dim, base)
 
     return Group(
         name="tables",
@@ -77,14 +138,14 @@ def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
         cases=(
             Case(
                 name="naive float32",
-                run=lambda: naive(near),
-                check=lambda: _judge(naive, near, top, head_dim, base),
+                run=lambda: naive(at.near),
+                check=lambda: _judge(naive, at.near, at.top, head_dim, base),
             ),
-            exact("exact, contiguous", near, top, 0.9),
-            exact(f"exact, ids {shape}", ids, top_ids, 1.5),
-            exact(f"exact, ids {shape} to {far:,}", wide, top_ids, 1.5),
-            exact("exact, floating", thirds, top.double() - 1 / 3, 1.5),
-            Case(name="angles='float32'", run=lambda: framework.tables(near), check=same_as_naive),
+            exact("exact, contiguous", at.near, at.top, 0.9),
+            exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids, 1.5),
+            exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids, 1.5),
+            exact("exact, floating", at.thirds, at.top.double() - 1 / 3, 1.5),
+            Case(name="angles='float32'", run=lambda: framework.tables(at.near), check=same_as_naive),
         ),
     )
 
@@ -126,9 +187,9 @@ def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
     )
 
 
-def _naive(head_dim: int, base: float) -> Build:
+def _naive(head_dim: int, base: float, device: str = "cpu") -> Build:
     """What frameworks do: frequencies and angles in float32."""
-    frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2).float() / head_dim)
+    frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
     def build(positions: Tensor) -> Tables:
         angles = torch.outer(positions.float(), frequencies)
@@ -153,10 +214,10 @@ def _judge(
 
 def error_of(build: Build, positions: Tensor, head_dim: int, base: float) -> float:
     """The largest error of cos and sin on a sample of the rows of a whole table."""
-    flat = positions.reshape(-1).numpy()
+    flat = positions.reshape(-1).cpu().numpy()
     chosen = np.unique(np.linspace(0, flat.size - 1, min(flat.size, ROWS)).astype(np.int64))
     true = true_tables(flat[chosen], head_dim, base)
-    made = (table.reshape(flat.size, -1).numpy()[chosen] for table in build(positions))
+    made = (table.reshape(flat.size, -1).cpu().numpy()[chosen] for table in build(positions))
     return max(float(np.abs(ours - theirs).max()) for ours, theirs in zip(made, true, strict=True))
 
 
