@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from whorl.benchmarks.runner import Case, Check, Group, measure, middle_half
 from whorl.benchmarks.tables import error_of, tables, true_tables
 from whorl.rotary.cache import current_table_cache
 
-TINY = {"length": 512, "head_dim": 8, "batch": 2, "far": 65536}
+TINY = {"device": "cpu", "length": 512, "head_dim": 8, "batch": 2, "far": 65536}
 
 
 def right() -> Check:
@@ -240,3 +241,22 @@ def test_every_path_of_every_benchmark_is_checked_and_right(name):
                 continue  # compiled when it is timed
             check = case.check()
             assert check.ok and check.text, (group.name, case.name, check)
+
+
+@pytest.mark.gpu
+def test_times_of_a_device_leave_out_the_host():
+    memory = torch.zeros(1000, device="cuda")
+
+    def slow_to_come() -> None:
+        time.sleep(0.002)
+        memory.add_(1)
+
+    case = Case(name="slow to come", run=slow_to_come, check=right)
+    (result,) = measure(Group(name="g", summary="", cases=(case,), device="cuda"), repeats=3)
+    assert result.seconds is not None and result.seconds < 0.0002
+
+
+@pytest.mark.gpu
+def test_tables_are_measured_on_a_gpu():
+    (group,) = runner.run("tables", repeats=1, settings={"length": 4096}).to_dict()["groups"]
+    assert [one["check"]["ok"] for one in group["results"]] == [True] * 5

@@ -469,7 +469,7 @@ def test_doctor_ends_with_1_where_torch_is_too_old(call, monkeypatch):
     assert code == 1 and "2.4.1, older than 2.11" in out
 
 
-TINY = ("--repeats", "2", "--set", "length=512", "--set", "head_dim=8", "--set", "far=65536")
+TINY = ("--repeats", "2", "--set", "device=cpu", "--set", "length=512", "--set", "head_dim=8", "--set", "far=65536")
 
 
 def test_bench_answers_with_ratios_and_machine_facts(call, answer, tmp_path):
@@ -477,7 +477,7 @@ def test_bench_answers_with_ratios_and_machine_facts(call, answer, tmp_path):
     report = answer("bench", "tables", *TINY, "--out", str(kept))
     assert json.loads(kept.read_text()) == report
     sizes = {"length": 512, "head_dim": 8, "base": 10_000.0, "batch": 4, "far": 65536}
-    assert report["settings"] == {"device": "auto", **sizes}
+    assert report["settings"] == {"device": "cpu", **sizes}
     code, out, err = call("bench", "tables", *TINY)
     assert code == 0 and "exact, contiguous" in out and report["machine"]["cpu"] in out
     assert "tables: 6 paths, 2 rounds" in err

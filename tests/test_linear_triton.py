@@ -336,7 +336,19 @@ def test_more_than_two_to_the_31_elements():
     tail = x[:, :, start:].float()
     expected = state.step(tail, tail, tail)
     error = (got[:, :, start:].float() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
-    assert error <= 3e-3
+    assert error <= 4e-3  # queries, keys, states and outputs are each rounded once: 1.7e-3 four times over is 3.3e-3
+
+
+@pytest.mark.gpu
+def test_denominators_of_long_texts_are_not_rounded():
+    """Sums of keys over a long text are nearly equal in all dimensions: rounded, they would be off by one factor."""
+    q, k, v = qkv(length=2**16, dims=(64, 64), dtype=torch.bfloat16, device="cuda")
+    rope = Rope(head_dim=64)
+    cos, sin = (table[None] for table in rope.tables(torch.arange(2**16, device="cuda")))
+    _, scale, _ = linear_forward(q, k, v, cos, sin, None, False, 0, 1, "elu+1", "plain", 1e-6)
+    p, r = (torch.nn.functional.elu(x.double()) + 1 for x in (q, k))
+    error = scale.double() * ((p * r.cumsum(2)).sum(-1) + 1e-6) - 1
+    assert error.square().mean().sqrt() <= 5e-4 and error[..., 2**15 :].mean().abs() <= 1e-4
 
 
 @pytest.mark.gpu

@@ -21,6 +21,7 @@ from whorl.errors import invalid
 from whorl.machine import load, machine_facts
 
 SAMPLE = 0.005  # seconds a sample lasts at least: shorter work is repeated within it
+LEAD, MOST_LEAD = 2_000_000, 500_000_000  # cycles that a device sleeps before a sample: a millisecond, a quarter second
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +184,7 @@ def middle_half(values: Sequence[float]) -> tuple[float, float]:
 
 def _time(cases: Sequence[Case], repeats: int, group: Group) -> dict[str, list[float]]:
     """Seconds per call of each case, one number per round."""
-    sample = _sample_cuda if group.device == "cuda" and not group.host else _sample
+    sample = _DeviceClock().sample if group.device == "cuda" and not group.host else _sample
     calls = {case.name: _calls(case.run, sample) for case in cases}
     times: dict[str, list[float]] = {case.name: [] for case in cases}
     was_on = gc.isenabled()
@@ -215,19 +216,28 @@ def _sample(work: Callable[[], object], calls: int) -> float:
     return (end - begin) / calls
 
 
-def _sample_cuda(work: Callable[[], object], calls: int) -> float:
-    """Seconds on the device, which is given enough work before the first event that it never waits for the host."""
-    import torch
+class _DeviceClock:
+    """Times work on a CUDA device, which first sleeps for long enough that it never waits for the host."""
 
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    torch.cuda._sleep(2_000_000)  # cycles, about a millisecond
-    begin.record()
-    for _ in range(calls):
-        work()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end) / 1e3 / calls
+    def __init__(self) -> None:
+        self.lead = LEAD
+
+    def sample(self, work: Callable[[], object], calls: int) -> float:
+        import torch
+
+        while True:
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda.synchronize()
+            torch.cuda._sleep(self.lead)
+            begin.record()
+            for _ in range(calls):
+                work()
+            end.record()
+            waited = begin.query()  # it woke up before everything was there
+            torch.cuda.synchronize()
+            if not waited or self.lead >= MOST_LEAD:
+                return begin.elapsed_time(end) / 1e3 / calls
+            self.lead *= 4
 
 
 def _peak_memory(case: Case) -> int:

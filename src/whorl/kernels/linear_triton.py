@@ -63,7 +63,7 @@ TILES: dict[tuple[str, bool, bool], Tile] = {
     ("grad_queries", False, True): Tile(32, 4, 2),
     ("grad_queries", True, True): Tile(32, 8, 1),
     ("grad_keys", False, False): Tile(64, 4, 2),
-    ("grad_keys", True, False): Tile(64, 4, 1),
+    ("grad_keys", True, False): Tile(64, 8, 1),
     ("grad_keys", False, True): Tile(32, 4, 2),
     ("grad_keys", True, True): Tile(32, 8, 1),
 }
@@ -232,6 +232,18 @@ def product(b_x, b_y, b_sum, DOT: tl.constexpr, PRECISION: tl.constexpr):
         return tl.dot(b_x.to(tl.float32), b_y.to(tl.float32), b_sum)
     else:
         return tl.dot(b_x.to(DOT), b_y.to(DOT), b_sum, input_precision=PRECISION)
+
+
+@triton.jit
+def in_columns(b_sum, DOT: tl.constexpr):
+    """Numbers as two of 16 columns for a product, which add up to them: rounded, and what rounding took away.
+
+    Sums over a long text are all but equal, and rounding them once would scale every output alike.
+    """
+    o_column = tl.arange(0, 16)[None, :]
+    b_high = b_sum.to(DOT).to(tl.float32)
+    b_low = tl.where(o_column == 1, (b_sum - b_high)[:, None], 0.0)
+    return tl.where(o_column == 0, b_high[:, None], b_low)
 
 
 @triton.jit

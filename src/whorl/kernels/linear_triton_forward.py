@@ -1,5 +1,7 @@
 """The forward pass of causal linear attention in Triton: states of segments, then outputs."""
 
+# pyright: reportArgumentType=false
+# A kernel is written in Triton's language, whose types are not those of the functions that pyright sees.
 from __future__ import annotations
 
 import torch
@@ -10,6 +12,7 @@ from whorl.kernels.linear_triton import (
     Rotation,
     Shape,
     compiled,
+    in_columns,
     key_features,
     load_pairs,
     load_record,
@@ -130,7 +133,6 @@ def _outputs(
     p_out += i_head * length * VALUE_DIM
     p_scale += i_head * length
     m_seen = tl.arange(0, ROWS)[:, None] >= tl.arange(0, ROWS)[None, :]
-    m_first = (tl.arange(0, ROWS) == 0)[:, None]
     p_record = p_states + ((i_b * (heads // groups) + i_key_head) * slots + i_segment - 1) * (2 * HALF * (BLOCK_V + 1))
     b_s1, b_s2, b_z1, b_z2 = load_record(p_record, i_segment, HALF, BLOCK_V)
     for i_step in range(0, steps_of(i_segment, segment, length, ROWS)):
@@ -154,10 +156,12 @@ def _outputs(
             b_z1 += tl.sum(b_b1.to(tl.float32), 0)
             b_z2 += tl.sum(b_b2.to(tl.float32), 0)
         if DENOMINATOR == "plain":
-            # the sums of keys before go with the first key, which every query sees
-            b_r1 += tl.where(m_first, b_z1[None, :], 0.0)
-            b_r2 += tl.where(m_first, b_z2[None, :], 0.0)
-            b_z1, b_z2 = tl.sum(b_r1, 0), tl.sum(b_r2, 0)
+            b_before = tl.zeros([ROWS, 16], tl.float32)
+            b_before = product(b_p1, in_columns(b_z1, DOT), b_before, DOT, PRECISION)
+            b_before = product(b_p2, in_columns(b_z2, DOT), b_before, DOT, PRECISION)
+            b_bottom += tl.sum(b_before, 1)
+            b_z1 += tl.sum(b_r1, 0)
+            b_z2 += tl.sum(b_r2, 0)
             b_plain = tl.zeros([ROWS, ROWS], tl.float32)
             b_plain = product(b_p1, tl.trans(b_r1), b_plain, DOT, PRECISION)
             b_plain = product(b_p2, tl.trans(b_r2), b_plain, DOT, PRECISION)

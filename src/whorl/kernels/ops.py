@@ -1,8 +1,8 @@
 """The rotation as operators of torch: schemas, shapes for tracing, gradients.
 
 A rotation is linear, so its gradient is a rotation: the angles turn back, and what was written is read. A call that
-nobody traces or differentiates goes to the kernel directly (``rotate``), because passing through the dispatcher
-costs more than a decoding step's kernel takes.
+nobody traces goes to the kernel directly (``rotate``), with ``Turned`` for its gradient, because passing through the
+dispatcher costs more than a decoding step's kernel takes, and gradients of operators several times as much.
 """
 
 from __future__ import annotations
@@ -116,14 +116,69 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _back(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-    turn = backwards(ctx.turn)
-    given = [one for one in gradients if one is not None]
-    if len(given) == 2:
-        turned = iter(torch.ops.whorl.rotate_qk(*given, *ctx.saved_tensors, *turn))
-    else:
-        turned = iter([torch.ops.whorl.rotate(one, *ctx.saved_tensors, *turn) for one in given])
-    own = [None if one is None else next(turned) for one in gradients]
-    return (*own, None, None, None, *(None for _ in turn))
+    turned = _turned_back(ctx, gradients)
+    return (*turned, None, None, None, *(None for _ in ctx.turn))
+
+
+def _turned_back(ctx: Any, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
+    given = tuple(one for one in gradients if one is not None)
+    cos, sin, rows = ctx.saved_tensors
+    turned = iter(_turn_any(given, cos, sin, rows, backwards(ctx.turn)) if given else ())
+    return [None if one is None else next(turned) for one in gradients]
+
+
+def _turn_any(
+    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, turn: tuple[Any, ...]
+) -> tuple[Tensor, ...]:
+    if traced() or any(type(x) is not Tensor for x in xs):
+        given = (cos, sin, rows, *turn)
+        operators = torch.ops.whorl
+        return operators.rotate_qk(*xs, *given) if len(xs) == 2 else (operators.rotate(xs[0], *given),)
+
+    def run(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None) -> None:
+        run_kernel(xs, cos, sin, outs, rows, *turn)
+
+    if torch.is_grad_enabled() and any(x.requires_grad for x in xs):  # gradients of gradients
+        return Turned.apply(run, turn, cos, sin, rows, *xs)
+    outs = tuple(torch.empty_like(x) for x in xs)
+    run(xs, cos, sin, outs, rows)
+    return outs
+
+
+def traced() -> bool:
+    """Whether somebody looks at operators as they run: a compiler, a mode, a transform, forward-mode derivatives."""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or transformed()
+
+
+def transformed() -> bool:
+    """Whether functorch or forward-mode differentiation is at work."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return torch.autograd.forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
+
+
+class Turned(torch.autograd.Function):
+    """Tensors turned by a kernel made ready for them (``ready_kernel``), with their gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        run: Callable[..., None],
+        turn: tuple[Any, ...],
+        cos: Tensor,
+        sin: Tensor,
+        rows: Tensor | None,
+        *xs: Tensor,
+    ) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(cos, sin, rows)
+        ctx.turn = turn
+        ctx.set_materialize_grads(False)
+        outs = tuple(torch.empty_like(x) for x in xs)
+        run(xs, cos, sin, outs, rows)
+        return outs
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return None, None, None, None, None, *_turned_back(ctx, gradients)
 
 
 torch.library.register_autograd("whorl::rotate", _back, setup_context=_keep, lib=LIBRARY)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import ready_kernel, rotate_into
+from whorl.kernels.ops import Turned, ready_kernel, rotate_into, traced, transformed
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -29,8 +29,11 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What "auto" stands for, by the kind of device; torch elsewhere.
 AUTO = {"cuda": "triton", "cpu": "numba"}
 
-# Calls that were checked, with the kernel made ready for them, by all that was looked at.
-_READY: dict[tuple[Any, ...], Callable[..., None]] = {}
+# A kernel made ready for a call, and the last arguments of its operator (``ops.TURN``).
+Ready = tuple[Callable[..., None], tuple[Any, ...]]
+
+# Calls that were checked, with what is ready for them, by all that was looked at.
+_READY: dict[tuple[Any, ...], Ready] = {}
 MOST_READY = 1024
 
 
@@ -68,13 +71,11 @@ def rotate(
     """
     how = (layout, inverse, start, blocks, order, impl)
     key = None
-    if heads is None and out is None and _plain(x, cos, sin):
+    if heads is None and out is None and _eager((x,), cos, sin):
         key = _signature((x,), cos, sin, rows, how)
         found = _READY.get(key)
         if found is not None:
-            made = torch.empty_like(x)
-            found((x,), cos, sin, (made,), rows)
-            return made
+            return _turn(found, (x,), cos, sin, rows)[0]
     _check(x, cos, sin, rows, layout, order, start, blocks)
     kernel = _kernel_for(impl, x, cos, sin)
     if out is not None:
@@ -92,14 +93,12 @@ def rotate(
         cos, sin, key = cos.to(wide_dtype(x)), sin.to(wide_dtype(x)), None
     turn = turn_of(layout, inverse, order, start, blocks, kernel)
     if out is not None:
-        into = rotate_into if _plain(x, out, cos, sin) else torch.ops.whorl.rotate_into
+        into = rotate_into if _eager((x, out), cos, sin) else torch.ops.whorl.rotate_into
         into(out, x, cos, sin, rows, *turn)
         return out
     if key is None:
         return torch.ops.whorl.rotate(x, cos, sin, rows, *turn)
-    made = torch.empty_like(x)
-    _keep_ready(key, (x,), cos, sin, (made,), rows, turn)
-    return made
+    return _turn(_keep_ready(key, (x,), cos, sin, rows, turn), (x,), cos, sin, rows)[0]
 
 
 def rotate_qk(
@@ -128,13 +127,12 @@ def rotate_qk(
     """
     how = (layout, inverse, start, blocks, order, impl)
     key = None
-    if _plain(q, k, cos, sin):
+    if _eager((q, k), cos, sin):
         key = _signature((q, k), cos, sin, rows, how)
         found = _READY.get(key)
         if found is not None:
-            made = torch.empty_like(q), torch.empty_like(k)
-            found((q, k), cos, sin, made, rows)
-            return made
+            turned_q, turned_k = _turn(found, (q, k), cos, sin, rows)
+            return turned_q, turned_k
     check_pair("rotate_qk", q, k, cos, sin, rows, layout, order, start, blocks)
     kernel = _kernel_for(impl, q, cos, sin)
     if kernel == "torch" or type(k) is not type(q):
@@ -145,9 +143,8 @@ def rotate_qk(
     turn = turn_of(layout, inverse, order, start, blocks, kernel)
     if key is None:
         return torch.ops.whorl.rotate_qk(q, k, cos, sin, rows, *turn)
-    made = torch.empty_like(q), torch.empty_like(k)
-    _keep_ready(key, (q, k), cos, sin, made, rows, turn)
-    return made
+    turned_q, turned_k = _turn(_keep_ready(key, (q, k), cos, sin, rows, turn), (q, k), cos, sin, rows)
+    return turned_q, turned_k
 
 
 def explain_rotate(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") -> str:
@@ -195,20 +192,14 @@ def _why_not_tensors(x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
         return "x has more than four axes"
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         return "the tables need gradients"
-    if _transformed():
+    if transformed():
         return "torch.func transforms and forward-mode derivatives see through torch's own operations only"
     return None
 
 
-def _transformed() -> bool:
-    """Whether functorch or forward-mode differentiation is at work."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.autograd.forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
-
-
 # What torch.compiler.assume_constant_result does, which would import the whole compiler to do it. The compiler guards
 # on the transforms around a graph by itself.
-for _constant in (why_not_here, _transformed):
+for _constant in (why_not_here, transformed):
     _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -222,15 +213,25 @@ def _kernel_for(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:
     return choose(impl, "rotate", {impl: why_not(impl, x, cos, sin)} if known else None)
 
 
-def _plain(*tensors: Tensor) -> bool:
-    """Whether nobody traces, transforms or differentiates what happens here: a kernel may be called directly."""
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() or _transformed():
+def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
+    """Whether nobody traces or transforms what happens here: a kernel may be called directly."""
+    if traced():
         return False
-    grad = torch.is_grad_enabled()
-    for one in tensors:  # noqa: SIM110 (a generator would cost more than all the rest)
-        if type(one) is not Tensor or (grad and one.requires_grad):
+    for one in (*xs, cos, sin):
+        if type(one) is not Tensor:
             return False
-    return True
+    return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
+
+
+def _turn(ready: Ready, xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None) -> tuple[Tensor, ...]:
+    run, turn = ready
+    if torch.is_grad_enabled():
+        for one in xs:
+            if one.requires_grad:
+                return Turned.apply(run, turn, cos, sin, rows, *xs)
+    outs = (torch.empty_like(xs[0]),) if len(xs) == 1 else (torch.empty_like(xs[0]), torch.empty_like(xs[1]))
+    run(xs, cos, sin, outs, rows)
+    return outs
 
 
 def _signature(
@@ -241,20 +242,15 @@ def _signature(
 
 
 def _keep_ready(
-    key: tuple[Any, ...],
-    xs: tuple[Tensor, ...],
-    cos: Tensor,
-    sin: Tensor,
-    outs: tuple[Tensor, ...],
-    rows: Tensor | None,
-    turn: tuple[Any, ...],
-) -> None:
-    """Runs the kernel, and keeps it for the next call like this one."""
-    found = ready_kernel(xs, cos, sin, outs, rows, *turn)
-    found(xs, cos, sin, outs, rows)
+    key: tuple[Any, ...], xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, turn: tuple[Any, ...]
+) -> Ready:
+    """The kernel made ready for a call, and for the next like it."""
+    outs = tuple(torch.empty_like(x) for x in xs)
+    found = ready_kernel(xs, cos, sin, outs, rows, *turn), turn
     if len(_READY) >= MOST_READY:
         _READY.clear()
     _READY[key] = found
+    return found
 
 
 def turn_of(layout: Layout, inverse: bool, order: Order, start: int, blocks: int, kernel: str) -> tuple[Any, ...]:
