@@ -61,6 +61,21 @@ def test_gradients_of_norm_and_rotation(kernel, layout):  # noqa: F811
             torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)  # rsqrt is a float32 one on some devices
 
 
+def test_a_gradient_of_the_gradient_of_norm_and_rotation_is_never_silently_missing(kernel):  # noqa: F811
+    name, device = kernel
+    cos, sin = tables(3, 2, dtype=torch.float64, device=device)
+    q, k = draw(1, 2, 3, 4, device=device).requires_grad_(), draw(1, 1, 3, 4, device=device, seed=1)
+    weight = torch.ones(4, device=device, dtype=torch.float64)
+    for impl in impls(name):
+        out, _ = whorl.norm_rotate_qk(q, k, cos, sin, weight, weight, impl=impl)
+        if impl == "torch":
+            (slope,) = torch.autograd.grad(out.sin().sum(), q, create_graph=True)
+            assert bool(torch.autograd.grad(slope.square().sum(), q)[0].any())
+        else:
+            with pytest.raises(WhorlError, match="no gradient of its gradient"):
+                torch.autograd.grad(out.sin().sum(), q, create_graph=True)
+
+
 @pytest.mark.parametrize("order", ["bhld", "blhd", "thd"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_decoding_step_writes_its_slots_and_no_other(kernel, order, layout):  # noqa: F811

@@ -133,6 +133,13 @@ def test_outputs_and_gradients_are_those_of_torch(device, poisoned, name):
     agrees(got, inputs, grad, BOUNDS[device, inputs[0].dtype], **case)
 
 
+def test_a_gradient_of_the_gradient_is_never_silently_missing(device):
+    inputs = [x.requires_grad_() for x in qkv(length=5, device=device)]
+    out = linear_attention(*inputs, impl="triton")
+    with pytest.raises(WhorlError, match="no gradient of its gradient"):
+        torch.autograd.grad(out.sum(), inputs, create_graph=True)
+
+
 def test_it_is_the_definition(device):
     q, k, v = qkv(length=130, dims=(8, 4), device=device)
     rope = Rope(head_dim=8)

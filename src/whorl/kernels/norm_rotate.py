@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl, choose
-from whorl.kernels.ops import LIBRARY, TURN
+from whorl.kernels.ops import LIBRARY, TURN, traced
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
 from whorl.rotary.rotation import Layout
 
@@ -68,7 +68,12 @@ def norm_rotate_qk(
             turn_by_torch(_normed(k, k_weight, eps), *how).to(k.dtype),
         )
     cos, sin, turn = cos.to(wide_dtype(q)), sin.to(wide_dtype(q)), turn_of(layout, False, order, start, blocks, kernel)
-    return torch.ops.whorl.norm_rotate_qk(q, k, cos, sin, rows, q_weight, k_weight, eps, *turn)
+    given = (q, k, cos, sin, rows, q_weight, k_weight, eps, *turn)
+    if traced() or type(k) is not type(q):
+        return torch.ops.whorl.norm_rotate_qk(*given)
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, q_weight, k_weight)):
+        return NormTurned.apply(*given)
+    return _forward(*given)
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -124,15 +129,32 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, ...]:
+    if not traced() and torch.is_grad_enabled():
+        raise WhorlError("norm_rotate_qk: its kernel has no gradient of its gradient. Pass impl='torch'.")
     q, k, cos, sin, rows, q_weight, k_weight = ctx.saved_tensors
     found: list[tuple[Any, Any]] = []
     for x, grad, weight in ((q, q_grad, q_weight), (k, k_grad, k_weight)):
         if grad is None:
             found.append((None, None))
             continue
-        found.append(torch.ops.whorl.norm_rotate_back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
+        back = torch.ops.whorl.norm_rotate_back if traced() else _backward
+        found.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
     (dq, dq_weight), (dk, dk_weight) = found
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))
 
 
 torch.library.register_autograd("whorl::norm_rotate_qk", _back, setup_context=_keep, lib=LIBRARY)
+
+
+class NormTurned(torch.autograd.Function):
+    """The operator and its gradient where nobody traces them, without the dispatcher's share."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        _keep(ctx, inputs, None)
+        ctx.set_materialize_grads(False)
+        return _forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
+        return _back(ctx, *gradients)
