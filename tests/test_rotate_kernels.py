@@ -96,6 +96,19 @@ def test_gradients_and_their_gradients_are_those_of_torch(kernel, layout):
         same(ours, expected)
 
 
+def test_many_gradients_at_once(kernel):
+    name, device = kernel
+    cos, sin = tables(2, 2, dtype=torch.float64, device=device)
+    q, k = draw(1, 2, 2, 4, device=device).requires_grad_(), draw(1, 1, 2, 4, device=device, seed=5).requires_grad_()
+    seeds = draw(3, 1, 2, 2, 4, device=device), draw(3, 1, 1, 2, 4, device=device)
+    turned = whorl.rotate_qk(q, k, cos, sin, impl=name)
+    batched = torch.autograd.grad(turned, (q, k), seeds, is_grads_batched=True, retain_graph=True)
+    for i in range(3):
+        one_by_one = torch.autograd.grad(turned, (q, k), [seed[i] for seed in seeds], retain_graph=True)
+        for got, expected in zip(batched, one_by_one, strict=True):
+            same(got[i], expected)
+
+
 def views(device, dtype):
     """Tensors (2, 3, 5, 8) in bhld order that lie in memory in every way, each with NaN in the gaps around."""
     qkv = draw(2, 5, 3, 3, 8, device=device, dtype=dtype)

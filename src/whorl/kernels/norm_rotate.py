@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl, choose
-from whorl.kernels.ops import LIBRARY, TURN, traced
+from whorl.kernels.ops import LIBRARY, TURN, one_tensor, traced
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
 from whorl.rotary.rotation import Layout
 
@@ -137,7 +137,7 @@ def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, 
         if grad is None:
             found.append((None, None))
             continue
-        back = torch.ops.whorl.norm_rotate_back if traced() else _backward
+        back = _backward if one_tensor(grad) and not traced() else torch.ops.whorl.norm_rotate_back
         found.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
     (dq, dq_weight), (dk, dk_weight) = found
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))

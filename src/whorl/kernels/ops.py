@@ -130,7 +130,7 @@ def _turned_back(ctx: Any, gradients: tuple[Tensor | None, ...]) -> list[Tensor 
 def _turn_any(
     xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, turn: tuple[Any, ...]
 ) -> tuple[Tensor, ...]:
-    if traced() or any(type(x) is not Tensor for x in xs):
+    if traced() or not all(one_tensor(x) for x in xs):
         given = (cos, sin, rows, *turn)
         operators = torch.ops.whorl
         return operators.rotate_qk(*xs, *given) if len(xs) == 2 else (operators.rotate(xs[0], *given),)
@@ -148,6 +148,12 @@ def _turn_any(
 def traced() -> bool:
     """Whether somebody looks at operators as they run: a compiler, a mode, a transform, forward-mode derivatives."""
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or transformed()
+
+
+def one_tensor(x: Tensor) -> bool:
+    """Whether x is a plain tensor, and not many in one, as gradients are with ``is_grads_batched``."""
+    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+    return type(x) is Tensor and not functorch.is_legacy_batchedtensor(x)
 
 
 def transformed() -> bool:
