@@ -44,9 +44,10 @@ class Tile:
     stages: int
 
 
-# By kernel, whether a head has more than 64 dimensions, and whether products are in float32; the fastest on an H200
-# among those that compute-sanitizer finds nothing in. Of 4 warps and one stage, which spill most, Triton 3.6 makes a
-# grad_keys that reads shared memory out of range or gives other numbers when it runs slowly.
+# By kernel, whether a head has more than 64 dimensions, and whether products are in float32. Those of bfloat16 were the
+# fastest on an H200 among those that compute-sanitizer finds nothing in: of 4 warps and one stage, which spill most,
+# Triton 3.6 makes a grad_keys that reads shared memory out of range, or gives other numbers when it runs slowly. Those
+# of float32 are the ones that spill least.
 TILES: dict[tuple[str, bool, bool], Tile] = {
     ("states", False, False): Tile(128, 4, 2),
     ("states", True, False): Tile(64, 4, 2),
@@ -62,12 +63,15 @@ TILES: dict[tuple[str, bool, bool], Tile] = {
     ("grad_states", True, True): Tile(32, 8, 1),
     ("grad_queries", False, False): Tile(64, 4, 2),
     ("grad_queries", True, False): Tile(64, 8, 1),
-    ("grad_queries", False, True): Tile(32, 4, 2),
+    ("grad_queries", False, True): Tile(16, 4, 1),
     ("grad_queries", True, True): Tile(32, 8, 1),
-    ("grad_keys", False, False): Tile(64, 4, 2),
+    ("grad_values", True, False): Tile(64, 8, 1),
+    ("grad_values", False, True): Tile(32, 4, 2),
+    ("grad_values", True, True): Tile(16, 8, 1),
+    ("grad_keys", False, False): Tile(64, 4, 2),  # and values
     ("grad_keys", True, False): Tile(64, 8, 1),
-    ("grad_keys", False, True): Tile(32, 4, 2),
-    ("grad_keys", True, True): Tile(32, 8, 1),
+    ("grad_keys", False, True): Tile(16, 4, 1),
+    ("grad_keys", True, True): Tile(16, 8, 1),
 }
 
 
@@ -123,6 +127,11 @@ class Shape(NamedTuple):
         return max(self.segments - 1, 0)
 
     @property
+    def wide(self) -> bool:
+        """Whether a head has more than 64 dimensions."""
+        return max(self.dim, self.value_dim) > 64
+
+    @property
     def half(self) -> int:
         """Pairs of a head, padded to what a matrix product takes."""
         return max(16, power_of_2(-(-self.dim // 2)))
@@ -139,7 +148,7 @@ class Shape(NamedTuple):
 
 def tile_of(kernel: str, shape: Shape, dtype: torch.dtype) -> Tile:
     """The tile of a kernel for these sizes."""
-    return TILES[kernel, max(shape.dim, shape.value_dim) > 64, dtype != torch.bfloat16]
+    return TILES[kernel, shape.wide, dtype != torch.bfloat16]
 
 
 def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, feature: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ For an output divided by the root of its mean square, c = -mean(dout * out), dou
 there is no dp and no dr.
 """
 
+# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+# A kernel is written in Triton's language: branches are taken when it is compiled.
 from __future__ import annotations
 
 import torch
@@ -271,6 +273,7 @@ def _grad_keys(
     length,
     segment,
     slots,
+    PART: tl.constexpr,
     DENOMINATOR: tl.constexpr,
     HAS_MASK: tl.constexpr,
     HEAD: tl.constexpr,
@@ -304,58 +307,69 @@ def _grad_keys(
         o_row = i_segment * segment + (steps - 1 - i_step) * ROWS + tl.arange(0, ROWS)
         m_row = o_row < length
         m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
-        b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
+        if PART != "keys":
+            b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
         b_q1, b_q2 = load_pairs(p_q, o_row, m_row, stride_q, HEAD)
-        b_v = load_values(p_v, o_row, m_key, stride_v, VALUE_DIM, BLOCK_V)
+        if PART != "values":
+            b_v = load_values(p_v, o_row, m_key, stride_v, VALUE_DIM, BLOCK_V)
         b_grad = load_grads(p_grad, p_out, p_c, o_row, m_row, stride_g, DENOMINATOR, VALUE_DIM, BLOCK_V)
         b_cos, b_sin = load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD)
         b_scale = tl.load(p_scale + o_row, mask=m_row, other=0.0)[:, None]
         b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
         b_p1, b_p2 = b_p1 * b_scale, b_p2 * b_scale
         b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, PAIRS)
-        b_b1, b_b2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
-        b_b1, b_b2 = turned(b_b1, b_b2, b_cos, b_sin, PAIRS)
         # all that needs float32 comes first, so that fewer registers hold what goes into products
-        b_after1, b_after2 = b_y1, b_y2
-        b_c = tl.load(p_c + o_row, mask=m_row, other=0.0)
-        if DENOMINATOR != "norm":
-            b_p1 = b_c[:, None] * (b_a1 if DENOMINATOR == "own" else b_p1)
-            b_p2 = b_c[:, None] * (b_a2 if DENOMINATOR == "own" else b_p2)
-            b_y1 += tl.sum(b_p1, 0)
-            b_y2 += tl.sum(b_p2, 0)
-        b_a1, b_a2, b_b1, b_b2 = b_a1.to(DOT), b_a2.to(DOT), b_b1.to(DOT), b_b2.to(DOT)
+        if PART != "keys":
+            b_b1, b_b2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
+            b_b1, b_b2 = turned(b_b1, b_b2, b_cos, b_sin, PAIRS)
+            b_b1, b_b2 = b_b1.to(DOT), b_b2.to(DOT)
+        if PART != "values":
+            b_after1, b_after2 = b_y1, b_y2
+            b_c = tl.load(p_c + o_row, mask=m_row, other=0.0)
+            if DENOMINATOR != "norm":
+                b_p1 = b_c[:, None] * (b_a1 if DENOMINATOR == "own" else b_p1)
+                b_p2 = b_c[:, None] * (b_a2 if DENOMINATOR == "own" else b_p2)
+                b_y1 += tl.sum(b_p1, 0)
+                b_y2 += tl.sum(b_p2, 0)
+            b_p1, b_p2 = b_p1.to(DOT), b_p2.to(DOT)
+        b_a1, b_a2 = b_a1.to(DOT), b_a2.to(DOT)
 
-        b_weights = product(b_b1, tl.trans(b_a1), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
-        b_weights = product(b_b2, tl.trans(b_a2), b_weights, DOT, PRECISION)
-        b_weights = tl.where(m_sees, b_weights, 0.0).to(DOT)
-        b_dv = product(b_b1, tl.trans(b_t1), tl.zeros([ROWS, BLOCK_V], tl.float32), DOT, PRECISION)
-        b_dv = product(b_b2, tl.trans(b_t2), b_dv, DOT, PRECISION)
-        b_dv = product(b_weights, b_grad, b_dv, DOT, PRECISION)
-        if HAS_MASK:
-            b_dv = tl.where(m_key[:, None], b_dv, 0.0)
-        store_values(p_dv, b_dv, o_row, m_row, VALUE_DIM, BLOCK_V)
+        if PART != "keys":
+            b_weights = product(b_b1, tl.trans(b_a1), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
+            b_weights = product(b_b2, tl.trans(b_a2), b_weights, DOT, PRECISION)
+            b_weights = tl.where(m_sees, b_weights, 0.0).to(DOT)
+            b_dv = product(b_b1, tl.trans(b_t1), tl.zeros([ROWS, BLOCK_V], tl.float32), DOT, PRECISION)
+            b_dv = product(b_b2, tl.trans(b_t2), b_dv, DOT, PRECISION)
+            b_dv = product(b_weights, b_grad, b_dv, DOT, PRECISION)
+            if HAS_MASK:
+                b_dv = tl.where(m_key[:, None], b_dv, 0.0)
+            store_values(p_dv, b_dv, o_row, m_row, VALUE_DIM, BLOCK_V)
 
-        b_weights = product(b_v, tl.trans(b_grad), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
-        if DENOMINATOR == "own":  # before they are rounded: they nearly cancel where an output is near a value
-            b_weights += b_c[None, :]
-        b_weights = tl.where(m_sees, b_weights, 0.0).to(DOT)
-        b_d1 = product(b_v, b_t1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION)
-        b_d2 = product(b_v, b_t2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION)
-        b_d1 = product(b_weights, b_a1, b_d1, DOT, PRECISION)
-        b_d2 = product(b_weights, b_a2, b_d2, DOT, PRECISION)
+        if PART != "values":
+            b_weights = product(b_v, tl.trans(b_grad), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
+            if DENOMINATOR == "own":  # before they are rounded: they nearly cancel where an output is near a value
+                b_weights += b_c[None, :]
+            b_weights = tl.where(m_sees, b_weights, 0.0).to(DOT)
+            b_d1 = product(b_v, b_t1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION)
+            b_d2 = product(b_v, b_t2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION)
+            b_d1 = product(b_weights, b_a1, b_d1, DOT, PRECISION)
+            b_d2 = product(b_weights, b_a2, b_d2, DOT, PRECISION)
         b_t1 = product(tl.trans(b_grad), b_a1, b_t1, DOT, PRECISION)
         b_t2 = product(tl.trans(b_grad), b_a2, b_t2, DOT, PRECISION)
-        if DENOMINATOR == "own":
-            b_d1, b_d2 = b_d1 + b_after1[None, :], b_d2 + b_after2[None, :]
-        b_d1, b_d2 = turned_back(b_d1, b_d2, b_cos, b_sin, PAIRS)
-        if DENOMINATOR == "plain":
-            b_ones = tl.where(m_sees, 1.0, 0.0).to(DOT)
-            b_d1 = product(b_ones, b_p1, b_d1 + b_after1[None, :], DOT, PRECISION)
-            b_d2 = product(b_ones, b_p2, b_d2 + b_after2[None, :], DOT, PRECISION)
-        b_d1, b_d2 = b_d1 * slope_of(b_k1, FEATURE), b_d2 * slope_of(b_k2, FEATURE)
-        if HAS_MASK:
-            b_d1, b_d2 = tl.where(m_key[:, None], b_d1, 0.0), tl.where(m_key[:, None], b_d2, 0.0)
-        store_pairs(p_dk, b_d1, b_d2, o_row, m_row, HEAD)
+        if PART != "values":
+            if DENOMINATOR == "own":
+                b_d1, b_d2 = b_d1 + b_after1[None, :], b_d2 + b_after2[None, :]
+            b_d1, b_d2 = turned_back(b_d1, b_d2, b_cos, b_sin, PAIRS)
+            if DENOMINATOR == "plain":
+                b_ones = tl.where(m_sees, 1.0, 0.0).to(DOT)
+                b_d1 = product(b_ones, b_p1, b_d1 + b_after1[None, :], DOT, PRECISION)
+                b_d2 = product(b_ones, b_p2, b_d2 + b_after2[None, :], DOT, PRECISION)
+            if PART == "keys":
+                b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
+            b_d1, b_d2 = b_d1 * slope_of(b_k1, FEATURE), b_d2 * slope_of(b_k2, FEATURE)
+            if HAS_MASK:
+                b_d1, b_d2 = tl.where(m_key[:, None], b_d1, 0.0), tl.where(m_key[:, None], b_d2, 0.0)
+            store_pairs(p_dk, b_d1, b_d2, o_row, m_row, HEAD)
 
 
 def backward(
@@ -420,9 +434,11 @@ def backward(
         x if groups == 1 else torch.empty(*q.shape[:3], x.shape[-1], dtype=torch.float32, device=x.device)
         for x in (dk, dv)
     ]
-    _grad_keys[grid](
-        *given, later, *by_head, *sizes, **switches, **settings("grad_keys", shape, q.dtype, rotation, feature)
-    )
+    # one kernel for both needs more registers than there are, unless heads are narrow and products in bfloat16
+    one = not shape.wide and q.dtype == torch.bfloat16
+    for part, kernel in (("both", "grad_keys"),) if one else (("values", "grad_values"), ("keys", "grad_keys")):
+        tile = settings(kernel, shape, q.dtype, rotation, feature)
+        _grad_keys[grid](*given, later, *by_head, *sizes, PART=part, **switches, **tile)
     if groups > 1:
         for x, parts in zip((dk, dv), by_head, strict=True):
             x.copy_(parts.unflatten(1, (shape.key_heads, groups)).sum(2))
