@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
-from whorl.benchmarks.rotary_peers import Both, peers
+from whorl.benchmarks.rotary_peers import Both, Peer, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
 from whorl.kernels.rotate import Order, rotate, rotate_qk
@@ -87,10 +87,11 @@ def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: i
     ]
     truth = _truth(contiguous, cos, sin, "half")
     out += [
-        _peer(label, run, truth, dtype, moves) for label, run in peers(contiguous, contiguous[:, :1], cos, sin).items()
+        _peer(label, peer, truth, dtype, moves)
+        for label, peer in peers(contiguous, contiguous[:, :1], cos, sin).items()
     ]
     truth = _truth(small, *tables, "half")
-    token += [_peer(label, run, truth, dtype, None) for label, run in peers(small, small[:, :1], *tables).items()]
+    token += [_peer(label, peer, truth, dtype, None) for label, peer in peers(small, small[:, :1], *tables).items()]
     shape = f"{tuple(contiguous.shape)}, {name}"
     return [
         Group(name=f"into given memory, {name}", summary=shape, cases=tuple(into)),
@@ -128,7 +129,7 @@ def _on_cuda(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: 
                 cases.append(Case(name=f"whorl, {layout}", run=run, check=check, bar=GPU_BAR, moves=moves))
         if order == "bhld":
             truth = _truth(q, cos, sin, "half")
-            forward += [_peer(label, run, truth, dtype, moves) for label, run in peers(q, k, cos, sin).items()]
+            forward += [_peer(label, peer, truth, dtype, moves) for label, peer in peers(q, k, cos, sin).items()]
         shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim}) in order {order}, {name}"
         groups.append(Group(name=f"forward, {order}, {name}", summary=shape, cases=tuple(forward), device="cuda"))
         groups.append(Group(name=f"backward, {order}, {name}", summary=shape, cases=tuple(backward), device="cuda"))
@@ -143,7 +144,7 @@ def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> l
     cases = [
         Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged),
         Case(name="whorl", run=run, check=judged(_first(run), truth, LIMIT[dtype])),
-        *(_peer(label, one, truth, dtype, None) for label, one in peers(q, k, cos, sin).items()),
+        *(_peer(label, peer, truth, dtype, None) for label, peer in peers(q, k, cos, sin).items()),
     ]
     shape = f"({DECODED}, 1, {heads}/{kv_heads}, {head_dim}), {name}"
     replayed = tuple(Case(name=one.name, run=_graph(one.run), check=one.check) for one in cases)
@@ -201,5 +202,5 @@ def _truth(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order = "
     return lambda: rotate(x.double(), cos.double(), sin.double(), layout, order=order, impl="torch")
 
 
-def _peer(name: str, run: Both, truth: Callable[[], Tensor], dtype: torch.dtype, moves: int | None) -> Case:
-    return Case(name=name, run=run, check=judged(_first(run), truth, PEER_LIMIT[dtype]), moves=moves)
+def _peer(name: str, peer: Peer, truth: Callable[[], Tensor], dtype: torch.dtype, moves: int | None) -> Case:
+    return Case(name=name, run=peer.run, check=judged(_first(peer.once), truth, PEER_LIMIT[dtype]), moves=moves)
