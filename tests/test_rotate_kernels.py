@@ -214,12 +214,12 @@ def test_strides_beyond_32_bits(kernel):
     "limits", [{"MOST_TABLE": 1}, {"MOST_TILES": 2}, {"MOST_TABLE": 200, "MOST_TILES": 3}], ids=str
 )
 @pytest.mark.parametrize("order", ["bhld", "blhd"])
+@pytest.mark.parametrize("kernel", [one for one in KERNELS if one.id != "numba"], indirect=True)
 def test_groups_of_tokens_and_more_rows_than_an_axis_of_a_grid_has(kernel, poisoned, monkeypatch, limits, order):
     """Both begin at sizes that are slow to test: here they begin at once."""
-    name, device = kernel
-    if name != "triton":
-        pytest.skip("no grid")
     from whorl.kernels import rotate, rotate_triton
+
+    name, device = kernel
 
     monkeypatch.setattr(rotate, "_READY", {})
     monkeypatch.setattr(rotate_triton, "_ready", {})

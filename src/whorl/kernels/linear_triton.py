@@ -146,6 +146,11 @@ class Shape(NamedTuple):
         return 2 * self.half * (self.block_v + 1)
 
 
+def has_tile(kernel: str, shape: Shape, dtype: torch.dtype) -> bool:
+    """Whether there is a kernel of its own for these sizes."""
+    return (kernel, shape.wide, dtype != torch.bfloat16) in TILES
+
+
 def tile_of(kernel: str, shape: Shape, dtype: torch.dtype) -> Tile:
     """The tile of a kernel for these sizes."""
     return TILES[kernel, shape.wide, dtype != torch.bfloat16]

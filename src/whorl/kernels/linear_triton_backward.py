@@ -26,6 +26,7 @@ from whorl.kernels.linear_triton import (
     Rotation,
     Shape,
     compiled,
+    has_tile,
     key_features,
     load_pairs,
     load_record,
@@ -435,8 +436,8 @@ def backward(
         for x in (dk, dv)
     ]
     # one kernel for both needs more registers than there are, unless heads are narrow and products in bfloat16
-    one = not shape.wide and q.dtype == torch.bfloat16
-    for part, kernel in (("both", "grad_keys"),) if one else (("values", "grad_values"), ("keys", "grad_keys")):
+    apart = has_tile("grad_values", shape, q.dtype)
+    for part, kernel in (("values", "grad_values"), ("keys", "grad_keys")) if apart else (("both", "grad_keys"),):
         tile = settings(kernel, shape, q.dtype, rotation, feature)
         _grad_keys[grid](*given, later, *by_head, *sizes, PART=part, **switches, **tile)
     if groups > 1:
