@@ -109,6 +109,58 @@ def test_many_gradients_at_once(kernel):
             same(got[i], expected)
 
 
+def test_what_torch_adds_to_memory_is_read_with_it(kernel):
+    """A sign that is only noted, and zeros that are nowhere: a kernel that reads memory would miss both."""
+    name, device = kernel
+    cos, sin = tables(3, 2, dtype=torch.float64, device=device)
+    x = draw(1, 2, 3, 4, device=device)
+    negative = torch.complex(torch.zeros_like(x), -x).conj().imag
+    assert negative.is_neg()
+    for given in (negative, negative.clone().requires_grad_()):
+        same(whorl.rotate(given, cos, sin, impl=name), whorl.rotate(x, cos, sin, impl="torch"))
+    x.requires_grad_()
+    turned = whorl.rotate(x, cos, sin, impl=name)
+    (got,) = torch.autograd.grad(turned, x, negative, retain_graph=True)
+    (expected,) = torch.autograd.grad(whorl.rotate(x, cos, sin, impl="torch"), x, negative)
+    same(got, expected)
+    nothing = torch._efficientzerotensor(x.shape, dtype=x.dtype, device=device)
+    assert not bool(torch.autograd.grad(turned, x, nothing)[0].any())
+
+
+@pytest.mark.filterwarnings("ignore")  # that sizes become constants, as they do in a trace
+def test_tracers_see_the_operator(kernel):
+    name, device = kernel
+    cos, sin = tables(3, 2, dtype=torch.float64, device=device)
+    for grad in (False, True):
+        x = draw(1, 2, 3, 4, device=device).requires_grad_(grad)
+        traced = torch.jit.trace(lambda x: whorl.rotate(x, cos, sin, impl=name), x, check_trace=False)
+        other = draw(1, 2, 3, 4, device=device, seed=7)
+        same(traced(other), whorl.rotate(other, cos, sin, impl="torch"))
+
+
+def test_a_backward_pass_sees_what_was_written_into(kernel):
+    name, device = kernel
+    cos, sin = tables(3, 2, dtype=torch.float64, device=device)
+    memory, weight = (
+        draw(1, 2, 3, 4, device=device),
+        torch.ones((), device=device, dtype=torch.float64).requires_grad_(),
+    )
+    loss = (weight * memory).sum()
+    with torch.no_grad():
+        whorl.rotate(memory, cos, sin, out=memory, impl=name)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_one_token_takes_its_row_of_its_own_tables(kernel):
+    name, device = kernel
+    x = draw(3, 2, 1, 8, device=device)
+    for shape in ((3, 5, 4), (1, 5, 4), (5, 4), (3, 2, 5, 4)):
+        cos, sin = tables(*shape, dtype=torch.float64, device=device)
+        for rows in (torch.tensor([[1], [4], [2]], device=device), torch.tensor([3], device=device)):
+            same(whorl.rotate(x, cos, sin, rows=rows, impl=name), whorl.rotate(x, cos, sin, rows=rows, impl="torch"))
+
+
 def views(device, dtype):
     """Tensors (2, 3, 5, 8) in bhld order that lie in memory in every way, each with NaN in the gaps around."""
     qkv = draw(2, 5, 3, 3, 8, device=device, dtype=dtype)

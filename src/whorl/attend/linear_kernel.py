@@ -10,6 +10,7 @@ from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
 from whorl.encodings.mixed_rope import MixedRope
 from whorl.encodings.rotary import Rotary
+from whorl.kernels.ops import transformed
 from whorl.kernels.rotate import why_not_here
 
 LARGEST_DIM = 128
@@ -34,7 +35,7 @@ def why_not_triton(
         (q.dtype not in DTYPES, f"it has no {q.dtype}"),
         (max(q.shape[3], v.shape[3]) > LARGEST_DIM, f"it has heads of up to {LARGEST_DIM} dimensions"),
         (not _plain(q), f"q is a {type(q).__name__}, whose memory a kernel cannot read"),
-        (_transformed(), "torch.func transforms and forward-mode derivatives see through torch's own operations only"),
+        (transformed(), "torch.func transforms and forward-mode derivatives see through torch's own operations only"),
     )
     for applies, reason in refusals:
         if applies:
@@ -85,12 +86,6 @@ def _plain(q: Tensor) -> bool:
     return type(q) in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling()
 
 
-def _transformed() -> bool:
-    """Whether functorch or forward-mode differentiation is at work."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.autograd.forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
-
-
 def _why_not_device(index: int | None) -> str | None:
     if index is None:  # the CPU, by Triton's interpreter
         return None
@@ -98,5 +93,4 @@ def _why_not_device(index: int | None) -> str | None:
     return None if major >= 8 else f"it needs compute capability 8.0, the device has {major}.{minor}"
 
 
-for _constant in (_transformed, _why_not_device):  # see kernels.rotate
-    _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+_why_not_device._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] (see kernels.rotate)

@@ -21,6 +21,7 @@ from whorl.errors import invalid
 from whorl.machine import load, machine_facts
 
 SAMPLE = 0.005  # seconds a sample lasts at least: shorter work is repeated within it
+MOST_QUEUED = 256  # calls: a device takes about a thousand launches before the host has to wait
 LEAD, MOST_LEAD = 2_000_000, 500_000_000  # cycles that a device sleeps before a sample: a millisecond, a quarter second
 
 
@@ -225,6 +226,7 @@ class _DeviceClock:
     def sample(self, work: Callable[[], object], calls: int) -> float:
         import torch
 
+        calls = min(calls, MOST_QUEUED)
         while True:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             torch.cuda.synchronize()
@@ -235,9 +237,12 @@ class _DeviceClock:
             end.record()
             waited = begin.query()  # it woke up before everything was there
             torch.cuda.synchronize()
-            if not waited or self.lead >= MOST_LEAD:
+            if not waited or (calls == 1 and self.lead >= MOST_LEAD):  # which then waits for the device itself
                 return begin.elapsed_time(end) / 1e3 / calls
-            self.lead *= 4
+            if self.lead < MOST_LEAD:
+                self.lead *= 4
+            else:
+                calls = -(-calls // 4)
 
 
 def _peak_memory(case: Case) -> int:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError
-from whorl.kernels.ops import traced
 
 SETTINGS = "bool interleaved, int start, int blocks, str feature, str denominator, float eps"
 
@@ -107,9 +106,14 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None:
         return (None,) * 12
-    if not traced() and torch.is_grad_enabled():
-        raise WhorlError("linear_attention: its kernel has no gradient of its gradient. Pass impl='torch'.")
     return *linear_backward(grad, *ctx.saved_tensors, *ctx.settings), *(None,) * 9
 
 
 linear_forward.register_autograd(_backward, setup_context=_keep)
+
+
+def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
+    raise WhorlError("linear_attention: its kernel has no gradient of its gradient. Pass impl='torch'.")
+
+
+linear_backward.register_autograd(_no_second_gradient)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl, choose
-from whorl.kernels.ops import LIBRARY, TURN, one_tensor, traced
+from whorl.kernels.ops import LIBRARY, TURN, one_tensor, readable, traced
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
 from whorl.rotary.rotation import Layout
 
@@ -69,7 +69,8 @@ def norm_rotate_qk(
         )
     cos, sin, turn = cos.to(wide_dtype(q)), sin.to(wide_dtype(q)), turn_of(layout, False, order, start, blocks, kernel)
     given = (q, k, cos, sin, rows, q_weight, k_weight, eps, *turn)
-    if traced() or type(k) is not type(q):
+    weights = (weight.detach() for weight in (q_weight, k_weight))  # parameters, most often
+    if traced() or not all(readable(one) for one in (q, k, cos, sin, *weights)):
         return torch.ops.whorl.norm_rotate_qk(*given)
     if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, q_weight, k_weight)):
         return NormTurned.apply(*given)
@@ -129,21 +130,26 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, ...]:
-    if not traced() and torch.is_grad_enabled():
-        raise WhorlError("norm_rotate_qk: its kernel has no gradient of its gradient. Pass impl='torch'.")
     q, k, cos, sin, rows, q_weight, k_weight = ctx.saved_tensors
     found: list[tuple[Any, Any]] = []
     for x, grad, weight in ((q, q_grad, q_weight), (k, k_grad, k_weight)):
         if grad is None:
             found.append((None, None))
             continue
-        back = _backward if one_tensor(grad) and not traced() else torch.ops.whorl.norm_rotate_back
+        # with gradients of gradients by the operator, which refuses them when they are asked for
+        direct = not traced() and one_tensor(grad) and not torch.is_grad_enabled()
+        back = _backward if direct else torch.ops.whorl.norm_rotate_back
         found.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
     (dq, dq_weight), (dk, dk_weight) = found
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))
 
 
+def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
+    raise WhorlError("norm_rotate_qk: its kernel has no gradient of its gradient. Pass impl='torch'.")
+
+
 torch.library.register_autograd("whorl::norm_rotate_qk", _back, setup_context=_keep, lib=LIBRARY)
+torch.library.register_autograd("whorl::norm_rotate_back", _no_second_gradient, lib=LIBRARY)
 
 
 class NormTurned(torch.autograd.Function):

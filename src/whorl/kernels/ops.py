@@ -146,14 +146,25 @@ def _turn_any(
 
 
 def traced() -> bool:
-    """Whether somebody looks at operators as they run: a compiler, a mode, a transform, forward-mode derivatives."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or transformed()
+    """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._is_tracing()
+        or torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+        or transformed()
+    )
+
+
+def readable(x: Tensor) -> bool:
+    """Whether the memory of x holds its numbers: no subclass, no sign or zero that torch adds when it reads them."""
+    return type(x) is Tensor and not x.is_neg() and not x._is_zerotensor()
 
 
 def one_tensor(x: Tensor) -> bool:
-    """Whether x is a plain tensor, and not many in one, as gradients are with ``is_grads_batched``."""
+    """Whether x is such a tensor, and not many in one, as gradients are with ``is_grads_batched``."""
     functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return type(x) is Tensor and not functorch.is_legacy_batchedtensor(x)
+    return readable(x) and not functorch.is_legacy_batchedtensor(x)
 
 
 def transformed() -> bool:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Turned, ready_kernel, rotate_into, traced, transformed
+from whorl.kernels.ops import Turned, readable, ready_kernel, rotate_into, traced, transformed
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -93,8 +93,12 @@ def rotate(
         cos, sin, key = cos.to(wide_dtype(x)), sin.to(wide_dtype(x)), None
     turn = turn_of(layout, inverse, order, start, blocks, kernel)
     if out is not None:
-        into = rotate_into if _eager((x, out), cos, sin) else torch.ops.whorl.rotate_into
-        into(out, x, cos, sin, rows, *turn)
+        if _eager((x, out), cos, sin):
+            rotate_into(out, x, cos, sin, rows, *turn)
+            if not out.is_inference():
+                torch.autograd.graph.increment_version(out)  # so that a backward pass sees that it was written into
+        else:
+            torch.ops.whorl.rotate_into(out, x, cos, sin, rows, *turn)
         return out
     if key is None:
         return torch.ops.whorl.rotate(x, cos, sin, rows, *turn)
@@ -218,7 +222,7 @@ def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
     if traced():
         return False
     for one in (*xs, cos, sin):
-        if type(one) is not Tensor:
+        if not readable(one):
             return False
     return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
 

@@ -22,7 +22,7 @@ from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 TILE_BYTES = 1024
 
 MOST_TABLE = 4 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
-INVERSE_BITS = tl.constexpr(47)  # n / m is n * ceil(2^47 / m) / 2^47 for all n and m that fit an axis of a grid
+INVERSE_BITS = tl.constexpr(47)  # n / m is n * ceil(2^47 / m) / 2^47, rounded down, while n m < 2^47
 MOST_TILES = 65_535  # along the second and third axis of a grid
 MOST_READY = 1024  # what is kept by shape
 
@@ -396,7 +396,8 @@ def _plan(
     table, ids = table_strides(cos), (0, 0)
     if rows is not None:
         ids = (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
-    if length == 1 and batch > 1:  # one token each: the batch is a sequence of them
+    # one token each: the batch is a sequence of them, unless rows are looked up in tables of its own
+    if length == 1 and batch > 1 and not (rows is not None and table[0]):
         batch, length = 1, batch
         moved = [(0, *one[:1], *one[2:]) for one in moved]
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
