@@ -151,7 +151,7 @@ def traced() -> bool:
         torch.compiler.is_compiling()
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._is_tracing()
-        or torch._ops._len_torch_dispatch_stack_pre_dispatch() > 0
+        or torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
         or transformed()
     )
 

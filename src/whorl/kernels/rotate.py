@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Turned, readable, ready_kernel, rotate_into, traced, transformed
+from whorl.kernels.ops import Turned, ready_kernel, rotate_into, traced, transformed
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -221,8 +221,8 @@ def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
     """Whether nobody traces or transforms what happens here: a kernel may be called directly."""
     if traced():
         return False
-    for one in (*xs, cos, sin):
-        if not readable(one):
+    for one in (*xs, cos, sin):  # ``readable``, but for what gradients alone can be: a decoding step waits for this
+        if type(one) is not Tensor or one.is_neg():
             return False
     return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
 
