@@ -46,8 +46,8 @@ class Tile:
 
 # By kernel, whether a head has more than 64 dimensions, and whether products are in float32. Those of bfloat16 were the
 # fastest on an H200 among those that compute-sanitizer finds nothing in: of 4 warps and one stage, which spill most,
-# Triton 3.6 makes a grad_keys that reads shared memory out of range, or gives other numbers when it runs slowly. Those
-# of float32 are the ones that spill least.
+# Triton 3.6 makes a grad_keys in bfloat16 that reads shared memory out of range, or gives other numbers when it runs
+# slowly. Those of float32, and those for keys and values apart, are the ones that spill least; they were not timed yet.
 TILES: dict[tuple[str, bool, bool], Tile] = {
     ("states", False, False): Tile(128, 4, 2),
     ("states", True, False): Tile(64, 4, 2),
