@@ -115,8 +115,8 @@ def test_what_torch_adds_to_memory_is_read_with_it(kernel):
     cos, sin = tables(3, 2, dtype=torch.float64, device=device)
     x = draw(1, 2, 3, 4, device=device)
     negative = torch.complex(torch.zeros_like(x), -x).conj().imag
-    assert negative.is_neg()
-    for given in (negative, negative.clone().requires_grad_()):
+    for given in (negative, negative.detach().requires_grad_()):
+        assert given.is_neg()
         same(whorl.rotate(given, cos, sin, impl=name), whorl.rotate(x, cos, sin, impl="torch"))
     x.requires_grad_()
     turned = whorl.rotate(x, cos, sin, impl=name)
@@ -272,7 +272,6 @@ def test_groups_of_tokens_and_more_rows_than_an_axis_of_a_grid_has(kernel, poiso
     from whorl.kernels import rotate, rotate_triton
 
     name, device = kernel
-
     monkeypatch.setattr(rotate, "_READY", {})
     monkeypatch.setattr(rotate_triton, "_ready", {})
     for what, limit in limits.items():

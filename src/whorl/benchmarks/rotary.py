@@ -203,4 +203,5 @@ def _truth(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order = "
 
 
 def _peer(name: str, peer: Peer, truth: Callable[[], Tensor], dtype: torch.dtype, moves: int | None) -> Case:
-    return Case(name=name, run=peer.run, check=judged(_first(peer.once), truth, PEER_LIMIT[dtype]), moves=moves)
+    check = judged(_first(peer.afresh or peer.run), truth, PEER_LIMIT[dtype])
+    return Case(name=name, run=peer.run, check=check, moves=moves)

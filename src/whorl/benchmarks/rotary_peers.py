@@ -12,10 +12,10 @@ Both = Callable[[], tuple[Tensor, Tensor]]
 
 
 class Peer(NamedTuple):
-    """A call to time, and one whose result is right however often it ran before."""
+    """A call to time; and to check, where that one writes into its arguments, one that does not."""
 
     run: Both
-    once: Both
+    afresh: Both | None = None
 
 
 def plain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,28 +36,24 @@ def peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Peer]:
     """
     wide = [torch.cat((t, t), dim=-1).to(q.dtype) for t in (cos, sin)]
     wide = [t if t.ndim == 3 else t[None] for t in wide]
-    found: dict[str, Both] = {"plain torch": lambda: plain(q, k, wide[0][:, None], wide[1][:, None])}
+    found = {"plain torch": Peer(lambda: plain(q, k, wide[0][:, None], wide[1][:, None]))}
     compiled = torch.compile(plain, dynamic=False)
-    found["torch.compile"] = lambda: compiled(q, k, wide[0][:, None], wide[1][:, None])
-    for add in (_transformers, _flash):
+    found["torch.compile"] = Peer(lambda: compiled(q, k, wide[0][:, None], wide[1][:, None]))
+    for add in (_transformers, _liger, _flash):
         try:
             found |= add(q, k, cos, sin, wide)
         except ImportError:
             continue
-    known = {name: Peer(run, run) for name, run in found.items()}
-    try:
-        return known | _liger(q, k, wide)
-    except ImportError:
-        return known
+    return found
 
 
-def _transformers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
+def _transformers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-    return {"transformers": lambda: apply_rotary_pos_emb(q, k, wide[0], wide[1])}
+    return {"transformers": Peer(lambda: apply_rotary_pos_emb(q, k, wide[0], wide[1]))}
 
 
-def _liger(q: Tensor, k: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
+def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
     if q.device.type != "cuda":
         return {}
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # pyright: ignore[reportMissingImports]
@@ -67,12 +63,12 @@ def _liger(q: Tensor, k: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
     return {
         "liger-kernel": Peer(
             run=lambda: liger_rotary_pos_emb(*own, *wide),
-            once=lambda: liger_rotary_pos_emb(q.clone(), k.clone(), *wide),
+            afresh=lambda: liger_rotary_pos_emb(q.clone(), k.clone(), *wide),
         )
     }
 
 
-def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Both]:
+def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
     if q.device.type != "cuda" or cos.ndim == 3:
         return {}
     from flash_attn.layers.rotary import apply_rotary_emb  # pyright: ignore[reportMissingImports]
@@ -83,4 +79,4 @@ def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -
         turned = [apply_rotary_emb(x.transpose(1, 2), *tables) for x in (q, k)]
         return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
 
-    return {"flash-attn": run}
+    return {"flash-attn": Peer(run)}

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.errors import WhorlError
+from whorl.kernels.ops import no_second_gradient
 
 SETTINGS = "bool interleaved, int start, int blocks, str feature, str denominator, float eps"
 
@@ -110,10 +110,4 @@ def _backward(ctx: Any, grad: Tensor | None, *_: Any) -> tuple[Tensor | None, ..
 
 
 linear_forward.register_autograd(_backward, setup_context=_keep)
-
-
-def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
-    raise WhorlError("linear_attention: its kernel has no gradient of its gradient. Pass impl='torch'.")
-
-
-linear_backward.register_autograd(_no_second_gradient)
+linear_backward.register_autograd(no_second_gradient("linear_attention"))

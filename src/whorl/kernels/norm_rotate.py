@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.errors import WhorlError, invalid
+from whorl.errors import invalid
 from whorl.kernels.choose import Impl, choose
-from whorl.kernels.ops import LIBRARY, TURN, one_tensor, readable, traced
+from whorl.kernels.ops import LIBRARY, TURN, no_second_gradient, one_tensor, readable, traced
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
 from whorl.rotary.rotation import Layout
 
@@ -144,12 +144,8 @@ def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, 
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))
 
 
-def _no_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
-    raise WhorlError("norm_rotate_qk: its kernel has no gradient of its gradient. Pass impl='torch'.")
-
-
 torch.library.register_autograd("whorl::norm_rotate_qk", _back, setup_context=_keep, lib=LIBRARY)
-torch.library.register_autograd("whorl::norm_rotate_back", _no_second_gradient, lib=LIBRARY)
+torch.library.register_autograd("whorl::norm_rotate_back", no_second_gradient("norm_rotate_qk"), lib=LIBRARY)
 
 
 class NormTurned(torch.autograd.Function):

@@ -13,8 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl.errors import WhorlError
+
 # How a rotation reads, turns and writes: the arguments of every operator behind its tensors.
 TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
+
+# A kernel made ready for a call (``ready_kernel``), and the last arguments of its operator.
+Ready = tuple[Callable[..., None], tuple[Any, ...]]
 
 LIBRARY = torch.library.Library("whorl", "FRAGMENT")
 LIBRARY.define(f"rotate(Tensor x, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> Tensor")
@@ -138,11 +143,30 @@ def _turn_any(
     def run(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None) -> None:
         run_kernel(xs, cos, sin, outs, rows, *turn)
 
-    if torch.is_grad_enabled() and any(x.requires_grad for x in xs):  # gradients of gradients
-        return Turned.apply(run, turn, cos, sin, rows, *xs)
-    outs = tuple(torch.empty_like(x) for x in xs)
+    return turn_ready((run, turn), xs, cos, sin, rows)
+
+
+def turn_ready(
+    ready: Ready, xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None
+) -> tuple[Tensor, ...]:
+    """One or two tensors turned by what is ready for them, past the dispatcher: nobody may be tracing."""
+    run, turn = ready
+    if torch.is_grad_enabled():
+        for one in xs:
+            if one.requires_grad:
+                return Turned.apply(run, turn, cos, sin, rows, *xs)
+    outs = (torch.empty_like(xs[0]),) if len(xs) == 1 else (torch.empty_like(xs[0]), torch.empty_like(xs[1]))
     run(xs, cos, sin, outs, rows)
     return outs
+
+
+def no_second_gradient(call: str) -> Callable[..., None]:
+    """The gradient of a gradient that a kernel does not have; raised when it is asked for, not before."""
+
+    def refuse(ctx: Any, *gradients: Tensor | None) -> None:
+        raise WhorlError(f"{call}: its kernel has no gradient of its gradient. Pass impl='torch'.")
+
+    return refuse
 
 
 def traced() -> bool:

@@ -7,7 +7,7 @@ torch    everywhere, and where tables need gradients or torch.func transforms th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Turned, ready_kernel, rotate_into, traced, transformed
+from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, transformed, turn_ready
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -28,9 +28,6 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 # What "auto" stands for, by the kind of device; torch elsewhere.
 AUTO = {"cuda": "triton", "cpu": "numba"}
-
-# A kernel made ready for a call, and the last arguments of its operator (``ops.TURN``).
-Ready = tuple[Callable[..., None], tuple[Any, ...]]
 
 # Calls that were checked, with what is ready for them, by all that was looked at.
 _READY: dict[tuple[Any, ...], Ready] = {}
@@ -75,7 +72,7 @@ def rotate(
         key = _signature((x,), cos, sin, rows, how)
         found = _READY.get(key)
         if found is not None:
-            return _turn(found, (x,), cos, sin, rows)[0]
+            return turn_ready(found, (x,), cos, sin, rows)[0]
     _check(x, cos, sin, rows, layout, order, start, blocks)
     kernel = _kernel_for(impl, x, cos, sin)
     if out is not None:
@@ -102,7 +99,7 @@ def rotate(
         return out
     if key is None:
         return torch.ops.whorl.rotate(x, cos, sin, rows, *turn)
-    return _turn(_keep_ready(key, (x,), cos, sin, rows, turn), (x,), cos, sin, rows)[0]
+    return turn_ready(_keep_ready(key, (x,), cos, sin, rows, turn), (x,), cos, sin, rows)[0]
 
 
 def rotate_qk(
@@ -135,7 +132,7 @@ def rotate_qk(
         key = _signature((q, k), cos, sin, rows, how)
         found = _READY.get(key)
         if found is not None:
-            turned_q, turned_k = _turn(found, (q, k), cos, sin, rows)
+            turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
             return turned_q, turned_k
     check_pair("rotate_qk", q, k, cos, sin, rows, layout, order, start, blocks)
     kernel = _kernel_for(impl, q, cos, sin)
@@ -147,7 +144,7 @@ def rotate_qk(
     turn = turn_of(layout, inverse, order, start, blocks, kernel)
     if key is None:
         return torch.ops.whorl.rotate_qk(q, k, cos, sin, rows, *turn)
-    turned_q, turned_k = _turn(_keep_ready(key, (q, k), cos, sin, rows, turn), (q, k), cos, sin, rows)
+    turned_q, turned_k = turn_ready(_keep_ready(key, (q, k), cos, sin, rows, turn), (q, k), cos, sin, rows)
     return turned_q, turned_k
 
 
@@ -225,17 +222,6 @@ def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
         if type(one) is not Tensor or one.is_neg():
             return False
     return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
-
-
-def _turn(ready: Ready, xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None) -> tuple[Tensor, ...]:
-    run, turn = ready
-    if torch.is_grad_enabled():
-        for one in xs:
-            if one.requires_grad:
-                return Turned.apply(run, turn, cos, sin, rows, *xs)
-    outs = (torch.empty_like(xs[0]),) if len(xs) == 1 else (torch.empty_like(xs[0]), torch.empty_like(xs[1]))
-    run(xs, cos, sin, outs, rows)
-    return outs
 
 
 def _signature(
