@@ -44,34 +44,34 @@ class Tile:
     stages: int
 
 
-# By kernel, whether a head has more than 64 dimensions, and whether products are in float32. Those of bfloat16 were the
-# fastest on an H200 among those that compute-sanitizer finds nothing in: of 4 warps and one stage, which spill most,
-# Triton 3.6 makes a grad_keys in bfloat16 that reads shared memory out of range, or gives other numbers when it runs
-# slowly. Those of float32, and those for keys and values apart, are the ones that spill least; they were not timed yet.
+# By kernel, whether a head has more than 64 dimensions, and whether products are in float32. The fastest on an H200
+# among those that compute-sanitizer finds nothing in: in bfloat16 Triton 3.6 makes of 4 warps and one stage a
+# grad_keys, and for wide heads of 8 warps an outputs, that read memory out of range, or give other numbers when they
+# run slowly.
 TILES: dict[tuple[str, bool, bool], Tile] = {
     ("states", False, False): Tile(128, 4, 2),
     ("states", True, False): Tile(64, 4, 2),
-    ("states", False, True): Tile(32, 4, 2),
+    ("states", False, True): Tile(64, 4, 1),
     ("states", True, True): Tile(32, 8, 1),
     ("outputs", False, False): Tile(64, 4, 2),
     ("outputs", True, False): Tile(64, 4, 2),
-    ("outputs", False, True): Tile(32, 4, 2),
-    ("outputs", True, True): Tile(32, 8, 1),
+    ("outputs", False, True): Tile(16, 4, 1),
+    ("outputs", True, True): Tile(16, 8, 1),
     ("grad_states", False, False): Tile(64, 4, 1),
-    ("grad_states", True, False): Tile(64, 4, 1),
+    ("grad_states", True, False): Tile(64, 8, 1),
     ("grad_states", False, True): Tile(32, 4, 1),
     ("grad_states", True, True): Tile(32, 8, 1),
     ("grad_queries", False, False): Tile(64, 4, 2),
-    ("grad_queries", True, False): Tile(64, 8, 1),
-    ("grad_queries", False, True): Tile(16, 4, 1),
-    ("grad_queries", True, True): Tile(32, 8, 1),
-    ("grad_values", True, False): Tile(64, 8, 1),
-    ("grad_values", False, True): Tile(32, 4, 2),
-    ("grad_values", True, True): Tile(16, 8, 1),
+    ("grad_queries", True, False): Tile(64, 8, 2),
+    ("grad_queries", False, True): Tile(16, 4, 2),
+    ("grad_queries", True, True): Tile(16, 8, 2),
+    ("grad_values", True, False): Tile(64, 8, 2),
+    ("grad_values", False, True): Tile(32, 4, 1),
+    ("grad_values", True, True): Tile(16, 4, 1),
     ("grad_keys", False, False): Tile(64, 4, 2),  # and values
-    ("grad_keys", True, False): Tile(64, 8, 1),
-    ("grad_keys", False, True): Tile(16, 4, 1),
-    ("grad_keys", True, True): Tile(16, 8, 1),
+    ("grad_keys", True, False): Tile(64, 8, 2),
+    ("grad_keys", False, True): Tile(16, 4, 2),
+    ("grad_keys", True, True): Tile(16, 8, 2),
 }
 
 
