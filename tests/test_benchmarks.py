@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import time
@@ -13,7 +14,8 @@ import torch
 import whorl
 from oracles import rotary_tables
 from whorl.benchmarks import registry, runner
-from whorl.benchmarks.runner import Case, Check, Group, measure, middle_half
+from whorl.benchmarks.rotary_peers import heads_side_by_side
+from whorl.benchmarks.runner import Case, Check, Group, Report, measure, middle_half
 from whorl.benchmarks.tables import error_of, tables, true_tables
 from whorl.rotary.cache import current_table_cache
 
@@ -241,6 +243,31 @@ def test_every_path_of_every_benchmark_is_checked_and_right(name):
                 continue  # compiled when it is timed
             check = case.check()
             assert check.ok and check.text, (group.name, case.name, check)
+
+
+def test_what_another_library_gets_wrong_is_said_and_not_timed():
+    """rotary-embedding-torch counts in the dtype of its input: bfloat16 knows no position 257."""
+    settings = {**SMALL["rotary"], "length": 1024}
+    (case,) = [
+        case
+        for group in registry.benchmark("rotary")(**registry.complete_settings("rotary", settings))
+        for case in group.cases
+        if case.name == "rotary-embedding-torch" and group.name.startswith("out of place")
+    ]
+    group = Group(name="g", summary="", cases=(Case(name="first", run=lambda: None, check=right), case))
+    results = measure(group, repeats=1)
+    assert not results[1].check.ok and results[1].seconds is None
+    report = {"name": "rotary", "settings": {}, "repeats": 1, "machine": {}, "groups": ((group, results),)}
+    assert Report(**report).correct
+    ours = dataclasses.replace(group, cases=(group.cases[0], dataclasses.replace(case, peer=False)))
+    assert not Report(**{**report, "groups": ((ours, results),)}).correct
+
+
+def test_liger_is_given_the_memory_that_it_reads():
+    for length in (1, 3):
+        x = torch.randn(2, 4, length, 8)
+        given = heads_side_by_side(x)
+        assert torch.equal(given, x) and given.transpose(1, 2).stride() == (length * 32, 32, 8, 1)
 
 
 @pytest.mark.gpu

@@ -7,13 +7,14 @@ decoding step, replayed in a graph and called from Python.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
-from whorl.benchmarks.rotary_peers import Both, Peer, peers
+from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
 from whorl.kernels.rotate import Order, rotate, rotate_qk
@@ -85,13 +86,8 @@ def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: i
             check=judged(lambda: rotate(small, *tables), _truth(small, *tables, "half"), LIMIT[dtype]),
         ),
     ]
-    truth = _truth(contiguous, cos, sin, "half")
-    out += [
-        _peer(label, peer, truth, dtype, moves)
-        for label, peer in peers(contiguous, contiguous[:, :1], cos, sin).items()
-    ]
-    truth = _truth(small, *tables, "half")
-    token += [_peer(label, peer, truth, dtype, None) for label, peer in peers(small, small[:, :1], *tables).items()]
+    out += _peers(contiguous, contiguous[:, :1], cos, sin, moves)
+    token += _peers(small, small[:, :1], *tables, None)
     shape = f"{tuple(contiguous.shape)}, {name}"
     return [
         Group(name=f"into given memory, {name}", summary=shape, cases=tuple(into)),
@@ -128,8 +124,7 @@ def _on_cuda(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: 
                 check = judged(_first(run), _truth(q, cos, turned, layout, order), LIMIT[dtype])
                 cases.append(Case(name=f"whorl, {layout}", run=run, check=check, bar=GPU_BAR, moves=moves))
         if order == "bhld":
-            truth = _truth(q, cos, sin, "half")
-            forward += [_peer(label, peer, truth, dtype, moves) for label, peer in peers(q, k, cos, sin).items()]
+            forward += _peers(q, k, cos, sin, moves)
         shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim}) in order {order}, {name}"
         groups.append(Group(name=f"forward, {order}, {name}", summary=shape, cases=tuple(forward), device="cuda"))
         groups.append(Group(name=f"backward, {order}, {name}", summary=shape, cases=tuple(backward), device="cuda"))
@@ -140,14 +135,13 @@ def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> l
     q, k = (_drawn((DECODED, count, 1, head_dim), dtype, "cuda") for count in (heads, kv_heads))
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(DECODED, device="cuda")[:, None])
     run, name = _turn(q, k, cos, sin, "half", "bhld"), str(dtype).removeprefix("torch.")
-    truth = _truth(q, cos, sin, "half")
     cases = [
         Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged),
-        Case(name="whorl", run=run, check=judged(_first(run), truth, LIMIT[dtype])),
-        *(_peer(label, peer, truth, dtype, None) for label, peer in peers(q, k, cos, sin).items()),
+        Case(name="whorl", run=run, check=judged(_first(run), _truth(q, cos, sin, "half"), LIMIT[dtype])),
+        *_peers(q, k, cos, sin, None),
     ]
     shape = f"({DECODED}, 1, {heads}/{kv_heads}, {head_dim}), {name}"
-    replayed = tuple(Case(name=one.name, run=_graph(one.run), check=one.check) for one in cases)
+    replayed = tuple(dataclasses.replace(one, run=_graph(one.run)) for one in cases)
     many = f"{GRAPH_CALLS} calls replayed, {shape}"
     return [
         Group(name=f"decoding, in a graph, {name}", summary=many, cases=replayed, device="cuda"),
@@ -202,6 +196,9 @@ def _truth(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order = "
     return lambda: rotate(x.double(), cos.double(), sin.double(), layout, order=order, impl="torch")
 
 
-def _peer(name: str, peer: Peer, truth: Callable[[], Tensor], dtype: torch.dtype, moves: int | None) -> Case:
-    check = judged(_first(peer.afresh or peer.run), truth, PEER_LIMIT[dtype])
-    return Case(name=name, run=peer.run, check=check, moves=moves)
+def _peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, moves: int | None) -> list[Case]:
+    cases = []
+    for name, peer in peers(q, k, cos, sin).items():
+        check = judged(_first(peer.afresh or peer.run), _truth(q, cos, sin, peer.layout), PEER_LIMIT[q.dtype])
+        cases.append(Case(name=name, run=peer.run, check=check, moves=moves, peer=True))
+    return cases

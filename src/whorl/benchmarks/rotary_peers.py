@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from whorl.rotary.rotation import Layout
+
 Both = Callable[[], tuple[Tensor, Tensor]]
 
 
@@ -16,6 +18,7 @@ class Peer(NamedTuple):
 
     run: Both
     afresh: Both | None = None
+    layout: Layout = "half"
 
 
 def plain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,17 +32,17 @@ def plain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tenso
 
 
 def peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Peer]:
-    """Calls that rotate q and k (batch, heads, length, dim), layout "half", by name.
+    """Calls that rotate q and k (batch, heads, length, dim) by name.
 
-    ``cos`` and ``sin`` are (length, pairs) or (batch, length, pairs) in float32. Each library gets tables as it makes
-    them itself.
+    ``cos`` and ``sin`` are (length, pairs), those of the base 10,000 from position 0 on, or (batch, length, pairs), in
+    float32. Each library gets tables as it makes them itself.
     """
     wide = [torch.cat((t, t), dim=-1).to(q.dtype) for t in (cos, sin)]
     wide = [t if t.ndim == 3 else t[None] for t in wide]
     found = {"plain torch": Peer(lambda: plain(q, k, wide[0][:, None], wide[1][:, None]))}
     compiled = torch.compile(plain, dynamic=False)
     found["torch.compile"] = Peer(lambda: compiled(q, k, wide[0][:, None], wide[1][:, None]))
-    for add in (_transformers, _liger, _flash):
+    for add in (_transformers, _liger, _flash, _rotary_embedding_torch):
         try:
             found |= add(q, k, cos, sin, wide)
         except ImportError:
@@ -58,14 +61,23 @@ def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -
         return {}
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # pyright: ignore[reportMissingImports]
 
-    # it writes into its arguments where heads lie side by side, as they do when there is one token
-    own = q.clone(), k.clone()
+    # it writes into its arguments
+    own = heads_side_by_side(q), heads_side_by_side(k)
     return {
         "liger-kernel": Peer(
             run=lambda: liger_rotary_pos_emb(*own, *wide),
-            afresh=lambda: liger_rotary_pos_emb(q.clone(), k.clone(), *wide),
+            afresh=lambda: liger_rotary_pos_emb(heads_side_by_side(q), heads_side_by_side(k), *wide),
         )
     }
+
+
+def heads_side_by_side(x: Tensor) -> Tensor:
+    """The same tensor over memory of (batch, length, heads, dim), as a projection leaves it.
+
+    Of other memory Liger makes a copy, and of one token of it, (batch, heads, 1, dim), it reads the wrong rows.
+    """
+    batch, heads, length, dim = x.shape
+    return x.new_empty(batch, length, heads, dim).transpose(1, 2).copy_(x)
 
 
 def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
@@ -80,3 +92,16 @@ def _flash(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -
         return turned[0].transpose(1, 2), turned[1].transpose(1, 2)
 
     return {"flash-attn": Peer(run)}
+
+
+def _rotary_embedding_torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
+    if cos.ndim == 3:  # it counts positions itself, alike for all rows
+        return {}
+    from rotary_embedding_torch import RotaryEmbedding
+
+    rotary = RotaryEmbedding(dim=q.shape[-1], cache_max_seq_len=q.shape[-2]).to(q.device)
+
+    def run() -> tuple[Tensor, Tensor]:
+        return rotary.rotate_queries_or_keys(q), rotary.rotate_queries_or_keys(k)
+
+    return {"rotary-embedding-torch": Peer(run, layout="interleaved")}
