@@ -45,9 +45,8 @@ class Tile:
 
 
 # By kernel, whether a head has more than 64 dimensions, and whether products are in float32. The fastest on an H200
-# among those that compute-sanitizer finds nothing in: in bfloat16 Triton 3.6 makes of 4 warps and one stage a
-# grad_keys, and for wide heads of 8 warps an outputs, that read memory out of range, or give other numbers when they
-# run slowly.
+# among those that stay within shared memory: in bfloat16 Triton 3.6 makes of 4 warps and one stage a grad_keys, and for
+# wide heads of 8 warps an outputs, that read beyond it (compute-sanitizer's memcheck says where).
 TILES: dict[tuple[str, bool, bool], Tile] = {
     ("states", False, False): Tile(128, 4, 2),
     ("states", True, False): Tile(64, 4, 2),
