@@ -10,7 +10,7 @@ from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
 from whorl.encodings.mixed_rope import MixedRope
 from whorl.encodings.rotary import Rotary
-from whorl.kernels.ops import transformed
+from whorl.kernels.ops import transformed, why_not_memory
 from whorl.kernels.rotate import why_not_here
 
 LARGEST_DIM = 128
@@ -34,13 +34,12 @@ def why_not_triton(
         (return_stats, "it counts nothing for return_stats=True"),
         (q.dtype not in DTYPES, f"it has no {q.dtype}"),
         (max(q.shape[3], v.shape[3]) > LARGEST_DIM, f"it has heads of up to {LARGEST_DIM} dimensions"),
-        (not _plain(q), f"q is a {type(q).__name__}, whose memory a kernel cannot read"),
         (transformed(), "torch.func transforms and forward-mode derivatives see through torch's own operations only"),
     )
     for applies, reason in refusals:
         if applies:
             return reason
-    return _why_not_tables(rule.encoding, q.shape[3], positions)
+    return why_not_memory("q", q) or _why_not_tables(rule.encoding, q.shape[3], positions)
 
 
 def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -80,10 +79,6 @@ def _why_not_tables(encoding: Encoding | None, dim: int, positions: Tensor) -> s
         return f"{names} is for heads of {first.config.head_dim} dimensions, q has {dim}"
     trained = positions.requires_grad or any(one.requires_grad for one in first.parameters())
     return "the tables need gradients" if trained and torch.is_grad_enabled() else None
-
-
-def _plain(q: Tensor) -> bool:
-    return type(q) in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling()
 
 
 def _why_not_device(index: int | None) -> str | None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from whorl.kernels.choose import why_not_installed
+from whorl.kernels.ops import why_not_memory
+from whorl.kernels.rotate import why_not_here
 
 KERNEL = "the kernel of ALiBi"  # in reasons why it does not run
 
@@ -39,24 +40,16 @@ def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tensor, scale: flo
 
 
 def alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: tuple[float, ...], scale: float) -> Tensor:
-    """The causal attention output with a slope for each head, the last query standing at the last key; no gradients.
-
-    >>> import torch
-    >>> x = torch.randn(1, 2, 5, 16)
-    >>> alibi_attention(x, x, x, (0.5, 0.25), 0.25).shape  # doctest: +SKIP
-    torch.Size([1, 2, 5, 16])
-    """
+    """The causal attention output with a slope for each head, the last query standing at the last key; no gradients."""
     heads = _slopes_on(slopes, q.device), _order_on(slopes, q.device)
     return torch.ops.whorl.alibi_attention(q, k, v, *heads, scale)
 
 
 def why_not_alibi(q: Tensor, v: Tensor, slopes: tuple[float, ...]) -> str | None:
     """What keeps the kernel from these tensors and slopes, or None."""
-    here = _why_not_here(q.device.type)
-    if here is not None:
-        return here
-    if type(q) is not Tensor and type(q) is not torch.nn.Parameter and not torch.compiler.is_compiling():
-        return f"q is a {type(q).__name__}, whose memory a kernel cannot read"
+    reason = why_not_here("triton", q.device.type) or why_not_memory("q", q)
+    if reason is not None:
+        return reason
     if q.dtype not in DTYPES:
         return f"{KERNEL} has no {q.dtype}"
     if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
@@ -64,15 +57,6 @@ def why_not_alibi(q: Tensor, v: Tensor, slopes: tuple[float, ...]) -> str | None
     if max(slopes) > STEEPEST:
         return f"{KERNEL} has slopes of up to {STEEPEST:g}"
     return None
-
-
-def _why_not_here(device: str) -> str | None:
-    missing = why_not_installed("triton")
-    if missing is not None:
-        return missing
-    from whorl.kernels.triton_launch import why_not_triton
-
-    return why_not_triton(device)
 
 
 def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
@@ -84,7 +68,7 @@ def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     return _keep(tuple(sorted(range(len(slopes)), key=slopes.__getitem__)), torch.int32, device)
 
 
-for _constant in (_why_not_here, _slopes_on, _order_on):  # see rotary.constant_frequencies
+for _constant in (_slopes_on, _order_on):  # see rotary.constant_frequencies
     _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 

@@ -180,6 +180,13 @@ def traced() -> bool:
     )
 
 
+def why_not_memory(name: str, x: Tensor) -> str | None:
+    """What keeps a kernel from the memory of a tensor, or None: a subclass may keep its numbers elsewhere."""
+    if type(x) is Tensor or type(x) is torch.nn.Parameter or torch.compiler.is_compiling():
+        return None
+    return f"{name} is a {type(x).__name__}, whose memory a kernel cannot read"
+
+
 def readable(x: Tensor) -> bool:
     """Whether the memory of x holds its numbers: no subclass, no sign or zero that torch adds when it reads them."""
     return type(x) is Tensor and not x.is_neg() and not x._is_zerotensor()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, transformed, turn_ready
+from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, transformed, turn_ready, why_not_memory
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -185,8 +185,9 @@ def why_not_here(kernel: str, device: str, dtype: torch.dtype | None = None) -> 
 
 
 def _why_not_tensors(x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
-    if type(x) is not Tensor and type(x) is not torch.nn.Parameter and not torch.compiler.is_compiling():
-        return f"x is a {type(x).__name__}, whose memory a kernel cannot read"
+    unreadable = why_not_memory("x", x)
+    if unreadable is not None:
+        return unreadable
     if x.dtype not in DTYPES:
         return f"it has no {x.dtype}"
     if x.ndim > 4:
