@@ -21,6 +21,15 @@ TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate,
 # A kernel made ready for a call (``ready_kernel``), and the last arguments of its operator.
 Ready = tuple[Callable[..., None], tuple[Any, ...]]
 
+# What every call asks, by short ways: a decoding step waits for the answers.
+_functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+_forward_ad = torch.autograd.forward_ad
+_transforms = _functorch.peek_interpreter_stack
+_modes = torch._C._len_torch_dispatch_stack
+_is_tracing = torch._C._is_tracing
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+
 LIBRARY = torch.library.Library("whorl", "FRAGMENT")
 LIBRARY.define(f"rotate(Tensor x, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> Tensor")
 LIBRARY.define(f"rotate_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> (Tensor, Tensor)")
@@ -172,11 +181,7 @@ def no_second_gradient(call: str) -> Callable[..., None]:
 def traced() -> bool:
     """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
     return (
-        torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._is_tracing()
-        or torch._C._dispatch_tls_is_dispatch_key_included(torch._C.DispatchKey.PreDispatch)
-        or transformed()
+        torch.compiler.is_compiling() or _modes() > 0 or _is_tracing() or _is_included(_PRE_DISPATCH) or transformed()
     )
 
 
@@ -194,14 +199,12 @@ def readable(x: Tensor) -> bool:
 
 def one_tensor(x: Tensor) -> bool:
     """Whether x is such a tensor, and not many in one, as gradients are with ``is_grads_batched``."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return readable(x) and not functorch.is_legacy_batchedtensor(x)
+    return readable(x) and not _functorch.is_legacy_batchedtensor(x)
 
 
 def transformed() -> bool:
     """Whether functorch or forward-mode differentiation is at work."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.autograd.forward_ad._current_level >= 0 or functorch.peek_interpreter_stack() is not None
+    return _forward_ad._current_level >= 0 or _transforms() is not None
 
 
 class Turned(torch.autograd.Function):

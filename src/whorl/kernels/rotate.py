@@ -69,7 +69,7 @@ def rotate(
     how = (layout, inverse, start, blocks, order, impl)
     key = None
     if heads is None and out is None and _eager((x,), cos, sin):
-        key = _signature((x,), cos, sin, rows, how)
+        key = _signature(x, cos, sin, how, rows)
         found = _READY.get(key)
         if found is not None:
             return turn_ready(found, (x,), cos, sin, rows)[0]
@@ -129,7 +129,7 @@ def rotate_qk(
     how = (layout, inverse, start, blocks, order, impl)
     key = None
     if _eager((q, k), cos, sin):
-        key = _signature((q, k), cos, sin, rows, how)
+        key = _signature(q, cos, sin, how, k, rows)
         found = _READY.get(key)
         if found is not None:
             turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
@@ -225,11 +225,16 @@ def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
     return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
 
 
-def _signature(
-    xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, how: tuple[Any, ...]
-) -> tuple[Any, ...]:
-    tensors = (*xs, cos, sin) if rows is None else (*xs, cos, sin, rows)
-    return (how, *[(one.shape, one.stride(), one.dtype, one.device) for one in tensors])
+def _signature(x: Tensor, cos: Tensor, sin: Tensor, how: tuple[Any, ...], *more: Tensor | None) -> tuple[Any, ...]:
+    """All that a kernel is made ready for. The tensors of every call are written out, which a loop is slower than."""
+    key = (
+        *(how, x.shape, x.stride(), x.dtype, x.device),
+        *(cos.shape, cos.stride(), cos.dtype, cos.device),
+        *(sin.shape, sin.stride(), sin.dtype, sin.device),
+    )
+    for one in more:
+        key += (None,) if one is None else (one.shape, one.stride(), one.dtype, one.device)
+    return key
 
 
 def _keep_ready(
