@@ -5,6 +5,8 @@ import os
 import pytest
 import torch
 
+from helpers import KERNELS
+
 # One thread per worker: workers fill the cores, and threads that wait for each other's cores cost many times more.
 torch.set_num_threads(1)
 
@@ -20,6 +22,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))
+
+
+@pytest.fixture(params=KERNELS)
+def kernel(request):
+    """A kernel of the rotation, and the device that it runs on."""
+    name, device = request.param
+    if name == "triton" and device == "cpu" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    return name, device
 
 
 @pytest.fixture

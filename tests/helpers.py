@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import whorl
@@ -32,6 +33,13 @@ SCALINGS = {
     "proportional": whorl.Proportional(fraction=0.25),
     "resonance": whorl.Resonance(inner=whorl.Yarn(factor=4.0, original_length=256)),
 }
+
+# Kernels of the rotation and where they run, for the fixture ``kernel``.
+KERNELS = [
+    pytest.param(("triton", "cpu"), id="triton-interpreted"),
+    pytest.param(("numba", "cpu"), id="numba"),
+    pytest.param(("triton", "cuda"), id="triton", marks=pytest.mark.gpu),
+]
 
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 

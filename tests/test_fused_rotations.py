@@ -6,7 +6,7 @@ from torch.nn.functional import rms_norm
 
 import whorl
 from helpers import LAYOUTS
-from test_rotate_kernels import draw, kernel, same, tables  # noqa: F401 (a fixture)
+from test_rotate_kernels import draw, same, tables
 from whorl.errors import WhorlError
 from whorl.kernels import append, norm_rotate  # noqa: F401 (their operators)
 
@@ -17,7 +17,7 @@ def impls(name):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("order", "dtype"), [("bhld", torch.float32), ("blhd", torch.bfloat16)])
-def test_norm_and_rotation(kernel, poisoned, layout, order, dtype):  # noqa: F811
+def test_norm_and_rotation(kernel, poisoned, layout, order, dtype):
     name, device = kernel
     for dim, pairs, start, blocks in [(16, 8, 0, 1), (14, 4, 3, 2)]:
         shapes = [(2, heads, 3, dim) if order == "bhld" else (2, 3, heads, dim) for heads in (3, 1)]
@@ -33,7 +33,7 @@ def test_norm_and_rotation(kernel, poisoned, layout, order, dtype):  # noqa: F81
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_gradients_of_norm_and_rotation(kernel, layout):  # noqa: F811
+def test_gradients_of_norm_and_rotation(kernel, layout):
     name, device = kernel
     ids = torch.tensor([2, 0, 1], device=device)
     cos, sin = tables(3, 2, dtype=torch.float64, device=device)
@@ -61,7 +61,7 @@ def test_gradients_of_norm_and_rotation(kernel, layout):  # noqa: F811
             torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)  # rsqrt is a float32 one on some devices
 
 
-def test_a_gradient_of_the_gradient_of_norm_and_rotation_is_never_silently_missing(kernel):  # noqa: F811
+def test_a_gradient_of_the_gradient_of_norm_and_rotation_is_never_silently_missing(kernel):
     name, device = kernel
     cos, sin = tables(3, 2, dtype=torch.float64, device=device)
     q, k = draw(1, 2, 3, 4, device=device).requires_grad_(), draw(1, 1, 3, 4, device=device, seed=1)
@@ -78,7 +78,7 @@ def test_a_gradient_of_the_gradient_of_norm_and_rotation_is_never_silently_missi
 
 @pytest.mark.parametrize("order", ["bhld", "blhd", "thd"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_decoding_step_writes_its_slots_and_no_other(kernel, order, layout):  # noqa: F811
+def test_a_decoding_step_writes_its_slots_and_no_other(kernel, order, layout):
     name, device = kernel
     batch, slots = (1, torch.tensor([4, -1, 0])) if order == "thd" else (2, torch.tensor([[4, -1, 0], [1, 2, 3]]))
     slots = slots.to(device)
@@ -107,7 +107,7 @@ def test_a_decoding_step_writes_its_slots_and_no_other(kernel, order, layout):  
                 assert torch.equal(cache[row, others], old[row, others])
 
 
-def test_a_slot_that_is_not_there_is_not_lost_in_silence(kernel):  # noqa: F811
+def test_a_slot_that_is_not_there_is_not_lost_in_silence(kernel):
     _, device = kernel
     q = k = v = draw(1, 1, 2, 8, dtype=torch.float32, device=device)
     cos, sin = tables(2, 4, dtype=torch.float32, device=device)
@@ -122,7 +122,7 @@ def test_a_slot_that_is_not_there_is_not_lost_in_silence(kernel):  # noqa: F811
         assert not keys[:, :, [0, 2, 3]].any()
 
 
-def test_misuse_is_named(kernel):  # noqa: F811
+def test_misuse_is_named(kernel):
     _, device = kernel
     x = draw(1, 1, 2, 8, dtype=torch.float32, device=device)
     cos, sin = tables(2, 4, dtype=torch.float32, device=device)
@@ -137,7 +137,7 @@ def test_misuse_is_named(kernel):  # noqa: F811
         whorl.rotate_append(x, x, x, cos, sin, cache, cache[:, :, :3], slots)
 
 
-def test_the_fused_operators_pass_torchs_own_checks(kernel):  # noqa: F811
+def test_the_fused_operators_pass_torchs_own_checks(kernel):
     name, device = kernel
     if name != "triton":
         pytest.skip("there is no such kernel")

@@ -8,25 +8,12 @@ import pytest
 import torch
 
 import whorl
-from helpers import LAYOUTS
+from helpers import KERNELS, LAYOUTS
 from whorl.errors import WhorlError
 from whorl.kernels import ops
 
-KERNELS = [
-    pytest.param(("triton", "cpu"), id="triton-interpreted"),
-    pytest.param(("numba", "cpu"), id="numba"),
-    pytest.param(("triton", "cuda"), id="triton", marks=pytest.mark.gpu),
-]
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 CLOSE = {torch.float32: 4e-7, torch.float64: 4e-16, torch.bfloat16: 2**-8, torch.float16: 2**-11}
-
-
-@pytest.fixture(params=KERNELS)
-def kernel(request):
-    name, device = request.param
-    if name == "triton" and device == "cpu" and torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
-    return name, device
 
 
 def draw(*shape, dtype=torch.float64, device="cpu", seed=0):
@@ -127,7 +114,7 @@ def test_what_torch_adds_to_memory_is_read_with_it(kernel):
     assert not bool(torch.autograd.grad(turned, x, nothing)[0].any())
 
 
-@pytest.mark.filterwarnings("ignore")  # that sizes become constants, as they do in a trace
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")  # that sizes become constants, as they do in a trace
 def test_tracers_see_the_operator(kernel):
     name, device = kernel
     cos, sin = tables(3, 2, dtype=torch.float64, device=device)

@@ -10,7 +10,8 @@ from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
 from whorl.encodings.mixed_rope import MixedRope
 from whorl.encodings.rotary import Rotary
-from whorl.kernels.ops import transformed, why_not_memory
+from whorl.graphs import constant_in_graphs
+from whorl.kernels.ops import why_not_memory, why_not_transformed
 from whorl.kernels.rotate import why_not_here
 
 LARGEST_DIM = 128
@@ -34,12 +35,11 @@ def why_not_triton(
         (return_stats, "it counts nothing for return_stats=True"),
         (q.dtype not in DTYPES, f"it has no {q.dtype}"),
         (max(q.shape[3], v.shape[3]) > LARGEST_DIM, f"it has heads of up to {LARGEST_DIM} dimensions"),
-        (transformed(), "torch.func transforms and forward-mode derivatives see through torch's own operations only"),
     )
     for applies, reason in refusals:
         if applies:
             return reason
-    return why_not_memory("q", q) or _why_not_tables(rule.encoding, q.shape[3], positions)
+    return why_not_transformed() or why_not_memory("q", q) or _why_not_tables(rule.encoding, q.shape[3], positions)
 
 
 def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -81,11 +81,9 @@ def _why_not_tables(encoding: Encoding | None, dim: int, positions: Tensor) -> s
     return "the tables need gradients" if trained and torch.is_grad_enabled() else None
 
 
+@constant_in_graphs
 def _why_not_device(index: int | None) -> str | None:
     if index is None:  # the CPU, by Triton's interpreter
         return None
     major, minor = torch.cuda.get_device_capability(index)
     return None if major >= 8 else f"it needs compute capability 8.0, the device has {major}.{minor}"
-
-
-_why_not_device._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess] (see kernels.rotate)

@@ -46,8 +46,8 @@ def linear(
         forward.append(Case(name=f"whorl, {impl}", run=run, check=check))
         both.append(Case(name=f"whorl, {impl}", run=train, check=check))
     for label, (run, train) in _peers(q, k, v).items():
-        forward.append(Case(name=label, run=run, check=_other_task))
-        both.append(Case(name=label, run=train, check=_other_task))
+        forward.append(Case(name=label, run=run, check=_other_task, peer=True))
+        both.append(Case(name=label, run=train, check=_other_task, peer=True))
     summary = f"causal, {shape}, {str(kind).removeprefix('torch.')}"
     return (
         Group(name="forward", summary=summary, cases=tuple(forward), device=where),

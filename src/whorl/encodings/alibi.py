@@ -35,6 +35,7 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.graphs import constant_in_graphs
 from whorl.rotary.tables import FLOATS
 
 RULES = ("press", "geometric")
@@ -172,11 +173,9 @@ def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.devi
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
+@constant_in_graphs
 def _held(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return _hold(numbers, dtype, device)
-
-
-_held._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]  # see rotary.constant_frequencies
 
 
 @lru_cache(maxsize=256)
@@ -185,12 +184,10 @@ def _hold(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
         return torch.tensor(numbers, dtype=dtype, device=device)
 
 
+@constant_in_graphs
 def slope_numbers(heads: int, slopes: str | tuple[float, ...], rounding: str, scale: float) -> tuple[float, ...]:
     """The slopes, times the scale where nothing is rounded before it."""
     return _slope_numbers(heads, slopes, rounding, scale)
-
-
-slope_numbers._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
+from whorl.graphs import constant_in_graphs
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
@@ -277,15 +278,12 @@ def check_length(length: int | None, call: str) -> int | None:
 _CONFIGS: dict[str, RotaryConfig] = {}
 
 
+@constant_in_graphs
 def constant_frequencies(text: str, length: int | None) -> tuple[float, ...]:
     """The frequencies of a config given as JSON, as numbers, which a traced graph takes as constants."""
     if text not in _CONFIGS:  # an encoding that was unpickled, and not built, in this process
         from_dict(json.loads(text))
     return _constant_frequencies(_CONFIGS[text], length)
-
-
-# What torch.compiler.assume_constant_result does, which would import the whole compiler to do it.
-constant_frequencies._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @lru_cache(maxsize=256)

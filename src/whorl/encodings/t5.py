@@ -29,6 +29,7 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.errors import invalid
+from whorl.graphs import constant_in_graphs
 
 START = 512**-0.5
 
@@ -113,11 +114,9 @@ def _bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -
 _edges = lru_cache(maxsize=64)(bucket_edges)
 
 
+@constant_in_graphs
 def _held(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     return _hold(buckets, max_distance, device)
-
-
-_held._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]  # see rotary.constant_frequencies
 
 
 @lru_cache(maxsize=64)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from whorl.graphs import constant_in_graphs
 from whorl.kernels.ops import why_not_memory
 from whorl.kernels.rotate import why_not_here
 
@@ -59,17 +60,15 @@ def why_not_alibi(q: Tensor, v: Tensor, slopes: tuple[float, ...]) -> str | None
     return None
 
 
+@constant_in_graphs
 def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     return _keep(slopes, torch.float32, device)
 
 
+@constant_in_graphs
 def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     """The heads, those with the gentlest slope first."""
     return _keep(tuple(sorted(range(len(slopes)), key=slopes.__getitem__)), torch.int32, device)
-
-
-for _constant in (_slopes_on, _order_on):  # see rotary.constant_frequencies
-    _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @lru_cache(maxsize=256)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError
+from whorl.graphs import constant_in_graphs
 
 # How a rotation reads, turns and writes: the arguments of every operator behind its tensors.
 TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
@@ -202,9 +203,17 @@ def one_tensor(x: Tensor) -> bool:
     return readable(x) and not _functorch.is_legacy_batchedtensor(x)
 
 
+@constant_in_graphs  # the compiler guards on the transforms around a graph by itself
 def transformed() -> bool:
     """Whether functorch or forward-mode differentiation is at work."""
     return _forward_ad._current_level >= 0 or _transforms() is not None
+
+
+def why_not_transformed() -> str | None:
+    """What keeps a kernel from a call that is transformed, or None."""
+    if transformed():
+        return "torch.func transforms and forward-mode derivatives see through torch's own operations only"
+    return None
 
 
 class Turned(torch.autograd.Function):

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.graphs import constant_in_graphs
 from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, transformed, turn_ready, why_not_memory
+from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, turn_ready, why_not_memory, why_not_transformed
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -170,6 +171,7 @@ def why_not(kernel: str, x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
     return why_not_here(kernel, x.device.type, x.dtype) or _why_not_tensors(x, cos, sin)
 
 
+@constant_in_graphs
 def why_not_here(kernel: str, device: str, dtype: torch.dtype | None = None) -> str | None:
     """What keeps a kernel from running on a kind of device, or with a dtype, or None."""
     missing = why_not_installed(kernel)
@@ -194,15 +196,7 @@ def _why_not_tensors(x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
         return "x has more than four axes"
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         return "the tables need gradients"
-    if transformed():
-        return "torch.func transforms and forward-mode derivatives see through torch's own operations only"
-    return None
-
-
-# What torch.compiler.assume_constant_result does, which would import the whole compiler to do it. The compiler guards
-# on the transforms around a graph by itself.
-for _constant in (why_not_here, transformed):
-    _constant._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return why_not_transformed()
 
 
 def _kernel_for(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:

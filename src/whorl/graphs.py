@@ -1,0 +1,23 @@
+"""What compiled graphs take as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def constant_in_graphs(function: Function) -> Function:
+    """Marks a function whose result a compiled graph takes as a constant: the compiler calls it, and does not look in.
+
+    What torch.compiler.assume_constant_result does, which would import the whole compiler to do it.
+
+    >>> @constant_in_graphs
+    ... def sizes():
+    ...     return 1, 2
+    >>> sizes()
+    (1, 2)
+    """
+    function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+    return function
