@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-gpu lint format types docs bench clean
+.PHONY: demo test test-all test-gpu lint format types docs bench clean
 
 # Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
@@ -12,6 +12,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed lint types
 	@echo "== tests =="
+	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu and not large" -q
+
+# The same with every randomised test at its full size, which takes longer than a change should wait for.
+test-all: $(VENV)/.installed lint types
+	@echo "== tests, at full size =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q
 
 # On a machine with a CUDA device, in the environment that has its torch.
