@@ -4,23 +4,23 @@
 # A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 from torch import Tensor
 
-from whorl.kernels.rotate_triton import sizes_of, strides_of, table_rows, table_strides, turn_tile
+from whorl.kernels.rotate_triton import (
+    load_run,
+    pieces_of,
+    sizes_of,
+    store_run,
+    strides_of,
+    table_rows,
+    table_strides,
+    turn_tile,
+)
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 
 HEADS = 8
 WARPS = 1
-
-
-@triton.jit
-def copy_tile(p_x, p_out, o_x, o_out, m_row, s_d, s_out_d, DIM: tl.constexpr, DIM_PADDED: tl.constexpr):
-    """Copies rows that begin at o_x to o_out."""
-    o_d = tl.arange(0, DIM_PADDED)[None, None, :]
-    m = m_row & (o_d < DIM)
-    tl.store(p_out + o_out + o_d * s_out_d, tl.load(p_x + o_x + o_d * s_d, mask=m), mask=m)
 
 
 @kernel(pointers=10)
@@ -29,9 +29,10 @@ def _append_kernel(
     s_q_b, s_q_l, s_q_h, s_q_d, s_k_b, s_k_l, s_k_h, s_k_d, s_v_b, s_v_l, s_v_h, s_v_d,
     s_o_b, s_o_l, s_o_h, s_o_d, s_kc_b, s_kc_l, s_kc_h, s_kc_d, s_vc_b, s_vc_l, s_vc_h, s_vc_d,
     s_t_b, s_t_l, s_r_b, s_r_l, s_s_b, s_s_l, q_heads, k_heads, table_length, capacity,
-    HEADS: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
-    READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr,
-    HAS_ROWS: tl.constexpr, DENSE: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+    BEFORE_PADDED: tl.constexpr, AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
+    WRITES_HALF: tl.constexpr, HAS_ROWS: tl.constexpr, DENSE: tl.constexpr, VALUE_DIM: tl.constexpr,
+    VALUE_PADDED: tl.constexpr,
 ):  # fmt: skip
     i_h, i_t, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     q_tiles, k_tiles = tl.cdiv(q_heads, HEADS), tl.cdiv(k_heads, HEADS)
@@ -53,21 +54,23 @@ def _append_kernel(
         turn_tile(
             p_q, p_out, i_b * s_q_b + i_t * s_q_l + o_h * s_q_h, i_b * s_o_b + i_t * s_o_l + o_h * s_o_h,
             o_h < q_heads, s_q_d, s_o_d, b_cos, b_sin, p_cos, 0.0,
-            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, False, False, 1, HEADS,
+            DIM, START, PAIRS, PADDED, BEFORE_PADDED, AFTER_PADDED, BLOCKS, READS_HALF, WRITES_HALF,
+            DENSE, False, False, 1, HEADS,
         )  # fmt: skip
     elif i_h < q_tiles + k_tiles:
         o_h += (i_h - q_tiles) * HEADS
         turn_tile(
             p_k, p_keys, i_b * s_k_b + i_t * s_k_l + o_h * s_k_h, i_b * s_kc_b + i_slot * s_kc_l + o_h * s_kc_h,
             (o_h < k_heads) & m_kept, s_k_d, s_kc_d, b_cos, b_sin, p_cos, 0.0,
-            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, False, False, 1, HEADS,
+            DIM, START, PAIRS, PADDED, BEFORE_PADDED, AFTER_PADDED, BLOCKS, READS_HALF, WRITES_HALF,
+            DENSE, False, False, 1, HEADS,
         )  # fmt: skip
     else:
         o_h += (i_h - q_tiles - k_tiles) * HEADS
-        copy_tile(
-            p_v, p_values, i_b * s_v_b + i_t * s_v_l + o_h * s_v_h, i_b * s_vc_b + i_slot * s_vc_l + o_h * s_vc_h,
-            (o_h < k_heads) & m_kept, s_v_d, s_vc_d, VALUE_DIM, VALUE_PADDED,
-        )  # fmt: skip
+        m_row = (o_h < k_heads) & m_kept
+        o_v, o_values = i_b * s_v_b + i_t * s_v_l + o_h * s_v_h, i_b * s_vc_b + i_slot * s_vc_l + o_h * s_vc_h
+        b_v = load_run(p_v, o_v, s_v_d, m_row, 0, VALUE_DIM, VALUE_PADDED, DENSE)
+        store_run(p_values, o_values, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
 
 
 def append(
@@ -99,9 +102,8 @@ def append(
     heads = min(HEADS, power_of_2(max(q_heads, k_heads)))
     numbers = [s for one in moved for s in one] + [*table_strides(cos)[:2], *ids[0], *ids[1]]
     numbers += [q_heads, k_heads, cos.shape[-2], sizes_of(keys, order)[1]]
-    rest = q.shape[-1] - 2 * pairs
     constants = (
-        heads, start, pairs, power_of_2(pairs), blocks, reads == "half", writes == "half", rest, power_of_2(rest),
+        heads, *pieces_of(q.shape[-1], start, pairs), blocks, reads == "half", writes == "half",
         rows is not None, all(one[3] == 1 for one in moved), v.shape[-1], power_of_2(v.shape[-1]),
     )  # fmt: skip
     tiles = -(-q_heads // heads) + 2 * -(-k_heads // heads)

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from whorl.kernels.rotate_triton import (
     load_pairs,
-    rest_at,
+    load_run,
+    pieces_of,
     sizes_of,
     store_pairs,
+    store_run,
     strides_of,
     table_rows,
     table_strides,
@@ -33,22 +35,24 @@ def _back_kernel(
     p_x, p_dy, p_dx, p_dw, p_cos, p_sin, p_rows, p_weight,
     s_x_b, s_x_l, s_x_h, s_x_d, s_dy_b, s_dy_l, s_dy_h, s_dy_d, s_dx_b, s_dx_l, s_dx_h, s_dx_d,
     s_t_b, s_t_l, s_t_h, s_r_b, s_r_l, tiles, length, heads, table_length, eps,
-    HEADS: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
-    READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr,
-    CONJUGATE: tl.constexpr, DIVIDE: tl.constexpr, HAS_ROWS: tl.constexpr, DENSE: tl.constexpr,
+    HEADS: tl.constexpr, DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+    BEFORE_PADDED: tl.constexpr, AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
+    WRITES_HALF: tl.constexpr, CONJUGATE: tl.constexpr, DIVIDE: tl.constexpr, HAS_ROWS: tl.constexpr,
+    DENSE: tl.constexpr,
 ):  # fmt: skip
-    DIM: tl.constexpr = 2 * PAIRS + REST
+    END: tl.constexpr = START + 2 * PAIRS
+    AFTER: tl.constexpr = DIM - END
     dtype = p_cos.dtype.element_ty
     one = tl.full((1, 1, 1), True, tl.int1)
-    b_gain_a, b_gain_b = load_pairs(
-        p_weight, tl.zeros((1, 1, 1), tl.int64), 1, one, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
-    )
+    o_weight = tl.zeros((1, 1, 1), tl.int64)
+    b_gain_a, b_gain_b = load_pairs(p_weight, o_weight, 1, one, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1)
     b_gain_a, b_gain_b = b_gain_a.to(dtype), b_gain_b.to(dtype)
-    o_r, m_r = rest_at(START, PAIRS, REST, REST_PADDED)
-    b_gain = tl.load(p_weight + o_r, mask=m_r, other=0.0).to(dtype)
+    b_gain_before = load_run(p_weight, o_weight, 1, one, 0, START, BEFORE_PADDED, True).to(dtype)
+    b_gain_after = load_run(p_weight, o_weight, 1, one, END, AFTER, AFTER_PADDED, True).to(dtype)
     b_dw_a = tl.zeros((1, 1, PADDED), dtype)
     b_dw_b = tl.zeros((1, 1, PADDED), dtype)
-    b_dw = tl.zeros((1, 1, REST_PADDED), dtype)
+    b_dw_before = tl.zeros((1, 1, BEFORE_PADDED), dtype)
+    b_dw_after = tl.zeros((1, 1, AFTER_PADDED), dtype)
     head_tiles = tl.cdiv(heads, HEADS)
     for i in range(tl.program_id(0), tiles, tl.num_programs(0)):
         o_h = ((i % head_tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]).to(tl.int64)
@@ -69,31 +73,40 @@ def _back_kernel(
         o_dx = i_b * s_dx_b + i_t * s_dx_l + o_h * s_dx_h
         b_a, b_b = load_pairs(p_x, o_x, s_x_d, m_row, START, PAIRS, PADDED, BLOCKS, READS_HALF, DENSE, 1, HEADS)
         b_a, b_b = b_a.to(dtype), b_b.to(dtype)
-        b_x = tl.load(p_x + o_x + o_r * s_x_d, mask=m_row & m_r, other=0.0).to(dtype)
+        b_before = load_run(p_x, o_x, s_x_d, m_row, 0, START, BEFORE_PADDED, DENSE).to(dtype)
+        b_after = load_run(p_x, o_x, s_x_d, m_row, END, AFTER, AFTER_PADDED, DENSE).to(dtype)
         b_1, b_2 = load_pairs(p_dy, o_dy, s_dy_d, m_row, START, PAIRS, PADDED, BLOCKS, WRITES_HALF, DENSE, 1, HEADS)
         b_1, b_2 = b_1.to(dtype), b_2.to(dtype)
-        b_g = tl.load(p_dy + o_dy + o_r * s_dy_d, mask=m_row & m_r, other=0.0).to(dtype)
+        b_g_before = load_run(p_dy, o_dy, s_dy_d, m_row, 0, START, BEFORE_PADDED, DENSE).to(dtype)
+        b_g_after = load_run(p_dy, o_dy, s_dy_d, m_row, END, AFTER, AFTER_PADDED, DENSE).to(dtype)
         b_g_a = b_1 * b_cos + b_2 * b_sin
         b_g_b = b_2 * b_cos - b_1 * b_sin
-        b_square = tl.sum(b_a * b_a, axis=2) + tl.sum(b_b * b_b, axis=2) + tl.sum(b_x * b_x, axis=2)
+        b_square = tl.sum(b_a * b_a, axis=2) + tl.sum(b_b * b_b, axis=2)
+        b_square += tl.sum(b_before * b_before, axis=2) + tl.sum(b_after * b_after, axis=2)
         b_scale = tl.rsqrt(b_square / DIM + eps)[:, :, None]
         b_dw_a += tl.sum(tl.where(m_row, b_g_a * b_a * b_scale, 0.0), axis=1)[:, None, :]
         b_dw_b += tl.sum(tl.where(m_row, b_g_b * b_b * b_scale, 0.0), axis=1)[:, None, :]
-        b_dw += tl.sum(tl.where(m_row, b_g * b_x * b_scale, 0.0), axis=1)[:, None, :]
-        b_g_a, b_g_b, b_g = b_g_a * b_gain_a, b_g_b * b_gain_b, b_g * b_gain
-        b_dot = tl.sum(b_g_a * b_a, axis=2) + tl.sum(b_g_b * b_b, axis=2) + tl.sum(b_g * b_x, axis=2)
+        b_dw_before += tl.sum(tl.where(m_row, b_g_before * b_before * b_scale, 0.0), axis=1)[:, None, :]
+        b_dw_after += tl.sum(tl.where(m_row, b_g_after * b_after * b_scale, 0.0), axis=1)[:, None, :]
+        b_g_a, b_g_b = b_g_a * b_gain_a, b_g_b * b_gain_b
+        b_g_before, b_g_after = b_g_before * b_gain_before, b_g_after * b_gain_after
+        b_dot = tl.sum(b_g_a * b_a, axis=2) + tl.sum(b_g_b * b_b, axis=2)
+        b_dot += tl.sum(b_g_before * b_before, axis=2) + tl.sum(b_g_after * b_after, axis=2)
         b_pull = b_dot[:, :, None] / DIM * b_scale * b_scale
         store_pairs(
             p_dx, o_dx, s_dx_d, m_row, (b_g_a - b_a * b_pull) * b_scale, (b_g_b - b_b * b_pull) * b_scale,
             START, PAIRS, PADDED, BLOCKS, READS_HALF, DENSE, 1, HEADS,
         )  # fmt: skip
-        b_dx = ((b_g - b_x * b_pull) * b_scale).to(p_dx.dtype.element_ty)
-        tl.store(p_dx + o_dx + o_r * s_dx_d, b_dx, mask=m_row & m_r)
+        b_dx_before = (b_g_before - b_before * b_pull) * b_scale
+        b_dx_after = (b_g_after - b_after * b_pull) * b_scale
+        store_run(p_dx, o_dx, s_dx_d, m_row, b_dx_before, 0, START, BEFORE_PADDED, DENSE)
+        store_run(p_dx, o_dx, s_dx_d, m_row, b_dx_after, END, AFTER, AFTER_PADDED, DENSE)
     o_dw = tl.zeros((1, 1, 1), tl.int64) + tl.program_id(0) * DIM
     store_pairs(
         p_dw, o_dw, 1, one, b_dw_a, b_dw_b, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
     )  # fmt: skip
-    tl.store(p_dw + o_dw + o_r, b_dw, mask=m_r)
+    store_run(p_dw, o_dw, 1, one, b_dw_before, 0, START, BEFORE_PADDED, True)
+    store_run(p_dw, o_dw, 1, one, b_dw_after, END, AFTER, AFTER_PADDED, True)
 
 
 def back(
@@ -118,7 +131,7 @@ def back(
     tiles = batch * length * -(-heads // tile)
     if not x.numel():
         return dx, torch.zeros_like(weight)
-    programs, rest = min(PROGRAMS, tiles), x.shape[-1] - 2 * pairs
+    programs = min(PROGRAMS, tiles)
     sums = torch.empty(programs, x.shape[-1], dtype=cos.dtype, device=x.device)
     if cos.stride() != sin.stride() or cos.stride(-1) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
@@ -126,8 +139,8 @@ def back(
     ids = (0, 0) if rows is None else (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
     numbers = [s for one in moved for s in one] + [*table_strides(cos), *ids, tiles, length, heads, cos.shape[-2], eps]
     constants = (
-        tile, start, pairs, power_of_2(pairs), blocks, reads == "half", writes == "half", rest, power_of_2(rest),
-        conjugate, divide, rows is not None, all(one[3] == 1 for one in moved),
+        tile, *pieces_of(x.shape[-1], start, pairs), blocks, reads == "half", writes == "half", conjugate, divide,
+        rows is not None, all(one[3] == 1 for one in moved),
     )  # fmt: skip
     launch = Launch(_back_kernel, (programs, 1, 1), numbers, constants, warps=WARPS)
     launch(x, dy, dx, sums, cos, sin, cos if rows is None else rows, weight.contiguous())

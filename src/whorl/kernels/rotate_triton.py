@@ -105,49 +105,76 @@ def store_pairs(
 
 
 @triton.jit
-def rest_at(START: tl.constexpr, PAIRS: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr):
-    """Where the dimensions that do not turn lie, and which of them there are."""
-    o_r = tl.arange(0, REST_PADDED)[None, None, :]
-    return tl.where(o_r < START, o_r, o_r + 2 * PAIRS), o_r < REST
+def load_run(
+    p_x, o_x, s_d, m_row, FIRST: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, DENSE: tl.constexpr
+):  # fmt: skip
+    """Dimensions [FIRST, FIRST + COUNT) of rows that begin at o_x, 0 in the padding."""
+    o_d = tl.arange(0, PADDED)[None, None, :]
+    if DENSE:  # without a stride the compiler sees that they are side by side, and moves 16 bytes at a time
+        s_d = 1
+    return tl.load(p_x + o_x + (FIRST + o_d) * s_d, mask=m_row & (o_d < COUNT), other=0.0)
+
+
+@triton.jit
+def store_run(
+    p_x, o_x, s_d, m_row, b_x, FIRST: tl.constexpr, COUNT: tl.constexpr, PADDED: tl.constexpr, DENSE: tl.constexpr
+):  # fmt: skip
+    """Writes what ``load_run`` would read, rounded once."""
+    o_d = tl.arange(0, PADDED)[None, None, :]
+    if DENSE:
+        s_d = 1
+    tl.store(p_x + o_x + (FIRST + o_d) * s_d, b_x.to(p_x.dtype.element_ty), mask=m_row & (o_d < COUNT))
 
 
 @triton.jit
 def turn_tile(
     p_x, p_out, o_x, o_out, m_row, s_d, s_out_d, b_cos, b_sin, p_weight, eps,
-    START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
-    WRITES_HALF: tl.constexpr, REST: tl.constexpr, REST_PADDED: tl.constexpr, DENSE: tl.constexpr, NORM: tl.constexpr,
-    IN_PLACE: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+    DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BEFORE_PADDED: tl.constexpr,
+    AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr,
+    DENSE: tl.constexpr, NORM: tl.constexpr, IN_PLACE: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
 ):  # fmt: skip
     """Reads rows that begin at o_x, turns them and writes them at o_out; the dimensions that do not turn are copied."""
+    END: tl.constexpr = START + 2 * PAIRS
+    BEFORE: tl.constexpr = START > 0 and (NORM or not IN_PLACE)
+    AFTER: tl.constexpr = END < DIM and (NORM or not IN_PLACE)
     b_a, b_b = load_pairs(p_x, o_x, s_d, m_row, START, PAIRS, PADDED, BLOCKS, READS_HALF, DENSE, TOKENS, HEADS)
     b_a = b_a.to(b_cos.dtype)
     b_b = b_b.to(b_cos.dtype)
-    o_r, m_r = rest_at(START, PAIRS, REST, REST_PADDED)
-    if REST > 0 and (NORM or not IN_PLACE):
-        b_rest = tl.load(p_x + o_x + o_r * s_d, mask=m_row & m_r, other=0.0)
+    if BEFORE:
+        b_before = load_run(p_x, o_x, s_d, m_row, 0, START, BEFORE_PADDED, DENSE)
+    if AFTER:
+        b_after = load_run(p_x, o_x, s_d, m_row, END, DIM - END, AFTER_PADDED, DENSE)
     if NORM:
         b_square = tl.sum(b_a * b_a, axis=2) + tl.sum(b_b * b_b, axis=2)
-        if REST > 0:
-            b_wide = b_rest.to(b_cos.dtype)
-            b_square += tl.sum(b_wide * b_wide, axis=2)
-        b_scale = tl.rsqrt(b_square / (2 * PAIRS + REST) + eps)[:, :, None]
+        if BEFORE:
+            b_before = b_before.to(b_cos.dtype)
+            b_square += tl.sum(b_before * b_before, axis=2)
+        if AFTER:
+            b_after = b_after.to(b_cos.dtype)
+            b_square += tl.sum(b_after * b_after, axis=2)
+        b_scale = tl.rsqrt(b_square / DIM + eps)[:, :, None]
+        o_weight, m_weight = tl.zeros((1, 1, 1), tl.int64), tl.full((1, 1, 1), True, tl.int1)
         b_gain_a, b_gain_b = load_pairs(
-            p_weight, tl.zeros((1, 1, 1), tl.int64), 1, tl.full((1, 1, 1), True, tl.int1),
-            START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1,
-        )  # fmt: skip
+            p_weight, o_weight, 1, m_weight, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
+        )
         b_a = b_a * b_scale * b_gain_a.to(b_cos.dtype)
         b_b = b_b * b_scale * b_gain_b.to(b_cos.dtype)
-        if REST > 0:
-            b_gain = tl.load(p_weight + o_r, mask=m_r, other=0.0).to(b_cos.dtype)
-            b_rest = (b_wide * b_scale * b_gain).to(b_rest.dtype)
+        if BEFORE:
+            b_gain = load_run(p_weight, o_weight, 1, m_weight, 0, START, BEFORE_PADDED, True)
+            b_before = b_before * b_scale * b_gain.to(b_cos.dtype)
+        if AFTER:
+            b_gain = load_run(p_weight, o_weight, 1, m_weight, END, DIM - END, AFTER_PADDED, True)
+            b_after = b_after * b_scale * b_gain.to(b_cos.dtype)
     b_first = b_a * b_cos - b_b * b_sin
     b_second = b_b * b_cos + b_a * b_sin
     store_pairs(
         p_out, o_out, s_out_d, m_row, b_first, b_second,
         START, PAIRS, PADDED, BLOCKS, WRITES_HALF, DENSE, TOKENS, HEADS,
     )  # fmt: skip
-    if REST > 0 and (NORM or not IN_PLACE):
-        tl.store(p_out + o_out + o_r * s_out_d, b_rest, mask=m_row & m_r)
+    if BEFORE:
+        store_run(p_out, o_out, s_out_d, m_row, b_before, 0, START, BEFORE_PADDED, DENSE)
+    if AFTER:
+        store_run(p_out, o_out, s_out_d, m_row, b_after, END, DIM - END, AFTER_PADDED, DENSE)
 
 
 @kernel(pointers=9)
@@ -197,14 +224,15 @@ def _turn_kernel(
     AXIS_H: tl.constexpr,
     AXIS_B: tl.constexpr,
     GROUPED: tl.constexpr,
+    DIM: tl.constexpr,
     START: tl.constexpr,
     PAIRS: tl.constexpr,
     PADDED: tl.constexpr,
+    BEFORE_PADDED: tl.constexpr,
+    AFTER_PADDED: tl.constexpr,
     BLOCKS: tl.constexpr,
     READS_HALF: tl.constexpr,
     WRITES_HALF: tl.constexpr,
-    REST: tl.constexpr,
-    REST_PADDED: tl.constexpr,
     CONJUGATE: tl.constexpr,
     DIVIDE: tl.constexpr,
     HAS_ROWS: tl.constexpr,
@@ -251,8 +279,8 @@ def _turn_kernel(
             i_b * s_q_b + o_t * s_q_l + o_h * s_q_h,
             i_b * s_qo_b + o_t * s_qo_l + o_h * s_qo_h,
             m_row, s_q_d, s_qo_d, b_cos, b_sin, p_q_weight, eps,
-            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, NORM, IN_PLACE,
-            TOKENS, HEADS,
+            DIM, START, PAIRS, PADDED, BEFORE_PADDED, AFTER_PADDED, BLOCKS, READS_HALF, WRITES_HALF,
+            DENSE, NORM, IN_PLACE, TOKENS, HEADS,
         )  # fmt: skip
     else:
         turn_tile(
@@ -260,8 +288,8 @@ def _turn_kernel(
             i_b * s_k_b + o_t * s_k_l + o_h * s_k_h,
             i_b * s_ko_b + o_t * s_ko_l + o_h * s_ko_h,
             m_row, s_k_d, s_ko_d, b_cos, b_sin, p_k_weight, eps,
-            START, PAIRS, PADDED, BLOCKS, READS_HALF, WRITES_HALF, REST, REST_PADDED, DENSE, NORM, IN_PLACE,
-            TOKENS, HEADS,
+            DIM, START, PAIRS, PADDED, BEFORE_PADDED, AFTER_PADDED, BLOCKS, READS_HALF, WRITES_HALF,
+            DENSE, NORM, IN_PLACE, TOKENS, HEADS,
         )  # fmt: skip
 
 
@@ -401,9 +429,8 @@ def _plan(
         batch, length = 1, batch
         moved = [(0, *one[:1], *one[2:]) for one in moved]
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
-    padded, rest = power_of_2(pairs), q.shape[-1] - 2 * pairs
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
-    tokens, heads, warps = tile_of(padded * q.element_size(), length, max(q_heads, k_heads), side_by_side)
+    tokens, heads, warps = tile_of(power_of_2(pairs) * q.element_size(), length, max(q_heads, k_heads), side_by_side)
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
     # along the tokens, by groups of equal size: all heads pass by a group while its table rows are still in the cache
     groups = -(-2 * length * pairs * cos.element_size() // MOST_TABLE)
@@ -421,11 +448,16 @@ def _plan(
     numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2]]
     numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps]
     constants = (
-        unit, table_unit, tokens, heads, *axes, groups > 1, start, pairs, padded, blocks, reads == "half",
-        writes == "half", rest, power_of_2(rest), conjugate, divide, rows is not None, table[2] != 0,
+        unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(q.shape[-1], start, pairs), blocks,
+        reads == "half", writes == "half", conjugate, divide, rows is not None, table[2] != 0,
         all(one[3] == 1 for one in moved), norm, q is outs[0],
     )  # fmt: skip
     return Launch(_turn_kernel, (sizes[0], sizes[1], sizes[2]), numbers, constants, warps=warps)
+
+
+def pieces_of(dim: int, start: int, pairs: int) -> tuple[int, ...]:
+    """DIM, START, PAIRS and the padded sizes of a head's pairs, of what is before and of what is after them."""
+    return dim, start, pairs, power_of_2(pairs), power_of_2(start), power_of_2(dim - start - 2 * pairs)
 
 
 def tile_of(row_bytes: int, length: int, heads: int, heads_side_by_side: bool) -> tuple[int, int, int]:
