@@ -46,29 +46,22 @@ def rotary(
     kv_heads: int = 8,
     head_dim: int = 128,
     rotary_dim: int = 0,
-    trailing: bool = False,
+    start: int = 0,
 ) -> tuple[Group, ...]:
-    """The groups to time; ``rotary_dim`` 0 stands for the whole head."""
+    """The groups to time; ``rotary_dim`` 0 stands for the whole head, ``start`` is the first dimension that turns."""
     sizes = {"batch": batch, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     check_sizes("bench rotary", **sizes)
     where = device_of("bench rotary", device)
-    if rotary_dim:
-        if where == "cpu":
-            raise invalid(
-                "bench rotary", "rotary_dim", "0 on the CPU", rotary_dim, "Partial rotation is timed on a GPU."
-            )
-        Rope(head_dim=head_dim, rotary_dim=rotary_dim)  # raises where it does not fit
-    elif trailing:
-        raise invalid("bench rotary", "trailing", "false for the whole head", trailing, "Pass rotary_dim too.")
-    start = head_dim - rotary_dim if trailing else 0
+    if (rotary_dim or start) and where == "cpu":
+        raise invalid("bench rotary", "rotary_dim", "0 on the CPU", rotary_dim, "Partial rotation is timed on a GPU.")
+    rope = Rope(head_dim=head_dim, rotary_dim=rotary_dim or head_dim, slice=start)  # raises where it does not fit
     groups: list[Group] = []
     for kind in dtypes_of("bench rotary", dtype):
         if where == "cpu":
             groups += _on_cpu(kind, **sizes)
-        elif rotary_dim:
-            groups += _turned(kind, **sizes, rotary_dim=rotary_dim, start=start)
-        else:
-            groups += _turned(kind, **sizes, rotary_dim=head_dim, start=0)
+            continue
+        groups += _turned(kind, rope, batch, length, heads, kv_heads)
+        if rope.config.rotary_dim == head_dim:
             groups += _decoding(kind, heads, kv_heads, head_dim)
     return tuple(groups)
 
@@ -121,15 +114,14 @@ def _out(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Callable[[], Te
     return lambda: rotate(x, cos, sin, layout)
 
 
-def _turned(
-    dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: int, head_dim: int, rotary_dim: int, start: int
-) -> list[Group]:
+def _turned(dtype: torch.dtype, rope: Rope, batch: int, length: int, heads: int, kv_heads: int) -> list[Group]:
     """Both orders, forward and backward, on a GPU; peers beside a whole head, in place beside a part of one."""
-    cos, sin = Rope(head_dim=rotary_dim).tables(torch.arange(length, device="cuda"))
-    groups, name, whole = [], str(dtype).removeprefix("torch."), rotary_dim == head_dim
+    head_dim, start, dims = rope.config.head_dim, rope.config.start, 2 * rope.config.pairs
+    cos, sin = rope.tables(torch.arange(length, device="cuda"))
+    groups, name, whole = [], str(dtype).removeprefix("torch."), dims == head_dim
     shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim})"
     if not whole:
-        shape += f" with dimensions {start} to {start + rotary_dim} turned"
+        shape += f", {dims} dimensions turned from {start} on"
     for order in ("bhld", "blhd"):
         made = []
         for count in (heads, kv_heads):
