@@ -8,7 +8,7 @@ import torch._dynamo
 import whorl
 from oracles import softmax_attention as oracle
 from registry_cases import HEADS, NAMES, build, hidden_for, tokens
-from whorl.attend import flex, softmax
+from whorl.attend import blocks, flex
 from whorl.attend.call import checked
 from whorl.attend.reference import reference
 
@@ -68,12 +68,12 @@ def test_blocks_of_queries_change_nothing(name, monkeypatch):
     wanted = [*inputs, *(p for p in encoding.parameters() if p.requires_grad)]
     results = []
     for scores in (2**24, 2 * HEADS * 23 * 6):
-        monkeypatch.setitem(softmax.DENSE_SCORES, "cpu", scores)
+        monkeypatch.setitem(blocks.MOST_SCORES, "cpu", scores)
         out, lse = whorl.attention(*inputs, encoding=encoding, return_lse=True, **more)
         grads = torch.autograd.grad((out.sin().sum() + lse.sum()), wanted, allow_unused=True)
         results.append([out, lse, *(g for g in grads if g is not None)])
-    for whole, blocks in zip(*results, strict=True):
-        torch.testing.assert_close(blocks, whole, rtol=1e-5, atol=1e-5)
+    for whole, parts in zip(*results, strict=True):
+        torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
 
 @every_encoding
@@ -288,7 +288,7 @@ def test_a_bias_as_a_mask_is_that_of_the_reference(name, options, monkeypatch):
     if options.pop("padded", False):  # the first text has no key that its first queries may see
         options = {"key_mask": torch.arange(9) >= torch.tensor([[4], [0]])}
     v = v[..., :10]  # values of another width
-    monkeypatch.setitem(softmax.DENSE_SCORES, "cpu", 2 * HEADS * 9 * 4)  # four queries at a time
+    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2 * HEADS * 9 * 4)  # four queries at a time
     assert whorl.explain_attention(q, k, v, encoding=encoding, **options).startswith("masked")
     got, expected = ([t.clone().requires_grad_() for t in (q, k, v)] for _ in range(2))
     out = whorl.attention(*got, encoding=encoding, **options)

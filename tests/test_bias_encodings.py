@@ -126,9 +126,6 @@ def test_cast_parameters_are_all_that_is_rounded(name):
     got = bias_of(rounded, positions, positions)
     assert got.dtype == torch.float32
     assert torch.equal(got, bias_of(widened, positions, positions))
-    if isinstance(rounded, Fire):
-        grid = torch.arange(HEADS)[:, None, None], positions[:, None], positions
-        assert torch.equal(rounded.prepared()(*grid), widened.prepared()(*grid))
     assert bias_of(widened.double(), positions, positions).dtype == torch.float64
 
 
@@ -209,21 +206,6 @@ def test_inside_flex_attention_it_is_the_dense_bias(name):
     with torch.no_grad():
         expected = (q @ k.mT * 8**-0.5 + encoding.score_bias(rows, rows)).softmax(-1) @ v
         torch.testing.assert_close(run(q, k, v, rows), expected, rtol=0, atol=2e-6)
-
-
-def test_fire_prepared_outside_the_kernel_is_the_dense_bias():
-    encoding, generator = ENCODINGS["fire"], torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(2, HEADS, 21, 8, generator=generator) for _ in range(3))
-    positions = torch.arange(100, 121)
-
-    @torch.compile(fullgraph=True, backend="eager")
-    def run(q, k, v, positions):
-        bias_at = encoding.prepared()
-        return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + bias_at(h, positions[i], positions[j]))
-
-    with torch.no_grad():
-        expected = (q @ k.mT * 8**-0.5 + encoding.score_bias(positions, positions)).softmax(-1) @ v
-        torch.testing.assert_close(run(q, k, v, positions), expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["alibi", "t5", "kerple", "fire", "sandwich"])

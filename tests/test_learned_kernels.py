@@ -178,7 +178,6 @@ def test_fire_is_the_oracle_in_all_its_forms(q_positions, k_positions, heads, se
     for got in (
         encoding.score_bias(queries, keys),
         encoding.bias_at(head, queries[:, None], keys),
-        encoding.prepared()(head, queries[:, None], keys),
     ):
         assert got.dtype == torch.float32
         np.testing.assert_allclose(got.detach().numpy(), expected, rtol=0, atol=2e-5 * scale)
@@ -204,7 +203,6 @@ def test_all_forms_of_fire_have_the_same_gradients():
         for bias in (
             encoding.score_bias(positions, positions),
             encoding.bias_at(head, positions[:, None], positions),
-            encoding.prepared()(head, positions[:, None], positions),
         )
     )
     for other in others:

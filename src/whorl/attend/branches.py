@@ -16,14 +16,14 @@ from whorl.attend.call import Call
 from whorl.attend.flex import flex_attention_of
 
 
-def attend_branches(call: Call, *, consecutive: bool = False) -> Any:
+def attend_branches(call: Call) -> Any:
     """The call by FlexAttention, once for each branch; with the log-sum-exp where it is asked for."""
     encoding = call.encoding
     q = encoding.scale_queries(call.q, call.q_positions, call.length)
     parts = []
     for branch, places in enumerate(placements(call)):
         placed = encoding.transform_branch(q, call.k, *places, call.length)
-        parts.append(flex_attention_of(call, *placed, branch=branch, consecutive=consecutive))
+        parts.append(flex_attention_of(call, *placed, branch=branch))
     out, lse = merged([part[0] for part in parts], [part[1] for part in parts])
     return (out, lse) if call.wants_lse else out
 

@@ -34,6 +34,7 @@ class Call:
     wants_lse: bool = False
     wants_weights: bool = False
     placed: bool = False  # whether q and k have been through transform_qk already
+    consecutive: bool = False  # whether positions are known to be 0, 1, 2, … of the keys; values are never read
 
     @property
     def q_positions(self) -> Tensor:
@@ -98,6 +99,7 @@ def checked(
         ):
             raise invalid("attention", name, "a positive number", value)
     queries, keys = q.shape[2], k.shape[2]
+    consecutive = positions is None and key_positions is None
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
     for name, ids in (("positions", positions), ("key_positions", key_positions)):
         batched = ids.ndim == (2 if encoding.axes == 1 else 3)
@@ -144,6 +146,7 @@ def checked(
         wants_lse=return_lse,
         wants_weights=return_weights,
         placed=placed,
+        consecutive=consecutive,
     )
 
 

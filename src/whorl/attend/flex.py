@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from whorl.attend.call import Call
+from whorl.attend.fused import once_differentiable
 from whorl.attend.visibility import Causal
 from whorl.encodings.base import Encoding
 from whorl.encodings.bias import Bias
@@ -52,6 +53,9 @@ def why_not_flex(call: Call) -> str | None:
 
 
 def _why_not_on_cuda(call: Call) -> str | None:
+    bias = bias_of(call.encoding)
+    if bias is not None and bias.why_not_flex_on_cuda is not None:
+        return bias.why_not_flex_on_cuda
     if call.q.dtype == torch.float64:
         return "FlexAttention adds up in float32"
     if min(call.q.shape[-1], call.v.shape[-1]) < 16:
@@ -69,6 +73,8 @@ def _why_not_elsewhere(call: Call) -> str | None:
         return "FlexAttention has no float64 on the CPU"
     if call.wants_lse or "branches" in call.encoding.enters():
         return "FlexAttention does not return the log-sum-exp on the CPU"
+    if call.visible.queries == 1 or call.visible.queries != call.visible.keys:
+        return "FlexAttention on the CPU takes several queries, of the same tokens as the keys, in torch 2.13"
     if call.q.device.type == "cpu" and call.k.shape[2] % 16 == 8:
         return "FlexAttention on the CPU reads past the last 8 of 16 n + 8 keys in torch 2.13"
     return None if call.q.device.type == "cpu" else f"no FlexAttention for {call.q.device.type}"
@@ -88,7 +94,7 @@ def _parts_with(hook: str, encoding: Encoding) -> tuple[Encoding, ...]:
     return tuple(part for part in parts if hook in part.enters())
 
 
-def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = None, consecutive: bool = False) -> Any:
+def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = None) -> Any:
     """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for.
 
     With ``branch`` only the pairs of that branch count, and the log-sum-exp comes with them.
@@ -103,15 +109,13 @@ def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = 
     places = None  # of queries among keys, where they are not the same tokens
     if causal is True and visible.queries != visible.keys:
         places = torch.arange(visible.keys - visible.queries, visible.keys, device=q.device)
-    blocks = _blocks_of(call, branch, consecutive)
+    blocks = _blocks_of(call, branch)
     wants_lse = call.wants_lse or branch is not None
     rules = (causal, tuple(part.config for part in masks), placed and placed[0].config, branch)
     kind = (type(bias), rules, visible.q_documents is None, places is None, blocks is None, call.softcap, wants_lse)
     run = _flex if torch.compiler.is_compiling() else _compiled(kind)
     return run(
-        q.contiguous(),
-        k.contiguous(),
-        call.v.contiguous(),
+        *once_differentiable(q.contiguous(), k.contiguous(), call.v.contiguous()),
         bias,
         masks,
         placed,
@@ -171,7 +175,7 @@ def _flex(
     if allowed is not None:
         allowed = allowed.expand(*q.shape[:3], k.shape[2])
     if bias is not None:
-        bias_at = bias.prepared() if q.device.type == "cuda" else bias.bias_at
+        bias_at = bias.bias_at
 
     def sees(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         seen = j >= 0
@@ -223,11 +227,11 @@ def _flex(
     return (found[0], found[1].lse) if wants_lse else found
 
 
-def _blocks_of(call: Call, branch: int | None, consecutive: bool) -> tuple[Tensor, ...] | None:
+def _blocks_of(call: Call, branch: int | None) -> tuple[Tensor, ...] | None:
     """What ``BlockMask.from_kv_blocks`` takes, or None where positions or documents on a device decide."""
     visible = call.visible
     by_position = branch is not None or "mask" in call.encoding.enters() or visible.causal == "positions"
-    if (by_position and not consecutive) or visible.q_documents is not None or visible.queries < BLOCK:
+    if (by_position and not call.consecutive) or visible.q_documents is not None or visible.queries < BLOCK:
         return None
     if visible.everything and branch is None:
         return None

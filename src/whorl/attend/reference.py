@@ -50,8 +50,9 @@ def reference(
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     if closed is not None and "adjust_scores" in encoding.enters():
         scores = scores.masked_fill(closed, -torch.inf)
-    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-    scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
+    if "adjust_scores" in encoding.enters():
+        keys = repeat_heads(k, q.shape[1])
+        scores = encoding.adjust_scores(scores, q, keys, q_positions, k_positions, hidden, scale=scale)
     bias = encoding.score_bias(q_positions, k_positions, length)
     if bias is not None and closed is not None and softcap is None:
         # one pass over the scores for both: the bias is smaller, as texts of a batch share it
@@ -68,8 +69,19 @@ def reference(
         weights = weights * sees
         lse = None if lse is None else lse.masked_fill(~sees.squeeze(-1), -torch.inf)
     kept = torch.nn.functional.dropout(weights, dropout)
-    out = encoding.adjust_output(kept @ v.to(wide), kept, v.to(wide), q_positions, k_positions)
+    out = by_shared_heads(kept, v.to(wide))
+    if "adjust_output" in encoding.enters():
+        out = encoding.adjust_output(out, kept, repeat_heads(v, q.shape[1]).to(wide), q_positions, k_positions)
     return Attended(out.to(v.dtype), kept, lse)
+
+
+def by_shared_heads(rows: Tensor, shared: Tensor) -> Tensor:
+    """rows (batch, heads, n, m) times shared (batch, fewer heads, m, d), which neighbouring heads share uncopied."""
+    heads, count = rows.shape[1], shared.shape[1]
+    if heads == count:
+        return rows @ shared
+    together = rows.unflatten(1, (count, -1)).flatten(2, 3)
+    return (together @ shared).unflatten(2, (heads // count, -1)).flatten(1, 2)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
@@ -96,4 +108,4 @@ def placed_scores(
 
 def _products(q: Tensor, k: Tensor) -> Tensor:
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    return q.to(wide) @ repeat_heads(k, q.shape[1]).to(wide).mT
+    return by_shared_heads(q.to(wide), k.to(wide).mT)

@@ -48,28 +48,32 @@ class Visibility:
             rule is not None for rule in (self.mask, self.key_mask, self.q_documents)
         )
 
-    def rows(self, start: int = 0, stop: int | None = None) -> Tensor | None:
-        """The mask of queries [start, stop), broadcasting against (batch, heads, rows, keys); None if all are seen."""
+    def rows(self, start: int = 0, stop: int | None = None, among: slice = slice(None)) -> Tensor | None:
+        """The mask of queries [start, stop) among some keys, broadcasting against (batch, heads, rows, keys).
+
+        None where all of them are seen.
+        """
         stop = self.queries if stop is None else stop
         if self.everything:
             return None
         rules: list[Tensor] = []
-        q_positions = self.q_positions[..., start:stop]
+        q_positions, k_positions = self.q_positions[..., start:stop], self.k_positions[..., among]
         device = self.q_positions.device
         if self.causal is True:  # by order, the last query standing at the last key
             index = torch.arange(start, stop, device=device) + (self.keys - self.queries)
-            rules.append(index[:, None] >= torch.arange(self.keys, device=device))
+            rules.append(index[:, None] >= torch.arange(self.keys, device=device)[among])
         elif self.causal == "positions":
-            rules.append(_by_head(q_positions[..., :, None] >= self.k_positions[..., None, :]))
-        own = self.encoding.mask(q_positions, self.k_positions)
+            rules.append(_by_head(q_positions[..., :, None] >= k_positions[..., None, :]))
+        own = self.encoding.mask(q_positions, k_positions)
         if own is not None:
             rules.append(_by_head(own))
         if self.q_documents is not None and self.k_documents is not None:
-            rules.append(_by_head(self.q_documents[..., start:stop, None] == self.k_documents[..., None, :]))
+            rules.append(_by_head(self.q_documents[..., start:stop, None] == self.k_documents[..., None, among]))
         if self.key_mask is not None:
-            rules.append(self.key_mask[:, None, None, :])
+            rules.append(self.key_mask[:, None, None, among])
         if self.mask is not None:
-            rules.append(self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :])
+            mask = self.mask if self.mask.shape[-2] == 1 else self.mask[..., start:stop, :]
+            rules.append(mask if mask.shape[-1] == 1 else mask[..., among])
         allowed = rules[0]
         for rule in rules[1:]:
             allowed = allowed & rule

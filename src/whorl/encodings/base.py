@@ -25,6 +25,14 @@ class Branch(NamedTuple):
     allowed: Tensor  # (queries, keys) or (batch, queries, keys)
 
 
+class Reach(NamedTuple):
+    """How far a query can see: ``before`` positions back, ``after`` ahead if limited, and the ``first`` of a text."""
+
+    before: int
+    after: int | None = None
+    first: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claims:
     """What an encoding says of itself; the ledger measures each."""
@@ -188,7 +196,20 @@ class Encoding(nn.Module):
         """Which keys a query may see, or None for all."""
         return None
 
+    @property
+    def reach(self) -> Reach | None:
+        """How far ``mask`` lets a query see, so that keys beyond are not looked at; None where it says nothing."""
+        return None
+
     def extra_repr(self) -> str:
         fields = self.config.fields()
         given = {name: getattr(self.config, name) for name in fields}
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != fields[name].default)
+
+
+def reach_of(encoding: Encoding) -> Reach | None:
+    """How far an encoding's mask lets a query see; None for one whose ``mask`` was written over what it says."""
+    mask, reach = (
+        next(i for i, cls in enumerate(type(encoding).__mro__) if name in cls.__dict__) for name in ("mask", "reach")
+    )
+    return encoding.reach if reach <= mask else None

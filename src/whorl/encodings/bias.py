@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -24,9 +22,10 @@ class Bias(Encoding):
         """How many heads have a bias of their own."""
         return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
 
-    def prepared(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """``bias_at`` in the form that FlexAttention can train on a CUDA device, made anew for each step."""
-        return self.bias_at
+    @property
+    def why_not_flex_on_cuda(self) -> str | None:
+        """What keeps ``bias_at`` out of FlexAttention's kernel on a CUDA device, or None."""
+        return None
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""

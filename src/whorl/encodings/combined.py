@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import HOOKS, Branch, Claims, Encoding
+from whorl.encodings.base import HOOKS, Branch, Claims, Encoding, Reach, reach_of
 from whorl.errors import WhorlError, invalid
 
 
@@ -202,6 +202,12 @@ class Combined(Encoding):
             if kept is not None:
                 return kept
         return None
+
+    @property
+    def reach(self) -> Reach | None:
+        """That of the part that sees least far: a key must be seen by all."""
+        found = [reach for reach in (reach_of(part) for part in self._parts) if reach is not None]
+        return min(found, key=lambda reach: reach.before, default=None)
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         for part in self._parts:

@@ -16,7 +16,6 @@ knots per pair of positions, and two table reads and a multiply-add per score.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -117,6 +116,11 @@ class Fire(Bias):
         )
 
     @property
+    def why_not_flex_on_cuda(self) -> str:
+        """A network of one number, unrolled, needs more shared memory than there is, or does not compile."""
+        return "FlexAttention cannot compile the network of Fire there"
+
+    @property
     def _wide(self) -> torch.dtype:
         return torch.float64 if self.w1.dtype == torch.float64 else torch.float32
 
@@ -127,26 +131,6 @@ class Fire(Bias):
             w1, b1, w2 = self.w1[unit].to(wide), self.b1[unit].to(wide), self.w2[head, unit].to(wide)
             out = out + w2 * torch.relu(w1 * x + b1)
         return out
-
-    def prepared(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        """``bias_at`` as a function that reads each learned tensor once, made anew for each step.
-
-        FlexAttention has no gradient for a tensor that its kernel reads in several places, as ``bias_at`` does.
-        """
-        wide, (knots, slopes, starts) = self._wide, self._segments()
-        c, threshold = (
-            each.expand(self.heads).contiguous()  # by head: gradients go to what the kernel reads by an index
-            for each in (self.c.to(wide), (self.multiplier.to(wide) * self.config.length).abs())
-        )
-
-        def bias_at(head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            x = progress(i, j, c[head], threshold[head])
-            segment = torch.zeros_like(x, dtype=torch.int64)
-            for knot in range(knots.shape[0]):
-                segment = segment + (x >= knots[knot])
-            return slopes[segment, head] * x + starts[segment, head]
-
-        return bias_at
 
     def _segments(self) -> tuple[Tensor, Tensor, Tensor]:
         wide = self._wide

@@ -17,7 +17,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims, Encoding, Reach
 from whorl.encodings.shaw import distances
 from whorl.errors import invalid
 
@@ -75,6 +75,12 @@ class Window(Encoding):
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
+    @property
+    def reach(self) -> Reach:
+        """The window on both sides, or back from the query."""
+        before = self.config.size - 1
+        return Reach(before, before if self.config.symmetric else None)
+
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""
         distance = distances(type(self).__name__, q_positions, k_positions)
@@ -95,6 +101,11 @@ class Sinks(Window):
     @property
     def claims(self) -> Claims:
         return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
+
+    @property
+    def reach(self) -> Reach:
+        """The window, and the positions that every query sees."""
+        return super().reach._replace(first=self.config.count)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""

@@ -209,6 +209,16 @@ def transformed() -> bool:
     return _forward_ad._current_level >= 0 or _transforms() is not None
 
 
+@constant_in_graphs
+def differentiated_further() -> bool:
+    """Whether derivatives are taken forward, or of derivatives, which torch's own operations alone have."""
+    if _forward_ad._current_level >= 0:
+        return True
+    levels = [level.key() for level in _functorch.get_interpreter_stack() or ()]
+    kinds = _functorch.TransformType
+    return kinds.Jvp in levels or levels.count(kinds.Grad) > 1
+
+
 def why_not_transformed() -> str | None:
     """What keeps a kernel from a call that is transformed, or None."""
     if transformed():

@@ -1,0 +1,85 @@
+"""A block of queries at a time, with the keys that it can see: what is out of a window is never looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from whorl.attend.call import Call
+from whorl.encodings.base import Reach, reach_of
+
+# Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
+# GPU.
+MOST_SCORES = {"cpu": 2**24, "cuda": 2**27}
+
+# Queries of a block within a window: few blocks where it is small, and few keys that are not seen where it is large.
+WINDOW_ROWS = range(256, 2049)
+
+Keys = tuple[slice, ...]  # the runs of keys that a block can see
+
+
+def in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor) -> list[Any]:
+    """attend(call, *given, start, stop) of every block of queries; with gradients, made again on the way back."""
+    rows, queries = _rows_at_once(call), call.q.shape[2]
+    if rows >= queries:
+        return [attend(call, *given, 0, queries)]
+    if torch.is_grad_enabled():
+        attend = partial(checkpoint, attend, use_reentrant=False)
+    return [attend(call, *given, start, min(start + rows, queries)) for start in range(0, queries, rows)]
+
+
+def _rows_at_once(call: Call) -> int:
+    batch, heads, queries, _ = call.q.shape
+    counts = call.encoding.reads_hidden or ("adjust_scores" in call.encoding.enters() and call.encoding.causal_only)
+    if counts and call.visible.causal is not True:
+        return queries  # such encodings count back from the last key, and only causal blocks end there
+    fits = MOST_SCORES.get(call.q.device.type, MOST_SCORES["cpu"]) // max(1, batch * heads * call.k.shape[2])
+    rows = max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
+    return min(rows, rows_of_window(call) or rows)
+
+
+def rows_of_window(call: Call) -> int | None:
+    """How many queries of a window are looked at together, or None where that leaves out no key."""
+    reach = _reach(call)
+    if reach is None:
+        return None
+    rows = min(max(reach.before + 1, WINDOW_ROWS.start), WINDOW_ROWS.stop - 1)
+    return rows if rows + reach.before + reach.first < call.k.shape[2] else None
+
+
+def _reach(call: Call) -> Reach | None:
+    """How far queries can see, where their positions are known without reading them."""
+    # terms on the scores may count the keys between, and weights are asked for of all
+    everything = call.wants_weights or "adjust_scores" in call.encoding.enters()
+    return reach_of(call.encoding) if call.consecutive and not everything else None
+
+
+def seen(call: Call, start: int, stop: int) -> tuple[Tensor | None, Keys]:
+    """What queries [start, stop) may see of the keys that they can see at all, and which keys those are."""
+    keys, reach = call.k.shape[2], _reach(call)
+    place = keys - call.q.shape[2]  # of the first query among the keys
+    last = place + stop if call.visible.causal is True else keys
+    runs: Keys = (slice(0, last),)
+    if reach is not None:
+        first = max(0, place + start - reach.before)
+        if reach.after is not None:
+            last = min(last, place + stop + reach.after)
+        if first <= reach.first:
+            runs = (slice(0, last),)
+        else:
+            runs = (slice(0, reach.first), slice(first, last)) if reach.first else (slice(first, last),)
+    allowed = [call.visible.rows(start, stop, run) for run in runs]
+    if allowed[0] is None:
+        return None, runs
+    return torch.cat([one for one in allowed if one is not None], dim=-1), runs
+
+
+def taken(x: Tensor, runs: Keys, axis: int = 2) -> Tensor:
+    """The runs of keys on an axis of x, side by side."""
+    found = [x.narrow(axis, run.start, run.stop - run.start) for run in runs]
+    return found[0] if len(found) == 1 else torch.cat(found, dim=axis)

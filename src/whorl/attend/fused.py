@@ -1,0 +1,130 @@
+"""torch's own attention kernel: what it is given, and which of its backends may run.
+
+On a CUDA device the backend that torch likes best plans anew for every shape it meets, which takes 60 ms and more. A
+decoding step has a new number of keys every time, so there that backend is left out.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from whorl.attend.blocks import rows_of_window, seen, taken
+from whorl.attend.call import Call
+from whorl.attend.reference import repeat_heads
+from whorl.attend.visibility import closed_keys
+from whorl.kernels.ops import no_second_gradient
+
+# Backends that take any number of keys without planning, the fastest first.
+UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+# Rows of queries that heads which share keys may have together: one tile of the kernel.
+MOST_ROWS = 64
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def fused(call: Call, *, folded: bool) -> Tensor:
+    """Attention by torch's kernel on placed queries and keys, a separable bias being further dimensions of them."""
+    (q, k), v = call.placed_qk(), call.v
+    if folded:
+        extra_q, extra_k = call.encoding.fold(call.q_positions, call.k_positions, q.dtype, call.scale)
+        # in front of the content: summed first, the large terms of the bias cancel before anything small is added
+        q = torch.cat((_like(extra_q, q), q), dim=-1)
+        k = torch.cat((_like(extra_k, k), k), dim=-1)
+    width = v.shape[-1]
+    if q.device.type == "cpu":
+        q, k, v = same_width(q, k, v)
+    rows = rows_of_window(call)
+    if rows is not None:
+        return torch.cat([_window(call, q, k, v, start, rows) for start in range(0, q.shape[2], rows)], 2)[..., :width]
+    allowed = None if call.visible.only_causal else call.visible.rows()
+    return _attend(call, q, k, v, allowed, causal=call.visible.only_causal)[..., :width]
+
+
+def _window(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, rows: int) -> Tensor:
+    """A block of queries within a window, with the keys it can see alone."""
+    allowed, keys = seen(call, start, min(start + rows, q.shape[2]))
+    return _attend(call, q[:, :, start : start + rows], taken(k, keys), taken(v, keys), allowed)
+
+
+def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, causal: bool = False) -> Tensor:
+    closed, sees = (None, None) if allowed is None else closed_keys(allowed)
+    mask, (_, heads, queries, _) = None if closed is None else ~closed, q.shape
+    grouped, step = k.shape[1] != heads, q.device.type == "cuda" and queries != k.shape[2]
+    together = False
+    if grouped and step:
+        flash = mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]
+        together = not flash and queries * heads // k.shape[1] <= MOST_ROWS
+        if together:  # heads that share keys are rows of one: no backend but the first has groups
+            q, mask = _as_rows(q, k.shape[1]), None if mask is None else _mask_as_rows(mask, heads, k.shape[1])
+        grouped = flash
+    elif grouped and q.device.type == "cpu":
+        grouped = False
+    if not grouped:
+        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
+    q, k, v = once_differentiable(q, k, v)
+    with sdpa_kernel(UNPLANNED) if step else nullcontext():
+        out = scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
+        )
+    if together:
+        out = out.unflatten(2, (-1, queries)).flatten(1, 2)
+    return out if sees is None else out * sees
+
+
+def _as_rows(x: Tensor, shared: int) -> Tensor:
+    """(batch, heads, queries, n) as (batch, shared, heads / shared * queries, n)."""
+    return x.unflatten(1, (shared, -1)).flatten(2, 3)
+
+
+def _mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
+    if mask.ndim == 4 and mask.shape[1] == heads:
+        return _as_rows(mask, shared)
+    return torch.cat([mask] * (heads // shared), dim=-2)  # the same for all heads
+
+
+def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, whose gradients refuse to be differentiated again: torch's fused kernels cannot be."""
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not any(x.requires_grad for x in tensors):
+        return tensors
+    views = tuple(x.view_as(x) for x in tensors)  # of our own, so that no hook stays with a tensor of the caller
+    for view in views:
+        if view.requires_grad:
+            view.register_hook(_refuse_a_second)
+    return views
+
+
+def _refuse_a_second(gradient: Tensor) -> Tensor | None:
+    if not torch.is_grad_enabled():  # nobody keeps a graph of the gradient
+        return None
+    made = _OnlyOnce.apply(gradient)
+    assert isinstance(made, Tensor)
+    return made
+
+
+class _OnlyOnce(torch.autograd.Function):
+    """A gradient as it is, which cannot be differentiated."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient.view_as(gradient)
+
+    backward = staticmethod(no_second_gradient("attention"))
+
+
+def same_width(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Padded with zeros to one size, which the CPU's fused kernel takes for all three."""
+    room = max(q.shape[-1], v.shape[-1])
+    q, k, v = (t if t.shape[-1] == room else pad(t, (0, room - t.shape[-1])) for t in (q, k, v))
+    return q, k, v
+
+
+def _like(extra: Tensor, x: Tensor) -> Tensor:
+    """Further dimensions in x's dtype, for every batch row and head of x."""
+    return extra.to(x.dtype).expand(*x.shape[:-1], extra.shape[-1])
