@@ -42,21 +42,33 @@ def fused(call: Call, *, folded: bool) -> Tensor:
         q, k, v = same_width(q, k, v)
     rows = rows_of_window(call)
     if rows is not None:
-        return torch.cat([_window(call, q, k, v, start, rows) for start in range(0, q.shape[2], rows)], 2)[..., :width]
+        return _in_windows(call, q, k, v, rows)[..., :width]
     allowed = None if call.visible.only_causal else call.visible.rows()
     return _attend(call, q, k, v, allowed, causal=call.visible.only_causal)[..., :width]
 
 
-def _window(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, rows: int) -> Tensor:
-    """A block of queries within a window, with the keys it can see alone."""
-    allowed, keys = seen(call, start, min(start + rows, q.shape[2]))
-    return _attend(call, q[:, :, start : start + rows], taken(k, keys), taken(v, keys), allowed)
+def _in_windows(call: Call, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
+    """Blocks of queries, each with the keys it can see alone.
+
+    All have the same number of queries, the last one some of the block before it, so that few shapes are planned.
+    """
+    outs, queries, done = [], q.shape[2], 0
+    while done < queries:
+        start = max(0, min(done, queries - rows))
+        allowed, keys = seen(call, start, min(start + rows, queries))
+        out = _attend(call, q[:, :, start : start + rows], taken(k, keys), taken(v, keys), allowed, step=False)
+        outs.append(out[:, :, done - start :])
+        done = start + rows
+    return torch.cat(outs, dim=2)
 
 
-def _attend(call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, causal: bool = False) -> Tensor:
+def _attend(
+    call: Call, q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, *, causal: bool = False, step: bool = True
+) -> Tensor:
+    """``step`` is False for a shape that comes again, and is worth a plan."""
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     mask, (_, heads, queries, _) = None if closed is None else ~closed, q.shape
-    grouped, step = k.shape[1] != heads, q.device.type == "cuda" and queries != k.shape[2]
+    grouped, step = k.shape[1] != heads, step and q.device.type == "cuda" and queries != k.shape[2]
     together = False
     if grouped and step:
         flash = mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]

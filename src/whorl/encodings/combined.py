@@ -2,12 +2,15 @@
 
 RoPE with ALiBi, RoPE with a learned bias, ReRoPE with log-n, any of them within a window: rotate, then add,
 then mask. Encodings that want the same place are refused, because their order would be a guess. Two joins
-are no guess: masks intersect, and a scheme that only scales queries commutes with a rotation.
+are no guess: masks intersect, and a scheme that only scales queries commutes with a rotation. Joining is flat: what
+is joined already counts as its parts.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 from torch import Tensor, nn
@@ -19,10 +22,14 @@ from whorl.errors import WhorlError, invalid
 
 @config
 class CombinedConfig(Config):
-    """The configs of the parts, in order."""
+    """The configs of the parts, in order; those of a combined part stand in its place."""
 
     name: ClassVar[str] = "combined"
     parts: tuple[Config, ...]
+
+    def check(self) -> None:
+        flat = [one for part in self.parts for one in (part.parts if isinstance(part, CombinedConfig) else (part,))]
+        object.__setattr__(self, "parts", tuple(flat))
 
     def to_dict(self) -> dict[str, Any]:
         return {"name": self.name, "parts": [part.to_dict() for part in self.parts]}
@@ -59,6 +66,7 @@ class Combined(Encoding):
                 raise invalid("Combined", "every part", "an encoding", encoding, "Build parts by name: whorl.build(…).")
         if len(encodings) < 2:
             raise invalid("Combined", "encodings", "at least 2", len(encodings), "One encoding needs no joining.")
+        encodings = _flat(encodings)
         _check_places(encodings)
         super().__init__(parts=[encoding.config for encoding in encodings])
         self.encodings = nn.ModuleList(encodings)
@@ -69,6 +77,17 @@ class Combined(Encoding):
 
         assert isinstance(config, CombinedConfig)
         return cls(*(registry.encoding_class(part.name).from_config(part) for part in config.parts))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.encodings = nn.ModuleList(_flat(self._parts))  # whorl 0.1 kept what was joined already as one part
+        self.config = CombinedConfig(parts=tuple(part.config for part in self._parts))
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+        _flatten_names(
+            state_dict, f"{prefix}encodings.", [i for i, part in enumerate(self._parts) if part.state_dict()]
+        )
+        super()._load_from_state_dict(state_dict, prefix, *more)
 
     @property
     def claims(self) -> Claims:
@@ -147,6 +166,8 @@ class Combined(Encoding):
         for part in self._parts:
             if part.scales_queries_only:
                 q, _ = part.transform_qk(q, q, q_positions, q_positions, length)
+            else:
+                q = part.scale_queries(q, q_positions, length)
         return q
 
     def transform_branch(
@@ -226,6 +247,24 @@ class Combined(Encoding):
     @property
     def _parts(self) -> list[Encoding]:
         return list(self.encodings)  # pyright: ignore[reportReturnType]
+
+
+def _flat(encodings: Iterable[Encoding]) -> tuple[Encoding, ...]:
+    """The encodings, with the parts of one that joins several in its place; a user's own subclass stays whole."""
+    return tuple(one for part in encodings for one in (part._parts if type(part) is Combined else (part,)))
+
+
+def _flatten_names(state_dict: dict[str, Any], prefix: str, places: list[int]) -> None:
+    """Renames what whorl 0.1 called <prefix>0.encodings.1.table: its parts come in the order of ``places``."""
+    keys: dict[tuple[int, ...], list[tuple[str, str]]] = {}
+    for key in state_dict:
+        found = re.match(rf"{re.escape(prefix)}(\d+\.(?:encodings\.\d+\.)*)(.*)", key)
+        if found:
+            keys.setdefault(tuple(int(one) for one in re.findall(r"\d+", found[1])), []).append((key, found[2]))
+    if all(len(path) == 1 for path in keys) or len(keys) != len(places):
+        return
+    owned = [(place, *name) for place, path in zip(places, sorted(keys), strict=True) for name in keys[path]]
+    state_dict |= {f"{prefix}{place}.{own}": state_dict.pop(key) for place, key, own in owned}
 
 
 def _sets_scale(part: Encoding) -> bool:

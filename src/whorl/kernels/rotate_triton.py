@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 
-# Bytes of one member of the pairs that a program reads: eight rows of 64 pairs in bfloat16.
+# Bytes of half the rows that a program reads: eight of 128 dimensions in bfloat16, whether all of them turn or not.
 TILE_BYTES = 1024
 
 MOST_TABLE = 4 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
@@ -430,7 +430,9 @@ def _plan(
         moved = [(0, *one[:1], *one[2:]) for one in moved]
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
-    tokens, heads, warps = tile_of(power_of_2(pairs) * q.element_size(), length, max(q_heads, k_heads), side_by_side)
+    tokens, heads, warps = tile_of(
+        power_of_2(q.shape[-1]) // 2 * q.element_size(), length, max(q_heads, k_heads), side_by_side
+    )
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
     # along the tokens, by groups of equal size: all heads pass by a group while its table rows are still in the cache
     groups = -(-2 * length * pairs * cos.element_size() // MOST_TABLE)
@@ -461,7 +463,7 @@ def pieces_of(dim: int, start: int, pairs: int) -> tuple[int, ...]:
 
 
 def tile_of(row_bytes: int, length: int, heads: int, heads_side_by_side: bool) -> tuple[int, int, int]:
-    """Tokens, heads and warps of a program, measured on an H200: 1 KiB of each member of the pairs."""
+    """Tokens, heads and warps of a program, measured on an H200: 2 KiB of rows."""
     rows = max(1, TILE_BYTES // row_bytes)
     if heads_side_by_side:
         return 1, min(rows, power_of_2(heads)), 2
