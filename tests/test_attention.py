@@ -565,3 +565,11 @@ def test_layer_plans_share_or_not():
     assert own.to_list()[1]["name"] == "t5"
     mixed = whorl.LayerPlan.every(2, whorl.NoPE(), whorl.Rope(head_dim=16), layers=5)
     assert [type(mixed[i]).__name__ for i in range(5)] == ["Rope", "NoPE", "Rope", "NoPE", "Rope"]
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 7), (3, 20), (5, 33)])
+def test_flex_on_the_cpu_refuses_what_its_compiler_cannot(queries, keys):
+    encoding = whorl.T5(heads=HEADS).requires_grad_(False)
+    q, (_, k, v) = tokens(queries)[0], tokens(keys)
+    with pytest.raises(whorl.WhorlError, match="impl='flex' cannot run here: .* of the same tokens as the keys"):
+        whorl.attention(q, k, v, encoding=encoding, impl="flex")

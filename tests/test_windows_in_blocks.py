@@ -1,0 +1,90 @@
+"""Windows look at their own keys alone: blocks of queries give what formed scores under the whole mask give."""
+
+import pytest
+import torch
+
+import whorl
+from dense_flow import normal
+from whorl.attend import blocks
+
+HEADS, DIM = 4, 16
+
+CASES = {
+    "window": lambda: whorl.Combined(whorl.Rope(head_dim=DIM), whorl.Window(size=40)),
+    "sinks": lambda: whorl.Combined(whorl.Rope(head_dim=DIM), whorl.Sinks(size=33, count=5)),
+    "symmetric": lambda: whorl.Combined(whorl.Rope(head_dim=DIM), whorl.Window(size=40, symmetric=True)),
+    "two": lambda: whorl.Combined(whorl.Window(size=7), whorl.Sinks(size=33, count=3)),
+    "folded": lambda: whorl.Combined(whorl.Alibi(heads=HEADS), whorl.Sinks(size=33)),
+    "masked": lambda: whorl.Combined(whorl.Kerple(heads=HEADS).requires_grad_(False), whorl.Window(size=40)),
+    "learned": lambda: whorl.Combined(whorl.T5(heads=HEADS), whorl.Sinks(size=33)),
+    "scores": lambda: whorl.Combined(whorl.Cope(head_dim=DIM), whorl.Sinks(size=33)),
+}
+
+
+def expected(q, k, v, encoding, causal, key_mask):
+    """The definition, over the whole square: hooks one by one."""
+    queries, keys = q.shape[2], k.shape[2]
+    positions = torch.arange(keys)
+    rows = positions[keys - queries :]
+    k, v = (x.repeat_interleave(HEADS // x.shape[1], 1) for x in (k, v))
+    scale = encoding.softmax_scale(DIM)
+    turned = encoding.transform_qk(q, k, rows, positions)
+    allowed = encoding.mask(rows, positions) & key_mask[:, None, None]
+    if causal:
+        allowed = allowed & (rows[:, None] >= positions)
+    scores = (turned[0] @ turned[1].mT * scale).masked_fill(~allowed, -torch.inf)
+    scores = encoding.adjust_scores(scores, q, k, rows, positions, scale=scale)
+    bias = encoding.score_bias(rows, positions)
+    scores = scores if bias is None else scores + bias
+    weights = scores.masked_fill(~allowed, -torch.inf).softmax(-1).nan_to_num(0.0)
+    return weights @ v
+
+
+@pytest.mark.parametrize("queries", [700, 555])
+@pytest.mark.parametrize(
+    ("name", "causal"), [(name, causal) for name in CASES for causal in (True, False) if causal or name != "scores"]
+)
+def test_blocks_of_a_window_are_the_whole(name, causal, queries):
+    encoding = CASES[name]().double()
+    q = normal(2, HEADS, queries, DIM, grad=True)
+    k, v = normal(2, 2, 700, DIM, seed=1, grad=True), normal(2, 2, 700, 8, seed=2, grad=True)
+    key_mask = torch.rand(2, 700, generator=torch.Generator().manual_seed(0)) > 0.1
+    wanted = [q, k, v, *(p for p in encoding.parameters() if p.requires_grad)]
+    got = whorl.attention(q, k, v, encoding=encoding, causal=causal, key_mask=key_mask)
+    true = expected(q, k, v, encoding, causal, key_mask)
+    torch.testing.assert_close(got, true, rtol=0, atol=1e-10)
+    for one, other in zip(*(torch.autograd.grad(out.sin().sum(), wanted) for out in (got, true)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["window", "sinks", "folded", "masked", "learned"])
+def test_keys_out_of_a_window_are_not_looked_at(name, monkeypatch):
+    """No block of scores, and no mask, is as wide as the text."""
+    widths = []
+    taken = blocks.taken
+
+    def spy(x, runs, axis=2):
+        found = taken(x, runs, axis)
+        widths.append(found.shape[axis])
+        return found
+
+    for module in ("blocks", "fused", "softmax"):
+        monkeypatch.setattr(f"whorl.attend.{module}.taken", spy, raising=False)
+    q = normal(1, HEADS, 2000, DIM, dtype=torch.float32)
+    whorl.attention(q, q, q, encoding=CASES[name]())
+    assert widths and max(widths) <= blocks.WINDOW_ROWS.start + 40
+
+
+def test_a_mask_of_ones_own_is_not_cut_by_the_window_below():
+    """A subclass that lets more be seen says nothing of how far: all keys are looked at."""
+
+    class Odd(whorl.Window):
+        def mask(self, q_positions, k_positions):
+            return super().mask(q_positions, k_positions) | (k_positions % 2 == 1)[..., None, :]
+
+    q = normal(1, 2, 900, DIM)
+    positions = torch.arange(900)
+    allowed = ((positions[:, None] - positions < 5) | (positions % 2 == 1)) & (positions[:, None] >= positions)
+    true = (q @ q.mT * DIM**-0.5).masked_fill(~allowed, -torch.inf).softmax(-1) @ q
+    for encoding in (Odd(size=5), whorl.Combined(Odd(size=5), whorl.NoPE())):
+        torch.testing.assert_close(whorl.attention(q, q, q, encoding=encoding), true, rtol=0, atol=1e-12)
