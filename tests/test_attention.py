@@ -571,5 +571,5 @@ def test_layer_plans_share_or_not():
 def test_flex_on_the_cpu_refuses_what_its_compiler_cannot(queries, keys):
     encoding = whorl.T5(heads=HEADS).requires_grad_(False)
     q, (_, k, v) = tokens(queries)[0], tokens(keys)
-    with pytest.raises(whorl.WhorlError, match="impl='flex' cannot run here: .* of the same tokens as the keys"):
+    with pytest.raises(whorl.WhorlError, match=r"impl='flex' cannot run here: .* of the same tokens as the keys"):
         whorl.attention(q, k, v, encoding=encoding, impl="flex")

@@ -23,8 +23,9 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.learned import check_added
 from whorl.errors import invalid, unknown
+from whorl.kernels.tables import exact_tables
 from whorl.rotary.frequencies import Ladder
-from whorl.rotary.tables import check_positions, exact
+from whorl.rotary.tables import check_positions
 
 Arrangement = Literal["interleaved", "concatenated"]
 
@@ -70,9 +71,9 @@ def sinusoidal(
     """
     frequencies = Ladder(width, base).frequencies()
     if order == "interleaved":
-        cos, sin = exact(positions, frequencies, scale, dtype)
+        cos, sin = exact_tables(positions, frequencies, scale, dtype)
         return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
-    cos, sin = exact(positions, frequencies[: width // 2], scale, dtype)
+    cos, sin = exact_tables(positions, frequencies[: width // 2], scale, dtype)
     return torch.cat((sin, cos, cos.new_zeros(*cos.shape[:-1], width % 2)), dim=-1)
 
 
@@ -89,7 +90,7 @@ def shift_matrix(width: int, k: float, base: float = DEFAULT_BASE, order: Arrang
     if width <= 0 or width % 2:
         raise invalid(call, "width", "even and positive", width, "A sine without its cosine cannot be shifted.")
     shift = torch.tensor([k], dtype=torch.float64, device="cpu")
-    cos, sin = exact(shift, Ladder(width, base).frequencies(), dtype=torch.float64)
+    cos, sin = exact_tables(shift, Ladder(width, base).frequencies(), dtype=torch.float64)
     pair = torch.arange(width // 2, device="cpu")
     first, second = (2 * pair, 2 * pair + 1) if order == "interleaved" else (pair, pair + width // 2)
     out = torch.zeros(width, width, dtype=torch.float64, device="cpu")

@@ -24,8 +24,8 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.shaw import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import invalid
+from whorl.kernels.tables import exact_tables
 from whorl.rotary.rotation import turn_pairs
-from whorl.rotary.tables import exact
 
 
 @config
@@ -60,7 +60,7 @@ def waves(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tup
     """cos and sin of positions times each frequency of a code, shape (…, width // 2)."""
     numbers = [base ** (-2 * k / width) for k in range(width // 2)]
     frequencies = torch.tensor(numbers, dtype=torch.float64, device=positions.device)
-    return exact(positions, frequencies, dtype=dtype)
+    return exact_tables(positions, frequencies, dtype=dtype)
 
 
 def codes(distance: Tensor, width: int, base: float, dtype: torch.dtype) -> Tensor:
