@@ -216,7 +216,7 @@ def test_folded_in_wide_types_the_product_is_the_bias(q_positions, k_positions, 
     encoding = Alibi(heads=heads)
     for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 2e-7)):
         queries, keys = encoding.fold(torch.tensor(q_positions), torch.tensor(k_positions), dtype, scale)
-        assert queries.shape == (heads, len(q_positions), 2) and keys.shape == (1, len(k_positions), 2)
+        assert queries.shape == (heads, len(q_positions), 3) and keys.shape == (1, len(k_positions), 3)
         assert queries.dtype == keys.dtype == dtype
         product = (queries.double() @ keys.double().mT * scale).numpy()
         expected = oracle.bias(q_positions, k_positions, oracle.slopes(heads))
@@ -265,7 +265,7 @@ def test_a_window_of_300_keys_folds_to_a_thousandth_of_the_slope(heads, dtype, s
 def test_positions_between_two_fold_as_well(dtype):
     encoding, ids = Alibi(heads=6), torch.arange(40) * 7.3
     queries, keys = encoding.fold(ids, ids, dtype)
-    assert keys.shape[-1] == (2 if dtype == torch.float32 else 9)
+    assert keys.shape[-1] == (3 if dtype == torch.float32 else 9)
     product = without_row_constant(queries.double() @ keys.double().mT)
     expected = without_row_constant(encoding.score_bias(ids, ids).double())
     torch.testing.assert_close(product, expected, rtol=0, atol=4e-3 if dtype != torch.float32 else 1e-4)
@@ -297,7 +297,7 @@ def test_folded_in_front_a_plain_kernel_has_the_accuracy_of_a_dense_mask(dim):
     got = torch.nn.functional.scaled_dot_product_attention(
         torch.cat((queries.expand(1, -1, -1, -1), q), -1),
         torch.cat((keys.expand(1, heads, -1, -1), k), -1),
-        torch.nn.functional.pad(v, (0, 2)),  # of one size with the keys, or a kernel runs that rounds j in between
+        torch.nn.functional.pad(v, (0, 3)),  # of one size with the keys, or a kernel runs that rounds j in between
         is_causal=True,
         scale=dim**-0.5,
     )[..., :dim]

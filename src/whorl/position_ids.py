@@ -56,6 +56,45 @@ def positions(length: int, *, offset: int | Integers = 0, device: Device = None)
     return starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64, device=where)
 
 
+def difference(i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
+    """i - j of positions that broadcast, exact wherever int64 or float64 can hold them.
+
+    int32 would overflow from a distance of 2^31 on, and torch rounds whole numbers to float32 beside float32.
+
+    >>> difference(torch.tensor([2**31 - 1], dtype=torch.int32), torch.tensor([-1], dtype=torch.int32)).tolist()
+    [2147483648]
+    """
+    if i.is_floating_point() != j.is_floating_point():
+        return i.double() - j.double()
+    return i - j if i.is_floating_point() else i.long() - j.long()
+
+
+def wide(positions: torch.Tensor) -> torch.Tensor:
+    """Positions as int64 where they are whole numbers, else as float64: differences of these are exact."""
+    return positions.double() if positions.is_floating_point() else positions.long()
+
+
+def from_last_key(q_positions: torch.Tensor, k_positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Positions of queries and keys counted from the last key of each row, int64 or float64.
+
+    What depends on distances alone loses nothing by it, and what is computed from the numbers themselves
+    is as precise at any position as at the first ones.
+
+    >>> queries, keys = from_last_key(torch.tensor([2**53 + 1]), torch.tensor([2**53 - 1, 2**53 + 1]))
+    >>> queries.tolist(), keys.tolist()
+    ([0], [-2, 0])
+    """
+    whole = not (q_positions.is_floating_point() or k_positions.is_floating_point())
+    dtype = torch.int64 if whole else torch.float64
+    queries, keys = q_positions.to(dtype), k_positions.to(dtype)
+    if not keys.numel():
+        return queries, keys
+    # what is no number stays where it is: counted from, it would be everywhere
+    known = keys if whole else torch.where(keys.isfinite(), keys, torch.finfo(dtype).min)
+    last = known.amax(-1, keepdim=True)
+    return queries - last, keys - last
+
+
 def packed(
     lengths: Integers | None = None,
     *,

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whorl.attend.inputs import check_key_mask, check_shapes
+from whorl.attend.inputs import check_device, check_key_mask, check_shapes
 from whorl.attend.visibility import Causal, Visibility
+from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid
 from whorl.position_ids import positions as make_positions
+from whorl.rotary.tables import FLOATS, INTEGERS
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ def checked(
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
     check_key_mask("attention", key_mask, k)
+    for name, given in (("mask", mask), ("documents", documents), ("key_documents", key_documents), ("hidden", hidden)):
+        if isinstance(given, Tensor):
+            check_device("attention", name, given, q)
     if remembered is None:
         remembered = _remembered(encoding, hidden, q.shape[0], keys)
     if remembered is not None and key_mask is not None:
@@ -175,6 +180,10 @@ def _positions(
             raise WhorlError(
                 f"attention: {name} are on {ids.device} and q on {q.device}. Make them on the device of q."
             )
+    kinds = {positions.dtype, key_positions.dtype}
+    if len(kinds) > 1 and kinds <= {*INTEGERS, *FLOATS}:  # compared and subtracted: in a type that holds both
+        wide = torch.int64 if kinds <= {*INTEGERS} else torch.float64
+        return positions.to(wide), key_positions.to(wide)
     return positions, key_positions
 
 
@@ -201,7 +210,8 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, batch: int, keys: int
         )
     if not isinstance(hidden, Tensor) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
         raise invalid("attention", "hidden", f"of shape ({batch}, {keys}, width), one row per key", hidden)
-    return encoding.remember(hidden)
+    with without_autocast(hidden.device.type):  # as everything that attention computes
+        return encoding.remember(hidden)
 
 
 def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:

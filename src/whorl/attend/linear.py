@@ -14,8 +14,6 @@ but is never sharper than 2 : 1 against an orthogonal key.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -26,10 +24,12 @@ from whorl.attend.inputs import check_key_mask, check_shapes
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
 from whorl.attend.linear_kernel import run_triton, why_not_triton
+from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl, choose
 from whorl.position_ids import positions as make_positions
+from whorl.position_ids import wide
 
 # A denominator is near zero when all but this share of it cancelled.
 NEAR_ZERO = 1e-3
@@ -102,7 +102,7 @@ def linear_attention(
         return run_triton(rule, q, k, v, places[0], key_mask)
     fade = fading(rule, q, k, causal, places, even=positions is None)
     size = chunk_of(rule, fade)
-    with _full_precision(q):
+    with without_autocast(q.device.type):  # it would round the sums
         terms = _terms(rule, q, k, v, places, key_mask, ones=return_stats)
         given = (terms.a, terms.b, terms.values, fade, size)
         sums = past_keys(*given)[0] if causal else all_keys(*given)
@@ -149,6 +149,7 @@ class LinearState:
         self._seen: Tensor | None = None  # (batch,): which rows have seen a key; None for all
         self.sums: State | None = None
         self.plain: State | None = None
+        self._origin: Tensor | None = None  # (1 or batch, 1): the first position, from which weights that fade count
         self.position: Tensor | None = None  # (1 or batch,); None before the first step, and after several axes
 
     def step(
@@ -169,9 +170,11 @@ class LinearState:
         places = place(rule, q, k, True, positions, None)
         if not q.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[-1])
-        fade = fading(rule, q, k, True, places, even, after=None if self.sums is None else self.sums.at)
+        origin = wide(torch.atleast_2d(places[0])[:, :1]) if self._origin is None else self._origin
+        after = None if self.sums is None else self.sums.at
+        fade = fading(rule, q, k, True, places, even, after=after, origin=origin)
         size = chunk_of(rule, fade)
-        with _full_precision(q):
+        with without_autocast(q.device.type):  # it would round the sums
             terms = _terms(rule, q, k, v, places, key_mask, ones=False)
             sums, self.sums = go_on(terms.a, terms.b, terms.values, fade, size, self.sums)
             bottom = None if rule.form == "unnormalised" else sums[..., -1]
@@ -180,7 +183,7 @@ class LinearState:
                 below, self.plain = go_on(*terms.plain, one, Fade.by_head(fade), size, self.plain)
                 bottom = below[..., 0]
             out = _finish(rule, sums[..., : v.shape[-1]], bottom, self._see(key_mask)).to(v.dtype)
-        self._shapes = shapes
+        self._shapes, self._origin = shapes, None if fade is None else origin
         several = position_axes(rule.encoding) > 1 and places[0].ndim > 1
         self.position = None if several else torch.atleast_2d(places[0])[:, -1] + 1
         return out
@@ -197,7 +200,7 @@ class LinearState:
         self.sums, self.plain = (
             None if state is None else State(state.sums[rows], moved(state.at)) for state in (self.sums, self.plain)
         )
-        self.position, self._seen = moved(self.position), moved(self._seen)
+        self.position, self._seen, self._origin = moved(self.position), moved(self._seen), moved(self._origin)
 
     def _next(self, length: int) -> Tensor:
         if self.position is None:
@@ -274,14 +277,3 @@ def _stats(
         size.amin(),
         ((size < NEAR_ZERO * most) | (size == 0)).sum(),
     )
-
-
-@contextmanager
-def _full_precision(q: Tensor) -> Iterator[None]:
-    """Without autocast, which would round the sums."""
-    kind = q.device.type
-    if not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
-        yield
-    else:
-        with torch.autocast(kind, enabled=False):
-            yield

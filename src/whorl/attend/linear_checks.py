@@ -15,6 +15,7 @@ from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding
 from whorl.attend.linear_forms import Fade
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.position_ids import difference, wide
 from whorl.position_ids import positions as make_positions
 from whorl.rotary.tables import check_positions, readable
 
@@ -135,8 +136,13 @@ def fading(
     places: tuple[Tensor, Tensor],
     even: bool,
     after: Tensor | None = None,
+    origin: Tensor | None = None,
 ) -> Fade | None:
-    """How weights fade in a call, or None if they do not. ``after`` is the last position of earlier tokens."""
+    """How weights fade in a call, or None if they do not. ``after`` is the last position of earlier tokens.
+
+    Positions are counted from ``origin`` (1 or batch, 1), the first of the call unless given: float64 holds all
+    distances from there.
+    """
     call, (positions, key_positions) = rule.call, places
     heads, dims = rule.head_rates(q.shape[1], k.shape[1], q.device), decay_rates(rule.encoding, rule.form)
     if heads is None and dims is None:
@@ -153,7 +159,8 @@ def fading(
         )
     if position_axes(rule.encoding) > 1 and positions.ndim > 1:
         raise invalid(call, "positions", "of one axis where weights decay", positions, "Pass one position per token.")
-    p = torch.atleast_2d(positions).double()
+    p = wide(torch.atleast_2d(positions))
+    p = difference(p, p[:, :1] if origin is None else origin).double()
     if not even:
         falls = (p.diff(dim=-1) < 0).any(-1, keepdim=True)
         if after is not None:

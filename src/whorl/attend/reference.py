@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.attend.visibility import closed_keys
+from whorl.attend.visibility import closed_keys, open_blind_rows
 from whorl.encodings.base import Encoding
 
 
@@ -47,13 +47,16 @@ def reference(
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
+    bias = encoding.score_bias(q_positions, k_positions, length)
+    adjusts = "adjust_scores" in encoding.enters()
+    if bias is not None and adjusts:  # what a bias hides is not there to be counted either
+        allowed = bias != -torch.inf if allowed is None else allowed & (bias != -torch.inf)
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
-    if closed is not None and "adjust_scores" in encoding.enters():
+    if closed is not None and adjusts:
         scores = scores.masked_fill(closed, -torch.inf)
-    if "adjust_scores" in encoding.enters():
+    if adjusts:
         keys = repeat_heads(k, q.shape[1])
         scores = encoding.adjust_scores(scores, q, keys, q_positions, k_positions, hidden, scale=scale)
-    bias = encoding.score_bias(q_positions, k_positions, length)
     if bias is not None and closed is not None and softcap is None:
         # one pass over the scores for both: the bias is smaller, as texts of a batch share it
         scores, closed = scores + bias.masked_fill(closed, -torch.inf), None
@@ -63,6 +66,8 @@ def reference(
         scores = (softcap * torch.tanh(scores / softcap)).masked_fill(scores == -torch.inf, -torch.inf)
     if closed is not None:
         scores = scores.masked_fill(closed, -torch.inf)
+    if bias is not None:  # minus infinity in it hides keys; scores are a sum made here, so may be written into
+        sees = open_blind_rows(scores) if sees is None else open_blind_rows(scores) & sees
     weights = scores.softmax(-1)
     lse = scores.logsumexp(-1) if wants_lse else None
     if sees is not None:  # and zeros where nothing may be seen, in gradients too

@@ -21,6 +21,7 @@ from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
 from whorl.attend.flex import BLOCK, bias_of, flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, once_differentiable, same_width
+from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.encodings.alibi import Alibi, slope_numbers
@@ -64,7 +65,8 @@ def attention(
     q is (batch, heads, queries, dim), k and v have as many heads or fewer that divide them. Positions are
     0, 1, 2, … of the keys unless given, and those of the queries the last of them, so that the next tokens
     of a cached text need none. ``causal=True`` goes by the order of tokens, the last query standing at the
-    last key; ``"positions"`` goes by positions, for shards of a sequence. ``mask`` is True where a key may be
+    last key; ``"positions"`` goes by positions, for shards of a sequence: encodings that count tokens count them
+    in that order then, and queries are among the keys. ``mask`` is True where a key may be
     seen and broadcasts against (batch, heads, queries, keys), ``key_mask`` (batch, keys) leaves out padding, and
     tokens see their own document only where ``documents`` (length,) or (batch, length) are given. ``hidden``
     are the hidden states of the keys' tokens, for encodings that read them. A query that may see nothing
@@ -95,6 +97,10 @@ def attention(
         return_lse=return_lse,
         return_weights=return_weights,
     )
+    if causal == "positions" and call.encoding.counts_tokens:
+        given = positions is not None and key_positions is not None and positions is not key_positions
+        ordered, put_back = in_order(call, same_tokens=q.shape[2] == k.shape[2] and not given)
+        return put_back(run(ordered, impl))
     return run(call, impl)
 
 

@@ -90,6 +90,19 @@ def closed_keys(allowed: Tensor) -> tuple[Tensor, Tensor]:
     return ~allowed & sees, sees
 
 
+def open_blind_rows(scores: Tensor) -> Tensor:
+    """Which queries have a score above minus infinity; the others get a 0 for their first key, written into scores.
+
+    So hidden by a bias of minus infinity, alone or together with a mask, a query has no NaN in its softmax nor in
+    gradients, as in ``closed_keys``.
+    """
+    if not scores.shape[-1]:
+        return torch.zeros(*scores.shape[:-1], 1, dtype=torch.bool, device=scores.device)
+    sees = scores.detach().amax(-1, keepdim=True) != -torch.inf  # a NaN is none, and stays
+    scores[..., :1] = torch.where(sees, scores[..., :1], 0.0)
+    return sees
+
+
 def _by_head(rule: Tensor) -> Tensor:
     """A rule of (queries, keys) as it is, one of (batch, queries, keys) with an axis for heads."""
     return rule if rule.ndim != 3 else rule.unsqueeze(1)

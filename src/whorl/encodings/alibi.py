@@ -36,6 +36,7 @@ from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import constant_in_graphs
+from whorl.position_ids import difference, from_last_key
 from whorl.rotary.tables import FLOATS
 
 RULES = ("press", "geometric")
@@ -241,7 +242,7 @@ class Alibi(Bias):
         slopes = self.slopes(head.device)
         if own.rounding != "exact":
             return torch.broadcast_tensors(key_form(slopes[head], j, own.rounding) * own.scale, i)[0]
-        distance = (j - i).to(torch.float32)  # whole numbers subtracted first: nothing is rounded up to 2^24
+        distance = difference(j, i).to(torch.float32)  # whole numbers subtracted first: nothing is rounded up to 2^24
         if own.form == "causal":
             return linear_bias(slopes[head], distance)
         if own.form == "split":
@@ -270,20 +271,21 @@ class Alibi(Bias):
 
     @property
     def fold_dims(self) -> int:
-        return 2
+        return 3
 
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
         """Extra dimensions whose product, times scale, is the bias: (…, heads, queries, e) and (…, 1, keys, e).
 
-        ``scale`` is what the kernel multiplies all scores by. float32 and float64 have e = 2, queries (-m i, m) and
-        keys (1, j), the whole bias. Put them in front of the head: the two products then cancel before anything else
-        is added, and what is left of the rounding is the same along a row.
+        ``scale`` is what the kernel multiplies all scores by. Positions are counted from the last key, so that those of the keys that
+        weigh most are small numbers wherever the text stands. float32 and float64 have e = 3, queries (-m i, m, m) and
+        keys (1, j, what the dtype rounded off j), the whole bias. Put them in front of the head: the products then
+        cancel before anything else is added, and what is left of the rounding is the same along a row.
 
-        bfloat16 and float16 have e = 8: j, counted from the last key, in three whole numbers and m in three pieces,
-        each exact in that type, so that every product is exact and is summed in the kernel's float32. Keys more than
-        255 * 2^16 before the last count as that far. The smallest of the nine products is left out, m / 512 at most,
+        bfloat16 and float16 have e = 8: j in three whole numbers and m in three pieces, each exact in that type, so
+        that every product is exact and is summed in the kernel's float32. Keys more than 255 * 2^16 before the last
+        count as that far. The smallest of the nine products is left out, m / 512 at most,
         and so is what all keys of a query share, which no softmax sees. Positions that are no whole numbers have one
         more dimension, for their fraction.
         """
@@ -298,23 +300,23 @@ class Alibi(Bias):
         if dtype not in (*FLOATS, torch.bfloat16, torch.float16):
             raise invalid(call, "dtype", "float64, float32, bfloat16 or float16", dtype)
         slopes = torch.tensor(self._numbers, dtype=torch.float64, device=q_positions.device) / scale
+        queries_at, keys_at = from_last_key(q_positions, k_positions)  # keys that weigh most have small numbers
         if dtype in FLOATS:
-            return _fold_wide(q_positions, k_positions, slopes.to(dtype))
-        if k_positions.numel():  # counted from the last key, so that the keys that weigh most have small numbers
-            k_positions = (k_positions - k_positions.amax(-1, keepdim=True)).clamp(min=-FARTHEST)
+            return _fold_wide(queries_at, keys_at, slopes.to(dtype))
         steepest = SPLIT * max(self._numbers) / scale
         if steepest > torch.finfo(dtype).max:
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
-        queries, keys = _fold_half(k_positions, slopes, dtype)
-        return queries.expand(*q_positions.shape[:-1], -1, q_positions.shape[-1], -1), keys
+        queries, keys = _fold_half(keys_at.clamp(min=-FARTHEST), slopes, dtype)
+        return queries.expand(*queries_at.shape[:-1], -1, queries_at.shape[-1], -1), keys
 
 
 def _fold_wide(i: Tensor, j: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """-m i * 1 + m * j."""
+    """-m i * 1 + m * j + m * (what rounding takes from j, which counts where keys lie 2^24 apart)."""
     slope = slopes[:, None]
     here, there = (-slope.double() * i[..., None, :]).to(slopes.dtype), j.to(slopes.dtype)
-    queries = torch.stack((here, slope.expand_as(here)), dim=-1)
-    return queries, torch.stack((torch.ones_like(there), there), dim=-1).unsqueeze(-3)
+    rest = (j - there.to(j.dtype)).to(slopes.dtype)
+    queries = torch.stack((here, slope.expand_as(here), slope.expand_as(here)), dim=-1)
+    return queries, torch.stack((torch.ones_like(there), there, rest), dim=-1).unsqueeze(-3)
 
 
 def _fold_half(j: Tensor, slopes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -84,6 +84,11 @@ class Encoding(nn.Module):
         return False
 
     @property
+    def counts_tokens(self) -> bool:
+        """Whether scores depend on the order in which keys are given, which is that of the text."""
+        return self.reads_hidden or ("adjust_scores" in self.enters() and self.causal_only)
+
+    @property
     def scales_queries_only(self) -> bool:
         """Whether ``transform_qk`` only multiplies queries by numbers, so that it commutes with a rotation."""
         return False

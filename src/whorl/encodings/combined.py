@@ -115,6 +115,10 @@ class Combined(Encoding):
         return any(part.causal_only for part in self._parts)
 
     @property
+    def counts_tokens(self) -> bool:
+        return any(part.counts_tokens for part in self._parts)
+
+    @property
     def reads_hidden(self) -> bool:
         return any(part.reads_hidden for part in self._parts)
 

@@ -55,8 +55,9 @@ def contextual_positions(logits: Tensor, max_position: int, causal: bool) -> Ten
 def interpolated(rows: Tensor, positions: Tensor) -> Tensor:
     """The entry of each row (…, P) at fractional positions (…, keys), linear between whole ones."""
     low = positions.detach().floor()
-    index = low.long()
-    at_low, at_high = rows.gather(-1, index), rows.gather(-1, (index + 1).clamp(max=rows.shape[-1] - 1))
+    most = rows.shape[-1] - 1
+    index = low.long().clamp(0, most)  # a NaN is no index; it comes back with the fraction, in its own row
+    at_low, at_high = rows.gather(-1, index), rows.gather(-1, (index + 1).clamp(max=most))
     return at_low + (positions - low) * (at_high - at_low)
 
 
@@ -89,6 +90,10 @@ class Cope(Encoding):
     def causal_only(self) -> bool:
         """Whether only causal attention has a meaning."""
         return self.config.causal
+
+    @property
+    def counts_tokens(self) -> bool:
+        return True
 
     @property
     def claims(self) -> Claims:

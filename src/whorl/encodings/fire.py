@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.position_ids import difference
 
 EPSILON = 1e-6
 START_C = 0.1
@@ -54,7 +55,7 @@ def progress(i: Tensor, j: Tensor, c: Tensor, threshold: Tensor) -> Tensor:
     >>> progress(i, j, c, torch.tensor(512.0))
     tensor([0.0241, 0.8519])
     """
-    distance = (i - j).abs().to(c.dtype)
+    distance = difference(i, j).abs().to(c.dtype)
     reach = torch.maximum(i.to(c.dtype), threshold)
     return torch.log1p((c * distance).abs()) / (torch.log1p((c * reach).abs()) + EPSILON)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, logsigmoid
 
+from whorl.autocast import without_autocast
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
@@ -91,6 +92,10 @@ class ForgettingGate(Encoding):
         return True
 
     @property
+    def counts_tokens(self) -> bool:
+        return True
+
+    @property
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
 
@@ -104,8 +109,9 @@ class ForgettingGate(Encoding):
                 "Pass the hidden states that queries and keys are made of.",
             )
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
-        return logsigmoid(logits.to(wide)).mT
+        with without_autocast(hidden.device.type):  # half precision cannot tell gates near 1 apart
+            logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
+        return logsigmoid(logits).mT
 
     def adjust_scores(
         self,

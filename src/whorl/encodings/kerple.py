@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
+from whorl.position_ids import difference
 
 LOWEST = 0.01
 HIGHEST_POWER = 2.0  # beyond it the kernel is no longer conditionally positive definite
@@ -96,7 +97,7 @@ class Kerple(Bias):
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         wide = torch.float64 if self.p.dtype == torch.float64 else torch.float32
         p, a = self.p[head].to(wide), self.a[head].to(wide)  # read first: all that follows is elementwise
-        distance = (i - j).abs().to(wide)
+        distance = difference(i, j).abs().to(wide)
         if self.config.variant == "log":
             return log_kernel(distance, held_within(p, LOWEST), held_within(a, LOWEST))
         return power_kernel(distance, held_within(p, LOWEST, HIGHEST_POWER), held_within(a, LOWEST))

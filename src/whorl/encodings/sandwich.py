@@ -21,6 +21,7 @@ from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.encodings.sinusoidal import sinusoidal
 from whorl.errors import invalid
+from whorl.position_ids import difference, from_last_key
 
 
 @config
@@ -94,11 +95,11 @@ class Sandwich(Bias):
         D / 2 cosines for each pair: as code of a GPU kernel that takes minutes to compile. ``fold`` needs none.
         """
         own = self.config
-        return (self.weights(head) * code_product(i - j, own.code_width, own.base)).float()
+        return (self.weights(head) * code_product(difference(i, j), own.code_width, own.base)).float()
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
-        queries, keys = self._codes(q_positions), self._codes(k_positions)
+        queries, keys = self._codes(q_positions, k_positions)
         product = (queries @ keys.mT).unsqueeze(-3)
         head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
         return (self.weights(head) * product).float()
@@ -122,10 +123,16 @@ class Sandwich(Bias):
         """
         head = torch.arange(self.heads, device=q_positions.device)
         weights = (self.weights(head) / scale)[:, None, None]
-        queries = weights * self._codes(q_positions).unsqueeze(-3)
-        return queries.to(dtype), self._codes(k_positions).unsqueeze(-3).to(dtype)
+        queries, keys = (codes.unsqueeze(-3) for codes in self._codes(q_positions, k_positions))
+        return (weights * queries).to(dtype), keys.to(dtype)
 
-    def _codes(self, positions: Tensor) -> Tensor:
-        check_bias_positions(type(self).__name__, positions)
+    def _codes(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """The codes of queries and keys, counted from the last key: their products are of the distance alone."""
+        for positions in (q_positions, k_positions):
+            check_bias_positions(type(self).__name__, positions)
         own = self.config
-        return sinusoidal(positions, own.code_width, own.base, "concatenated", dtype=torch.float64)
+        queries, keys = (
+            sinusoidal(positions, own.code_width, own.base, "concatenated", dtype=torch.float64)
+            for positions in from_last_key(q_positions, k_positions)
+        )
+        return queries, keys

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
+from whorl.position_ids import difference
 from whorl.rotary.tables import FLOATS, INTEGERS
 
 
@@ -57,7 +58,7 @@ def distances(call: str, q_positions: Tensor, k_positions: Tensor, *, whole: boo
                 positions,
                 "Make them with whorl.positions(length).",
             )
-    return q_positions[..., :, None] - k_positions[..., None, :]
+    return difference(q_positions[..., :, None], k_positions[..., None, :])
 
 
 def check_pairs(call: str, scores: Tensor, q_positions: Tensor, k_positions: Tensor) -> None:

@@ -17,6 +17,7 @@ reads per score.
 
 from __future__ import annotations
 
+import math
 import warnings
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -30,6 +31,7 @@ from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.errors import invalid
 from whorl.graphs import constant_in_graphs
+from whorl.position_ids import difference
 
 START = 512**-0.5
 
@@ -173,13 +175,18 @@ class T5(Bias):
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
         own = self.config
-        distance = i - j
-        distance = distance.abs() if own.bidirectional else distance.clamp(min=0)
+        signed = difference(i, j)
+        if signed.is_floating_point():
+            signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_at`` puts the NaN back
+        distance = signed.abs() if own.bidirectional else signed.clamp(min=0)
         # edges are whole numbers, so a distance between two belongs where its whole part does
         buckets = bucket_of_distance(own.one_sided, own.max_distance, i.device)
         bucket = buckets[distance.clamp(max=self.last_edge).long()]
-        return bucket + own.one_sided * (j > i) if own.bidirectional else bucket
+        return bucket + own.one_sided * (signed < 0) if own.bidirectional else bucket
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         value = self.table[self.bucket(i, j), head]
-        return value if value.dtype == torch.float64 else value.float()
+        value = value if value.dtype == torch.float64 else value.float()
+        if i.is_floating_point() or j.is_floating_point():
+            return torch.where(difference(i, j).isnan(), math.nan, value)
+        return value

@@ -25,6 +25,7 @@ from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.shaw import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
+from whorl.position_ids import from_last_key
 from whorl.rotary.rotation import turn_pairs
 
 
@@ -74,6 +75,7 @@ def position_term(q: Tensor, weight: Tensor, q_positions: Tensor, k_positions: T
     width = weight.shape[-1]
     half = width // 2
     by_sine, by_cosine = (q @ weight[..., : 2 * half]).split(half, dim=-1)
+    q_positions, k_positions = from_last_key(q_positions, k_positions)  # only distances count, and these are small
     cos, sin = (_by_head(wave) for wave in waves(q_positions, width, base, q.dtype))
     turned = turn_pairs(torch.cat((by_cosine, -by_sine), dim=-1), cos, sin, "half")
     key = torch.cat(waves(k_positions, width, base, q.dtype), dim=-1)

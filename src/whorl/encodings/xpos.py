@@ -5,7 +5,8 @@ Sun, Dong, Patra, Ma, Huang, Benhaim, Chaudhary, Song, Wei 2022, "A Length-Extra
     pair i of a key at n is turned by n w_i and multiplied by zeta_i^((c - n) / B)
     zeta_i = (2i/d + gamma) / (1 + gamma),   so a pair's part of the score has the factor zeta_i^((m - n) / B)
 c is one centre for queries and keys: the middle of the queries of the call. Scores fade to 0 and not to minus infinity:
-a far key weighs like one that does not match. Keys after the query would grow, so attention must be causal.
+a far key weighs like one that does not match. Keys after the query grow, so attention must be causal;
+where positions fall in the order of tokens a query sees such keys, up to ``query_limit`` positions after it.
 Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
 Keys long before the queries underflow to 0, which is what their part of the score does. Overflow can only come from
 the queries of one call lying too far apart, and that is refused: ``query_limit`` says how many fit a dtype.
@@ -25,6 +26,7 @@ from whorl.encodings.rope import Rope, RopeConfig
 from whorl.encodings.shaw import check_head
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.rotate import check_input, wide_dtype
+from whorl.position_ids import difference, wide
 from whorl.rotary.rotation import layout_ends
 from whorl.rotary.tables import Tables, check_positions, readable
 
@@ -61,10 +63,15 @@ def log_zeta(pairs: int, gamma: float) -> list[float]:
     return [-math.log1p((1 - i / pairs) / (i / pairs + gamma)) for i in range(pairs)]
 
 
-def centre(q_positions: Tensor) -> tuple[Tensor, Tensor]:
-    """The middle and the largest of the queries' positions, float64, shape (1,) or (batch, 1)."""
-    low, high = (bound.double() for bound in torch.aminmax(q_positions, dim=-1, keepdim=True))
-    return (low + high) / 2, high
+def from_centre(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Positions of queries and keys less the middle of the queries', and what lies from it to the last query; float64.
+
+    Whole numbers are subtracted as such: nothing is rounded, however far from 0 they are.
+    """
+    low, high = torch.aminmax(wide(q_positions), dim=-1, keepdim=True)
+    half = difference(high, low).double() / 2
+    queries, keys = (difference(wide(ids), high).double() + half for ids in (q_positions, k_positions))
+    return queries, keys, half
 
 
 class XPos(Encoding):
@@ -129,11 +136,12 @@ class XPos(Encoding):
             check_positions("XPos", positions, 1)
         if not q_positions.numel():
             return self.rope.transform_qk(q, k, q_positions, k_positions, length)
-        self._check_range(q, k, q_positions)
-        middle, last = centre(q_positions)
-        # keys after the last query are hidden from all of them: they keep its factor, where they would overflow
-        after = torch.minimum(k_positions.double(), last) - middle
-        q_tables = self._faded(q, q_positions, middle - q_positions.double(), length)
+        most = self._check_range(q, k, q_positions)
+        queries, keys, half = from_centre(q_positions, k_positions)
+        # A key after the query grows, where it is seen at all: where positions fall in the order of tokens. One so far
+        # that its product with the first query could overflow keeps the factor of the last that could not.
+        after = torch.minimum(keys, torch.maximum(float(most - 1) - half, half))
+        q_tables = self._faded(q, q_positions, -queries, length)
         k_tables = self._faded(k, k_positions, after, length)
         return self.rope.turn(q, q_tables), self.rope.turn(k, k_tables)
 
@@ -162,7 +170,8 @@ class XPos(Encoding):
         factor = (distance.unsqueeze(-1) * rates).exp().to(dtype)
         return cos * factor, sin * factor
 
-    def _check_range(self, q: Tensor, k: Tensor, q_positions: Tensor) -> None:
+    def _check_range(self, q: Tensor, k: Tensor, q_positions: Tensor) -> int:
+        """The query limit of the narrower dtype, or a WhorlError for queries that do not fit it."""
         dtype = min(q.dtype, k.dtype, key=lambda each: torch.finfo(each).max)
         most, name = self.query_limit(dtype), str(dtype).removeprefix("torch.")
         remedy = "Pass fewer queries at a time, each with all keys before it"
@@ -175,9 +184,10 @@ class XPos(Encoding):
             )
         if readable(q_positions):  # on a device looking would wait, and the result is not finite there
             low, high = torch.aminmax(q_positions, dim=-1)
-            span = float((high - low).max())
+            span = float(difference(high, low).max())
             if span > most - 1:
                 raise WhorlError(
                     f"XPos: {name} takes queries in a call that lie at most {most - 1} positions apart at "
                     f"scale_base={self.config.scale_base:g}, got {span:g}. {remedy}."
                 )
+        return most

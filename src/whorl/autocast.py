@@ -1,0 +1,19 @@
+"""Where autocast must not reach: sums and gates that half precision would round."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+def without_autocast(kind: str) -> AbstractContextManager[object]:
+    """A context in which tensors of this kind of device keep their dtype; nothing where autocast is off already.
+
+    >>> with torch.autocast("cpu", dtype=torch.bfloat16), without_autocast("cpu"):
+    ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
+    torch.float32
+    """
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
