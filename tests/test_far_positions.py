@@ -1,0 +1,195 @@
+"""Positions far from 0 and far apart: distances are exact in every dtype, wherever the text stands."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import whorl
+from dense_flow import attend, normal
+from oracles import alibi as alibi_oracle
+from oracles import kerple as kerple_oracle
+from oracles import sandwich as sandwich_oracle
+from oracles import softmax_attention
+from oracles import t5 as t5_oracle
+from whorl.encodings.xpos import from_centre
+from whorl.position_ids import difference, from_last_key
+
+# What the softmax's output may be off by: rounding of content, and for half precision of the output itself.
+ROUNDED = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 0.02, torch.float16: 0.003}
+STARTS = [0, 2**24, 2**31, 2**53, 2**60]
+INT32 = [-(2**31), -(2**31) + 1, -5, 0, 2**31 - 2, 2**31 - 1]  # neighbours, and the farthest that int32 has
+
+
+def by_oracle(x, bias):
+    """Causal attention of x (1, heads, length, dim) to itself with a bias (heads, length, length)."""
+    x = x.double()[0].numpy()
+    allowed = np.tril(np.ones((x.shape[1],) * 2, dtype=bool))
+    scores = x @ x.transpose(0, 2, 1) / math.sqrt(x.shape[-1]) + bias
+    return torch.from_numpy(softmax_attention.attention(scores, x, allowed)[0])[None]
+
+
+# -- ALiBi ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_alibi_is_as_exact_at_any_position(start, dtype):
+    q, alibi = normal(1, 6, 64, 8, dtype=dtype), whorl.Alibi(heads=6)
+    ids = range(64)
+    expected = by_oracle(q, alibi_oracle.bias(ids, ids, alibi_oracle.slopes(6)))
+    for options in ({}, {"return_lse": True}):  # folded, and formed
+        got = whorl.attention(q, q, q, encoding=alibi, positions=torch.arange(64) + start, **options)
+        got = got[0] if options else got
+        assert float((got.double() - expected).abs().max()) <= ROUNDED[dtype]
+
+
+@pytest.mark.parametrize("gap", [2**24, 2**31, 2**40])
+@pytest.mark.parametrize("heads", [6, 12])  # slopes that are powers of two, and some that are not
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_alibi_tells_neighbours_apart_in_texts_with_a_gap(gap, heads, dtype):
+    q, ids = normal(1, heads, 40, 8, dtype=dtype), [*range(20), *range(gap, gap + 20)]
+    expected = by_oracle(q, alibi_oracle.bias(ids, ids, alibi_oracle.slopes(heads)))
+    got = whorl.attention(q, q, q, encoding=whorl.Alibi(heads=heads), positions=torch.tensor(ids))
+    assert float((got.double() - expected).abs().max()) <= ROUNDED[dtype]
+
+
+def test_fractions_of_positions_are_kept_far_from_the_last_key():
+    """float32 positions are subtracted in float64: 0.1 less a million would be 0.0625 off its place."""
+    alibi, ids = whorl.Alibi(heads=2), torch.tensor([0.1, 0.6, 1e6])
+    for dtype, tolerance in ((torch.float64, 1e-9), (torch.bfloat16, 2e-3)):
+        queries, keys = alibi.fold(ids, ids, dtype)
+        product = queries.double() @ keys.double().mT
+        gap = (product[:, 0, 1] - product[:, 0, 0]) / alibi.slopes().double()
+        torch.testing.assert_close(gap, (ids[1].double() - ids[0].double()).expand(2), rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_nan_position_spoils_only_what_sees_it(dtype):
+    x = normal(1, 2, 4, 8, dtype=dtype)
+    ids = torch.tensor([0.0, 1.0, math.nan, 3.0])
+    for encoding in (whorl.Alibi(heads=2), whorl.T5(heads=2), whorl.T5(heads=2, bidirectional=True)):
+        out = whorl.attention(x, x, x, encoding=encoding, positions=ids)
+        _, lse = whorl.attention(x, x, x, encoding=encoding, positions=ids, return_lse=True)
+        assert lse.isnan()[0].tolist() == [[False, False, True, True]] * 2
+        expected = whorl.attention(*(x[:, :, :2],) * 3, encoding=encoding, positions=ids[:2])
+        torch.testing.assert_close(out[:, :, :2], expected, rtol=0, atol=ROUNDED[dtype])
+
+
+# -- the others -------------------------------------------------------------------------------------------------------
+
+RELATIVE = {
+    "kerple": {"heads": 2},
+    "t5": {"heads": 2},
+    "sandwich": {"heads": 2},
+    "shaw": {"head_dim": 8, "clip": 3},
+    "transformer_xl": {"heads": 2, "head_dim": 8},
+    "deberta": {"heads": 2, "head_dim": 8, "span": 4, "max_distance": 8},
+    "window": {"size": 5},
+}
+
+
+@pytest.mark.parametrize("start", STARTS[1:])
+@pytest.mark.parametrize("name", RELATIVE)
+def test_what_depends_on_distances_is_the_same_at_any_position(name, start):
+    encoding, x = whorl.build(name, **RELATIVE[name]).double(), normal(1, 2, 12, 8)
+    ids = torch.arange(12)
+    expected = attend(encoding, x, x, x, ids, ids).out
+    for options in ({}, {"return_lse": True}):
+        got = whorl.attention(x, x, x, encoding=encoding, positions=ids + start, **options)
+        torch.testing.assert_close(got[0] if options else got, expected, rtol=0, atol=1e-6)  # biases are float32
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_fading_of_xpos_is_the_same_at_any_position(start):
+    queries, keys, half = from_centre(torch.tensor([start + 3, start + 6]), torch.tensor([start, start + 9]))
+    assert (queries.tolist(), keys.tolist(), half.tolist()) == ([-1.5, 1.5], [-4.5, 4.5], [1.5])
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_the_decay_of_linear_attention_is_the_same_at_any_position(start):
+    q, k, v = (normal(2, 2, 30, 8, seed=seed) for seed in range(3))
+    ids = torch.arange(30) * 3
+    options = {"form": "decay", "decay": [0.1, 0.02], "chunk": 7}
+    expected = whorl.linear_attention(q, k, v, positions=ids, **options)
+    got = whorl.linear_attention(q, k, v, positions=ids + start, **options)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    state = whorl.LinearState(**options)
+    steps = [state.step(*(x[:, :, i : i + 10] for x in (q, k, v)), positions=(ids + start)[i : i + 10]) for i in (0, 10)]
+    state.reorder(torch.tensor([1, 0]))
+    rest = state.step(*(x[:, :, 20:].flip(0) for x in (q, k, v)), positions=(ids + start)[20:])
+    torch.testing.assert_close(torch.cat((*steps, rest.flip(0)), dim=2), expected, rtol=0, atol=1e-12)
+
+
+# -- int32 ------------------------------------------------------------------------------------------------------------
+
+BY_DISTANCE = {
+    **RELATIVE,
+    "alibi": {"heads": 2},
+    "fire": {"heads": 2},
+    "sinks": {"size": 5},
+    "rerope": {"head_dim": 8, "window": 3},
+    "leaky_rerope": {"head_dim": 8, "window": 3},
+    "self_extend": {"head_dim": 8, "window": 3},
+    "xpos": {"head_dim": 8},
+}
+
+
+@pytest.mark.parametrize("name", BY_DISTANCE)
+def test_int32_positions_are_those_of_int64(name):
+    encoding, x = whorl.build(name, **BY_DISTANCE[name]).double(), normal(1, 2, 6, 8)
+    ids = torch.tensor(INT32)
+    first = 4 if name == "xpos" else 0  # its queries cannot lie so far apart
+    expected = attend(encoding, x[:, :, first:], x, x, ids[first:], ids).out
+    for positions in (ids, ids.int()):
+        places = {"positions": positions[first:], "key_positions": positions}
+        got = whorl.attention(x[:, :, first:], x, x, encoding=encoding, **places)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
+
+
+def test_queries_of_xpos_too_far_apart_for_int32_are_refused():
+    x, ids = normal(1, 2, 2, 8, dtype=torch.float32), torch.tensor([-(2**31), 2**31 - 1], dtype=torch.int32)
+    with pytest.raises(whorl.WhorlError, match=r"XPos: float32 takes queries in a call that lie at most 32861"):
+        whorl.attention(x, x, x, encoding=whorl.XPos(head_dim=8), positions=ids)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=5))
+def test_biases_of_int32_positions_are_the_oracle(ids):
+    positions = torch.tensor(ids, dtype=torch.int32)
+    kerple, t5, sandwich = (whorl.build(name, heads=2) for name in ("kerple", "t5", "sandwich"))
+    p, a = (each.detach().double().numpy() for each in (kerple.p, kerple.a))
+    expected = {
+        kerple: kerple_oracle.log_bias(np.maximum(p, 0.01), np.maximum(a, 0.01), ids, ids),
+        t5: t5_oracle.bias(t5.table.detach().double().numpy(), ids, ids),
+        sandwich: sandwich_oracle.bias(2, ids, ids),
+        whorl.Alibi(heads=2): alibi_oracle.bias(ids, ids, alibi_oracle.slopes(2)),
+    }
+    for encoding, wanted in expected.items():
+        got = encoding.score_bias(positions, positions).detach().double().numpy()
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=2e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(-(2**31), 2**31 - 1), st.integers(-(2**31), 2**31 - 1))
+def test_the_difference_of_two_positions_is_exact_in_every_mix_of_types(i, j):
+    for one in (torch.int32, torch.int64, torch.float64):
+        for other in (torch.int32, torch.int64, torch.float64):
+            pair = torch.tensor([i], dtype=one), torch.tensor([j], dtype=other)
+            assert difference(*pair).tolist() == [i - j]
+            counted = from_last_key(*pair)
+            assert [int(each) for each in counted] == [i - j, 0]
+
+
+def test_whole_numbers_beside_fractions_are_not_rounded_to_float32():
+    x, keys = normal(1, 1, 4, 8, dtype=torch.float32), torch.arange(4) + 2**24
+    query = torch.tensor([2.0**24 + 2])
+    _, weights = whorl.attention(
+        x[:, :, :1], x, x, causal="positions", positions=query, key_positions=keys, return_weights=True
+    )
+    assert (weights[0, 0, 0] > 0).tolist() == [True, True, True, False]  # 2^24 + 1 and + 3 have no float32
+    window = whorl.Window(size=2).mask(query, keys)
+    assert window.tolist() == [[False, True, True, True]]
