@@ -302,12 +302,46 @@ def test_a_bias_as_a_mask_is_that_of_the_reference(name, options, monkeypatch):
         torch.testing.assert_close(one.grad, other.grad, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["alibi", "rope", "t5"])
+@pytest.mark.parametrize("name", ["alibi", "rope", "t5", "forgetting_gate"])
 def test_autocast_changes_nothing_for_input_that_is_given(name):
     encoding, (q, k, v) = build(name), tokens(600)
+    hidden = hidden_for(encoding, 600)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        got = whorl.attention(q, k, v, encoding=encoding)
-    assert torch.equal(got, whorl.attention(q, k, v, encoding=encoding))
+        got = whorl.attention(q, k, v, encoding=encoding, **hidden)
+    assert torch.equal(got, whorl.attention(q, k, v, encoding=encoding, **hidden))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_rounds_nothing_of_any_encoding(name):
+    """Whole passes, cached steps and linear attention."""
+    encoding, x = build(name), tokens(12)
+    hidden = hidden_for(encoding, 12)
+
+    def computed():
+        cache, found = whorl.KVCache(encoding=encoding), [whorl.attention(*x, encoding=encoding, **hidden)]
+        for now in (slice(0, 7), slice(7, 12)):
+            parts = {name: states[:, now] for name, states in hidden.items()}
+            found.append(cache.attend(*(t[:, :, now] for t in x), **parts))
+        if encoding.claims.linear_attention:
+            found.append(whorl.linear_attention(*x, encoding=encoding))
+        return found
+
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = computed()
+    for one, other in zip(got, computed(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_what_a_users_encoding_remembers_is_not_rounded_either():
+    class Remembering(whorl.ForgettingGate):
+        def remember(self, hidden):
+            return self.gate(hidden).mT
+
+    encoding, (q, k, v) = Remembering(heads=4, width=64), tokens(12)
+    hidden = hidden_for(encoding, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = whorl.attention(q, k, v, encoding=encoding, **hidden)
+    assert torch.equal(got, whorl.attention(q, k, v, encoding=encoding, **hidden))
 
 
 @pytest.mark.parametrize("offset", [0, 10_000, 131_072, 16_000_000])
@@ -484,6 +518,30 @@ CASES = {
     "order of several axes": (
         lambda: whorl.attention(Q, K, V, encoding=build("mrope"), causal="positions"),
         "positions of 3 axes have no order. Use causal=True",
+    ),
+    "mask elsewhere": (
+        lambda: whorl.attention(Q, K, V, mask=torch.ones(5, 5, dtype=torch.bool, device="meta")),
+        "attention: mask must be on the device of q, cpu, got meta. Move it with .to().",
+    ),
+    "key_mask elsewhere": (
+        lambda: whorl.attention(Q, K, V, key_mask=torch.ones(2, 5, dtype=torch.bool, device="meta")),
+        "attention: key_mask must be on the device of q, cpu, got meta. Move it with .to().",
+    ),
+    "documents elsewhere": (
+        lambda: whorl.attention(Q, K, V, documents=torch.zeros(5, dtype=torch.long, device="meta")),
+        "attention: documents must be on the device of q, cpu, got meta. Move it with .to().",
+    ),
+    "key_documents elsewhere": (
+        lambda: whorl.attention(
+            Q, K, V, documents=torch.zeros(5).long(), key_documents=torch.zeros(5, dtype=torch.long, device="meta")
+        ),
+        "attention: key_documents must be on the device of q, cpu, got meta. Move it with .to().",
+    ),
+    "hidden elsewhere": (
+        lambda: whorl.attention(
+            Q, K, V, encoding=build("forgetting_gate"), hidden=torch.zeros(2, 5, 64, device="meta")
+        ),
+        "attention: hidden must be on the device of q, cpu, got meta. Move it with .to().",
     ),
     "positions of another batch": (
         lambda: whorl.attention(Q, K, V, encoding=build("kerple"), positions=torch.arange(5).expand(3, -1)),

@@ -85,3 +85,23 @@ def test_bfloat16_counts_in_float32():
     # the table is rounded to bfloat16; the count is not
     assert float(got[0, 0, 0, 0].detach()) == pytest.approx(2020, rel=2**-8)
     assert float(got[0, 0, 0, -1].detach()) == pytest.approx(21)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("causal", [True, False])
+def test_one_nan_stays_in_its_own_row(dtype, causal):
+    cope, (q, k, v) = trained(whorl.Cope(head_dim=8, causal=causal)), tokens(6, batch=2, dtype=dtype)
+    wanted = whorl.attention(q, k, v, encoding=cope, causal=causal)
+    spoiled = q.clone()
+    spoiled[0, 1, 3, 5] = float("nan")
+    got = whorl.attention(spoiled, k, v, encoding=cope, causal=causal)
+    assert got[0, 1, 3].isnan().all()
+    got[0, 1, 3] = wanted[0, 1, 3]
+    assert torch.equal(got, wanted)
+
+
+def test_inputs_that_overflow_leave_the_rest_of_the_batch_alone():
+    cope, (q, k, v) = whorl.Cope(head_dim=64), tokens(64, batch=2, dim=64, dtype=torch.float32)
+    wanted = whorl.attention(q, k, v, encoding=cope)
+    q[0], k[0] = q[0] * 1e19, k[0] * 1e19
+    assert torch.equal(whorl.attention(q, k, v, encoding=cope)[1], wanted[1])

@@ -118,7 +118,9 @@ def test_the_decay_of_linear_attention_is_the_same_at_any_position(start):
     got = whorl.linear_attention(q, k, v, positions=ids + start, **options)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     state = whorl.LinearState(**options)
-    steps = [state.step(*(x[:, :, i : i + 10] for x in (q, k, v)), positions=(ids + start)[i : i + 10]) for i in (0, 10)]
+    steps = [
+        state.step(*(x[:, :, i : i + 10] for x in (q, k, v)), positions=(ids + start)[i : i + 10]) for i in (0, 10)
+    ]
     state.reorder(torch.tensor([1, 0]))
     rest = state.step(*(x[:, :, 20:].flip(0) for x in (q, k, v)), positions=(ids + start)[20:])
     torch.testing.assert_close(torch.cat((*steps, rest.flip(0)), dim=2), expected, rtol=0, atol=1e-12)

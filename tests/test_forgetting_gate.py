@@ -94,6 +94,13 @@ def test_half_precision_hidden_states_give_float32_gates():
         assert whorl.ForgettingGate(heads=2, width=8).remember(normal(1, 3, 8).float()).dtype == torch.float32
 
 
+def test_autocast_does_not_round_the_gates():
+    fox, hidden = whorl.ForgettingGate(heads=2, width=8), normal(1, 3, 8).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        kept = fox.remember(hidden)
+    assert torch.equal(kept, fox.remember(hidden))
+
+
 def test_gradients():
     fox = make(width=3)
     q, k, v = tokens(4, dim=3, grad=True)

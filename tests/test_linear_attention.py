@@ -757,6 +757,10 @@ CASES = {
         call(k=Q[:, :3], v=Q[:, :3]),
         "4 query heads cannot share 3 key heads equally. Use a number of key heads that divides the query heads.",
     ),
+    "mask elsewhere": (
+        call(key_mask=torch.ones(2, 6, dtype=torch.bool, device="meta")),
+        "key_mask must be on the device of q, cpu, got meta. Move it with .to().",
+    ),
     "mask as numbers": (call(key_mask=torch.ones(2, 6)), "key_mask must be a bool tensor of shape (batch, keys) = ("),
     "mask of another length": (
         call(key_mask=torch.ones(2, 5, dtype=torch.bool)),

@@ -1,4 +1,4 @@
-"""causal="positions" with encodings that count tokens: what comes out does not depend on the order tokens are given in."""
+"""causal="positions" with encodings that count tokens: they count by position, in whatever order tokens are given."""
 
 import pytest
 import torch

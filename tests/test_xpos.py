@@ -224,3 +224,35 @@ def test_golden_zeta():
     per_base = np.exp(512 * np.array(xpos.linear_decay()))
     assert per_base[:3].tolist() == pytest.approx([(2 * k + 25.6) / 89.6 for k in range(3)], rel=1e-12)
     assert per_base[0] == pytest.approx(2 / 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, *ROUNDING])
+@pytest.mark.parametrize("step", [1, 40, 120])
+def test_a_row_does_not_depend_on_the_queries_beside_it_where_positions_fall(dtype, step):
+    """Keys after the query, which tokens in falling order see, grow as the formula says."""
+    xpos, (q, k, v) = whorl.XPos(head_dim=8), tokens(8, dtype=dtype)
+    ids = torch.tensor([5, 7, 6, 0, 3, 1, 4, 2]) * step
+    scale = 8**-0.5
+    expected = want(q, k, ids, ids) * scale
+    expected = expected.masked_fill(torch.ones(8, 8, dtype=torch.bool).triu(1), -math.inf).softmax(-1)
+    allowed = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 0.3, torch.float16: 0.05}[dtype]
+    for queries in (8, 5, 2, 1):
+        places = {"positions": ids[-queries:], "key_positions": ids}
+        _, weights = whorl.attention(q[:, :, -queries:], k, v, encoding=xpos, return_weights=True, **places)
+        assert float((weights[0].double() - expected[:, -queries:]).abs().max()) <= allowed
+        out = whorl.attention(q[:, :, -queries:], k, v, encoding=xpos, **places)
+        torch.testing.assert_close(out.double(), expected[:, -queries:] @ v.double(), rtol=0, atol=4 * allowed)
+
+
+def test_keys_that_are_hidden_far_after_the_queries_spoil_nothing():
+    """Shards by position: keys a million positions on have no product that overflows, nor a gradient."""
+    xpos = whorl.XPos(head_dim=8)
+    q, k, v = tokens(4, dtype=torch.float32, grad=True)
+    places = {"positions": torch.tensor([0, 1, 2, 3]), "key_positions": torch.tensor([0, 1, 10_000, 1_000_000])}
+    out = whorl.attention(q, k, v, encoding=xpos, causal="positions", **places)
+    near = {"positions": places["positions"], "key_positions": places["key_positions"][:2]}
+    alone = whorl.attention(q, k[:, :, :2], v[:, :, :2], encoding=xpos, causal="positions", **near)
+    torch.testing.assert_close(out, alone, rtol=0, atol=1e-6)
+    out.sum().backward()
+    assert all(t.grad.isfinite().all() for t in (q, k, v))
+    assert not k.grad[:, :, 2:].any()

@@ -47,5 +47,5 @@ def check_device(call: str, name: str, given: Tensor | None, q: Tensor) -> None:
     """Raises a WhorlError unless a tensor that is given lies where the queries do."""
     if given is not None and given.device != q.device:
         raise WhorlError(
-            f"{call}: {name} is on {given.device} and q on {q.device}. Make it on the device of q, or move it with .to()."
+            f"{call}: {name} must be on the device of q, {q.device}, got {given.device}. Move it with .to()."
         )

@@ -278,10 +278,12 @@ class Alibi(Bias):
     ) -> tuple[Tensor, Tensor]:
         """Extra dimensions whose product, times scale, is the bias: (…, heads, queries, e) and (…, 1, keys, e).
 
-        ``scale`` is what the kernel multiplies all scores by. Positions are counted from the last key, so that those of the keys that
-        weigh most are small numbers wherever the text stands. float32 and float64 have e = 3, queries (-m i, m, m) and
-        keys (1, j, what the dtype rounded off j), the whole bias. Put them in front of the head: the products then
-        cancel before anything else is added, and what is left of the rounding is the same along a row.
+        ``scale`` is what the kernel multiplies all scores by. Positions are counted from the last key, so that those
+        of the keys that weigh most are small numbers wherever the text stands.
+
+        float32 and float64 have e = 3, queries (-m i, m, m) and keys (1, j, what the dtype rounded off j), the whole
+        bias. Put them in front of the head: the products then cancel before anything else is added, and what is left
+        of the rounding is the same along a row.
 
         bfloat16 and float16 have e = 8: j in three whole numbers and m in three pieces, each exact in that type, so
         that every product is exact and is summed in the kernel's float32. Keys more than 255 * 2^16 before the last
