@@ -105,8 +105,8 @@ def test_what_depends_on_distances_is_the_same_at_any_position(name, start):
 
 @pytest.mark.parametrize("start", STARTS)
 def test_the_fading_of_xpos_is_the_same_at_any_position(start):
-    queries, keys, half = from_centre(torch.tensor([start + 3, start + 6]), torch.tensor([start, start + 9]))
-    assert (queries.tolist(), keys.tolist(), half.tolist()) == ([-1.5, 1.5], [-4.5, 4.5], [1.5])
+    before, after, span = from_centre(torch.tensor([start + 3, start + 6]), torch.tensor([start, start + 9]))
+    assert (before.tolist(), after.tolist(), span.tolist()) == ([1.5, -1.5], [-4.5, 4.5], [3.0])
 
 
 @pytest.mark.parametrize("start", STARTS)

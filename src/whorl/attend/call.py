@@ -117,11 +117,8 @@ def checked(
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
     check_key_mask("attention", key_mask, k)
-    for name, given in (("mask", mask), ("documents", documents), ("key_documents", key_documents), ("hidden", hidden)):
-        if isinstance(given, Tensor):
-            check_device("attention", name, given, q)
     if remembered is None:
-        remembered = _remembered(encoding, hidden, q.shape[0], keys)
+        remembered = _remembered(encoding, hidden, q, keys)
     if remembered is not None and key_mask is not None:
         remembered = remembered.masked_fill(~key_mask[:, None, :], 0.0)
     visible = Visibility(
@@ -133,8 +130,8 @@ def checked(
         encoding=encoding,
         mask=_mask(mask, q, keys),
         key_mask=key_mask,
-        q_documents=_documents("documents", documents, q.shape[0], queries),
-        k_documents=_documents("key_documents", key_documents, q.shape[0], keys),
+        q_documents=_documents("documents", documents, q, queries),
+        k_documents=_documents("key_documents", key_documents, q, keys),
     )
     own_scale = encoding.softmax_scale(q.shape[-1], length) if scale is None else float(scale)
     return Call(
@@ -180,11 +177,18 @@ def _positions(
             raise WhorlError(
                 f"attention: {name} are on {ids.device} and q on {q.device}. Make them on the device of q."
             )
-    kinds = {positions.dtype, key_positions.dtype}
-    if len(kinds) > 1 and kinds <= {*INTEGERS, *FLOATS}:  # compared and subtracted: in a type that holds both
-        wide = torch.int64 if kinds <= {*INTEGERS} else torch.float64
-        return positions.to(wide), key_positions.to(wide)
+    if positions.dtype != key_positions.dtype:
+        return _of_one_type(positions, key_positions)
     return positions, key_positions
+
+
+def _of_one_type(positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in a type that holds both, since they are compared and subtracted; types that are refused stay."""
+    kinds = {positions.dtype, key_positions.dtype}
+    if not kinds <= {*INTEGERS, *FLOATS}:
+        return positions, key_positions
+    wide = torch.int64 if kinds <= {*INTEGERS} else torch.float64
+    return positions.to(wide), key_positions.to(wide)
 
 
 def _check_heads(encoding: Encoding, heads: int) -> None:
@@ -197,7 +201,7 @@ def _check_heads(encoding: Encoding, heads: int) -> None:
             )
 
 
-def _remembered(encoding: Encoding, hidden: Tensor | None, batch: int, keys: int) -> Tensor | None:
+def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     if not encoding.reads_hidden:
         if hidden is not None:
             raise WhorlError(
@@ -208,8 +212,10 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, batch: int, keys: int
         raise WhorlError(
             f"attention: {type(encoding).__name__} reads hidden states. Pass hidden=… of shape (batch, keys, width)."
         )
+    batch = q.shape[0]
     if not isinstance(hidden, Tensor) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
         raise invalid("attention", "hidden", f"of shape ({batch}, {keys}, width), one row per key", hidden)
+    check_device("attention", "hidden", hidden, q)
     with without_autocast(hidden.device.type):  # as everything that attention computes
         return encoding.remember(hidden)
 
@@ -228,12 +234,15 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     )
     if not fits:
         raise invalid("attention", "mask", f"broadcastable to (batch, heads, queries, keys) = {wanted}", mask)
+    check_device("attention", "mask", mask, q)
     return mask
 
 
-def _documents(name: str, ids: Tensor | None, batch: int, count: int) -> Tensor | None:
+def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor | None:
     if ids is None:
         return None
+    batch = q.shape[0]
     if not isinstance(ids, Tensor) or tuple(ids.shape) not in ((count,), (batch, count)):
         raise invalid("attention", name, f"of shape ({count},) or ({batch}, {count})", ids, "See whorl.documents.")
+    check_device("attention", name, ids, q)
     return ids

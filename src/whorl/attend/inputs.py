@@ -40,12 +40,13 @@ def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
     wanted = (k.shape[0], k.shape[2])
     if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != wanted):
         raise invalid(call, "key_mask", f"a bool tensor of shape (batch, keys) = {wanted}", mask)
-    check_device(call, "key_mask", mask, k)
+    if mask is not None:
+        check_device(call, "key_mask", mask, k)
 
 
-def check_device(call: str, name: str, given: Tensor | None, q: Tensor) -> None:
-    """Raises a WhorlError unless a tensor that is given lies where the queries do."""
-    if given is not None and given.device != q.device:
+def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
+    """Raises a WhorlError unless a tensor lies where the queries do."""
+    if given.device != q.device:
         raise WhorlError(
             f"{call}: {name} must be on the device of q, {q.device}, got {given.device}. Move it with .to()."
         )

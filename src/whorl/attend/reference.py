@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.attend.visibility import closed_keys, open_blind_rows
+from whorl.attend.visibility import closed_keys, open_blind_rows, seen_with_bias
 from whorl.encodings.base import Encoding
 
 
@@ -48,26 +48,21 @@ def reference(
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
     bias = encoding.score_bias(q_positions, k_positions, length)
-    adjusts = "adjust_scores" in encoding.enters()
-    if bias is not None and adjusts:  # what a bias hides is not there to be counted either
-        allowed = bias != -torch.inf if allowed is None else allowed & (bias != -torch.inf)
-    closed, sees = (None, None) if allowed is None else closed_keys(allowed)
-    if closed is not None and adjusts:
-        scores = scores.masked_fill(closed, -torch.inf)
-    if adjusts:
+    closed, sees = (None, None) if allowed is None or bias is not None else closed_keys(allowed)
+    if "adjust_scores" in encoding.enters():
+        hidden_keys = closed if bias is None else closed_keys(seen_with_bias(bias, allowed))[0]
+        scores = scores if hidden_keys is None else scores.masked_fill(hidden_keys, -torch.inf)
         keys = repeat_heads(k, q.shape[1])
         scores = encoding.adjust_scores(scores, q, keys, q_positions, k_positions, hidden, scale=scale)
-    if bias is not None and closed is not None and softcap is None:
+    if bias is not None:
         # one pass over the scores for both: the bias is smaller, as texts of a batch share it
-        scores, closed = scores + bias.masked_fill(closed, -torch.inf), None
-    elif bias is not None:
-        scores = scores + bias
+        scores = scores + (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf))
     if softcap is not None:
         scores = (softcap * torch.tanh(scores / softcap)).masked_fill(scores == -torch.inf, -torch.inf)
     if closed is not None:
         scores = scores.masked_fill(closed, -torch.inf)
-    if bias is not None:  # minus infinity in it hides keys; scores are a sum made here, so may be written into
-        sees = open_blind_rows(scores) if sees is None else open_blind_rows(scores) & sees
+    if bias is not None:  # which may hide all that is allowed; the scores are a sum made here and may be written into
+        sees = open_blind_rows(scores)
     weights = scores.softmax(-1)
     lse = scores.logsumexp(-1) if wants_lse else None
     if sees is not None:  # and zeros where nothing may be seen, in gradients too

@@ -90,17 +90,22 @@ def closed_keys(allowed: Tensor) -> tuple[Tensor, Tensor]:
     return ~allowed & sees, sees
 
 
-def open_blind_rows(scores: Tensor) -> Tensor:
-    """Which queries have a score above minus infinity; the others get a 0 for their first key, written into scores.
+def seen_with_bias(bias: Tensor, allowed: Tensor | None) -> Tensor:
+    """Which keys may be seen where a bias of minus infinity hides some as well."""
+    finite = bias != -torch.inf
+    return finite if allowed is None else finite & allowed
 
-    So hidden by a bias of minus infinity, alone or together with a mask, a query has no NaN in its softmax nor in
-    gradients, as in ``closed_keys``.
+
+def open_blind_rows(scores: Tensor) -> Tensor:
+    """Which queries have a score above minus infinity, with an axis of one for the keys; scores are written into.
+
+    The first key of every other query gets a 0, so that no NaN comes up on the way, as in ``closed_keys``.
     """
     if not scores.shape[-1]:
-        return torch.zeros(*scores.shape[:-1], 1, dtype=torch.bool, device=scores.device)
-    sees = scores.detach().amax(-1, keepdim=True) != -torch.inf  # a NaN is none, and stays
-    scores[..., :1] = torch.where(sees, scores[..., :1], 0.0)
-    return sees
+        return scores.new_zeros(*scores.shape[:-1], 1, dtype=torch.bool)
+    blind = scores.detach().amax(-1) == -torch.inf  # a row with a NaN is not, and stays
+    scores[..., 0].masked_fill_(blind, 0.0)
+    return ~blind.unsqueeze(-1)
 
 
 def _by_head(rule: Tensor) -> Tensor:

@@ -281,7 +281,7 @@ class Alibi(Bias):
         ``scale`` is what the kernel multiplies all scores by. Positions are counted from the last key, so that those
         of the keys that weigh most are small numbers wherever the text stands.
 
-        float32 and float64 have e = 3, queries (-m i, m, m) and keys (1, j, what the dtype rounded off j), the whole
+        float32 and float64 have e = 3, queries (m i, m, m) and keys (-1, j, what the dtype rounded off j), the whole
         bias. Put them in front of the head: the products then cancel before anything else is added, and what is left
         of the rounding is the same along a row.
 
@@ -301,24 +301,28 @@ class Alibi(Bias):
         check_bias_positions(call, k_positions)
         if dtype not in (*FLOATS, torch.bfloat16, torch.float16):
             raise invalid(call, "dtype", "float64, float32, bfloat16 or float16", dtype)
-        slopes = torch.tensor(self._numbers, dtype=torch.float64, device=q_positions.device) / scale
+        slopes = [slope / scale for slope in self._numbers]
         queries_at, keys_at = from_last_key(q_positions, k_positions)  # keys that weigh most have small numbers
         if dtype in FLOATS:
-            return _fold_wide(queries_at, keys_at, slopes.to(dtype))
-        steepest = SPLIT * max(self._numbers) / scale
+            return _fold_wide(queries_at, keys_at, torch.tensor(slopes, dtype=dtype, device=keys_at.device))
+        steepest = SPLIT * max(slopes)
         if steepest > torch.finfo(dtype).max:
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
-        queries, keys = _fold_half(keys_at.clamp(min=-FARTHEST), slopes, dtype)
+        numbers = torch.tensor(slopes, dtype=torch.float64, device=keys_at.device)
+        queries, keys = _fold_half(keys_at.clamp(min=-FARTHEST), numbers, dtype)
         return queries.expand(*queries_at.shape[:-1], -1, queries_at.shape[-1], -1), keys
 
 
 def _fold_wide(i: Tensor, j: Tensor, slopes: Tensor) -> tuple[Tensor, Tensor]:
-    """-m i * 1 + m * j + m * (what rounding takes from j, which counts where keys lie 2^24 apart)."""
-    slope = slopes[:, None]
-    here, there = (-slope.double() * i[..., None, :]).to(slopes.dtype), j.to(slopes.dtype)
+    """m i * -1 + m * j + m * (what rounding takes from j, which counts where keys lie 2^24 apart)."""
+    slope, there = slopes[:, None], j.to(slopes.dtype)
+    here = (slope * i[..., None, :]).to(slopes.dtype)  # its rounding is the same for all keys of a query
+    same = slope.expand_as(here)
     rest = (j - there.to(j.dtype)).to(slopes.dtype)
-    queries = torch.stack((here, slope.expand_as(here), slope.expand_as(here)), dim=-1)
-    return queries, torch.stack((torch.ones_like(there), there, rest), dim=-1).unsqueeze(-3)
+    return (
+        torch.stack((here, same, same), dim=-1),
+        torch.stack((torch.full_like(there, -1.0), there, rest), dim=-1).unsqueeze(-3),
+    )
 
 
 def _fold_half(j: Tensor, slopes: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

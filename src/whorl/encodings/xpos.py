@@ -64,14 +64,14 @@ def log_zeta(pairs: int, gamma: float) -> list[float]:
 
 
 def from_centre(q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions of queries and keys less the middle of the queries', and what lies from it to the last query; float64.
+    """How far queries lie before the middle of the queries, how far keys after it, and the queries' span; float64.
 
     Whole numbers are subtracted as such: nothing is rounded, however far from 0 they are.
     """
     low, high = torch.aminmax(wide(q_positions), dim=-1, keepdim=True)
-    half = difference(high, low).double() / 2
-    queries, keys = (difference(wide(ids), high).double() + half for ids in (q_positions, k_positions))
-    return queries, keys, half
+    span = difference(high, low).double()
+    half = span / 2
+    return difference(high, wide(q_positions)) - half, half - difference(high, wide(k_positions)), span
 
 
 class XPos(Encoding):
@@ -136,12 +136,12 @@ class XPos(Encoding):
             check_positions("XPos", positions, 1)
         if not q_positions.numel():
             return self.rope.transform_qk(q, k, q_positions, k_positions, length)
-        most = self._check_range(q, k, q_positions)
-        queries, keys, half = from_centre(q_positions, k_positions)
+        before, after, span = from_centre(q_positions, k_positions)
+        most = self._check_range(q, k, span)
         # A key after the query grows, where it is seen at all: where positions fall in the order of tokens. One so far
         # that its product with the first query could overflow keeps the factor of the last that could not.
-        after = torch.minimum(keys, torch.maximum(float(most - 1) - half, half))
-        q_tables = self._faded(q, q_positions, -queries, length)
+        after = torch.minimum(after, (most - 1.0 - span / 2).maximum(span / 2))
+        q_tables = self._faded(q, q_positions, before, length)
         k_tables = self._faded(k, k_positions, after, length)
         return self.rope.turn(q, q_tables), self.rope.turn(k, k_tables)
 
@@ -170,24 +170,22 @@ class XPos(Encoding):
         factor = (distance.unsqueeze(-1) * rates).exp().to(dtype)
         return cos * factor, sin * factor
 
-    def _check_range(self, q: Tensor, k: Tensor, q_positions: Tensor) -> int:
+    def _check_range(self, q: Tensor, k: Tensor, span: Tensor) -> int:
         """The query limit of the narrower dtype, or a WhorlError for queries that do not fit it."""
         dtype = min(q.dtype, k.dtype, key=lambda each: torch.finfo(each).max)
         most, name = self.query_limit(dtype), str(dtype).removeprefix("torch.")
         remedy = "Pass fewer queries at a time, each with all keys before it"
         if self.query_limit(torch.float32) > most:
             remedy += ", or use float32"
-        if q_positions.shape[-1] > most:
+        if q.shape[-2] > most:
             raise WhorlError(
                 f"XPos: {name} takes at most {most} queries in a call at scale_base={self.config.scale_base:g}, "
-                f"got {q_positions.shape[-1]}. {remedy}."
+                f"got {q.shape[-2]}. {remedy}."
             )
-        if readable(q_positions):  # on a device looking would wait, and the result is not finite there
-            low, high = torch.aminmax(q_positions, dim=-1)
-            span = float(difference(high, low).max())
-            if span > most - 1:
-                raise WhorlError(
-                    f"XPos: {name} takes queries in a call that lie at most {most - 1} positions apart at "
-                    f"scale_base={self.config.scale_base:g}, got {span:g}. {remedy}."
-                )
+        if readable(span) and (widest := float(span.max())) > most - 1:
+            # on a device looking would wait, and the result is not finite there
+            raise WhorlError(
+                f"XPos: {name} takes queries in a call that lie at most {most - 1} positions apart at "
+                f"scale_base={self.config.scale_base:g}, got {widest:g}. {remedy}."
+            )
         return most
