@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers import KERNELS
+from optional import MISSING, why_missing
 
 # One thread per worker: workers fill the cores, and threads that wait for each other's cores cost many times more.
 torch.set_num_threads(1)
@@ -22,6 +23,28 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    """A file that cannot be imported for want of an optional package is skipped, and not an error."""
+    report = yield
+    found = getattr(report, "call", None)
+    reason = why_missing(found.excinfo.value) if report.failed and found is not None and found.excinfo else None
+    if reason is not None:
+        report.outcome, report.longrepr = "skipped", (str(collector.path), 0, f"Skipped: {reason}")
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says what was left out for want of a package, also where skipped tests are not listed."""
+    left_out = {}
+    for report in terminalreporter.stats.get("skipped", []):
+        reason = report.longrepr[2].removeprefix("Skipped: ") if isinstance(report.longrepr, tuple) else ""
+        if reason.startswith((MISSING, "could not import")):  # the latter is importorskip's
+            left_out.setdefault(reason, set()).add(report.nodeid)
+    for reason, tests in sorted(left_out.items()):
+        terminalreporter.write_line(f"left out: {', '.join(sorted(tests))} ({reason})")
 
 
 @pytest.fixture(params=KERNELS)

@@ -7,219 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers
-from transformers import CONFIG_MAPPING, MiniMaxM3VLTextConfig, PhimoeConfig, Qwen2_5OmniDiTConfig
-from transformers.models.deepseek_v4.configuration_deepseek_v4 import DeepseekV4Config
-from transformers.models.mistral_large4 import modeling_mistral_large4 as mistral_large4
-from transformers.models.mistral_large4.configuration_mistral_large4 import MistralLarge4TextConfig
-from transformers.models.phimoe.modeling_phimoe import PhimoeRotaryEmbedding
-from transformers.models.qwen2_5_omni import modeling_qwen2_5_omni as qwen2_5_omni
 
-from whorl import DynamicNtk, Linear, Llama3, LongRope, MRope, Ntk, Proportional, Rope, WhorlError, Yarn
+from hf_configs import DEEPSEEK_YARN, GEMMA3_4B, LISTS, LLAMA, NESTED, RELEASED, YARN
+from optional import optional
+from whorl import DynamicNtk, Linear, LongRope, Proportional, Rope, WhorlError, Yarn
 from whorl.encodings.hf_models import FAMILIES, family_name
-
-LLAMA = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "max_position_embeddings": 4096}
-LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
-DEEPSEEK_YARN = {"beta_fast": 32, "beta_slow": 1, "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "yarn"}
-LISTS = {"short_factor": [1.0 + i / 10 for i in range(48)], "long_factor": [2.0 + i for i in range(48)]}
-
-# --- config files of released checkpoints, their rotary fields as published
-
-RELEASED = {
-    "llama 1, which has no rotary field": (LLAMA, Rope(head_dim=64)),
-    "llama 3.1": (
-        {
-            **{"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32},
-            **{
-                "max_position_embeddings": 131072,
-                "rope_theta": 500000.0,
-                "rope_scaling": LLAMA3 | {"rope_type": "llama3"},
-            },
-        },
-        Rope(head_dim=128, base=500000.0, scaling=Llama3(factor=8.0, original_length=8192)),
-    ),
-    "pythia": (
-        {
-            **{"model_type": "gpt_neox", "hidden_size": 2048, "num_attention_heads": 8},
-            **{"rotary_pct": 0.25, "rotary_emb_base": 10000},
-        },
-        Rope(head_dim=256, rotary_dim=64),
-    ),
-    "gpt-j": (
-        {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": 64, "n_positions": 2048},
-        Rope(head_dim=256, rotary_dim=64, layout="interleaved"),
-    ),
-    "gpt-j without rotary_dim": (
-        {"model_type": "gptj", "n_embd": 4096, "n_head": 16, "rotary_dim": None},
-        Rope(head_dim=256, layout="interleaved"),
-    ),
-    "phi-3 mini 128k": (
-        {
-            **{"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "max_position_embeddings": 131072},
-            **{
-                "original_max_position_embeddings": 4096,
-                "rope_scaling": {"type": "su", **LISTS},
-                "rope_theta": 10000.0,
-            },
-        },
-        Rope(head_dim=96, scaling=LongRope(**LISTS, original_length=4096, factor=32.0)),
-    ),
-    "phi-3 when it still said yarn": (
-        {
-            **{"model_type": "phi3", "head_dim": 96, "max_position_embeddings": 131072},
-            **{"original_max_position_embeddings": 4096, "rope_scaling": {"type": "yarn", **LISTS}},
-        },
-        Rope(head_dim=96, scaling=LongRope(**LISTS, original_length=4096, factor=32.0)),
-    ),
-    "phi-4 mini": (
-        {
-            **{"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 24, "max_position_embeddings": 131072},
-            **{"original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75},
-            **{"rope_scaling": {"type": "longrope", **LISTS}},
-        },
-        Rope(head_dim=128, rotary_dim=96, scaling=LongRope(**LISTS, original_length=4096, factor=32.0)),
-    ),
-    "phi-3.5 moe": (
-        {
-            **{"model_type": "phimoe", "head_dim": 96, "max_position_embeddings": 131072, "rope_theta": 10000.0},
-            "rope_scaling": {
-                **{"type": "longrope", **LISTS, "original_max_position_embeddings": 4096},
-                **{"short_mscale": 1.243163121016122, "long_mscale": 1.243163121016122},
-            },
-        },
-        Rope(head_dim=96, scaling=LongRope(**LISTS, original_length=4096, attention_factor=1.243163121016122)),
-    ),
-    "qwen2.5 with yarn": (
-        {
-            **{"model_type": "qwen2", "hidden_size": 3584, "num_attention_heads": 28, "max_position_embeddings": 32768},
-            **{"rope_theta": 1000000.0},
-            "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
-        },
-        Rope(head_dim=128, base=1000000.0, scaling=Yarn(factor=4.0, original_length=32768)),
-    ),
-    "qwen2-vl": (
-        {
-            **{"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0},
-            "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
-        },
-        MRope(head_dim=128, base=1000000.0, sections=(16, 24, 24)),
-    ),
-    "qwen2-vl as transformers 4 saved it": (
-        {
-            **{"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1000000.0},
-            "rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [16, 24, 24]},
-        },
-        MRope(head_dim=128, base=1000000.0, sections=(16, 24, 24)),
-    ),
-    "qwen3-omni": (
-        {
-            "model_type": "qwen3_omni_moe",
-            "thinker_config": {
-                "model_type": "qwen3_omni_moe_thinker",
-                "text_config": {
-                    **{"model_type": "qwen3_omni_moe_text", "head_dim": 128, "rope_theta": 1000000},
-                    "rope_scaling": {"interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
-                },
-            },
-        },
-        MRope(head_dim=128, base=1000000.0, sections=(24, 20, 20), arrangement="interleaved"),
-    ),
-    "ernie 4.5 vl": (
-        {"model_type": "ernie4_5_vl_moe", "hidden_size": 2560, "num_attention_heads": 20, "rope_theta": 500000},
-        MRope(head_dim=128, base=500000.0, layout="interleaved", sections=(22, 22, 20), arrangement="ernie"),
-    ),
-    "deepseek v3": (
-        {
-            **{"model_type": "deepseek_v3", "hidden_size": 7168, "num_attention_heads": 128, "qk_nope_head_dim": 128},
-            **{"qk_rope_head_dim": 64, "max_position_embeddings": 163840, "rope_theta": 10000},
-            "rope_scaling": DEEPSEEK_YARN | {"original_max_position_embeddings": 4096},
-        },
-        Rope(
-            head_dim=64,
-            layout="interleaved_to_half",
-            scaling=Yarn(factor=40, original_length=4096, mscale=1.0, mscale_all_dim=1.0, scale_softmax=True),
-        ),
-    ),
-    "gpt-oss": (
-        {
-            **{"model_type": "gpt_oss", "head_dim": 64, "max_position_embeddings": 131072, "rope_theta": 150000},
-            "rope_scaling": {
-                **{"beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "original_max_position_embeddings": 4096},
-                **{"rope_type": "yarn", "truncate": False},
-            },
-        },
-        Rope(head_dim=64, base=150000.0, scaling=Yarn(factor=32.0, original_length=4096, truncate=False)),
-    ),
-    "llama 4": (
-        {
-            "model_type": "llama4",
-            "text_config": {
-                **{"model_type": "llama4_text", "head_dim": 128, "rope_theta": 500000.0, "no_rope_layers": []},
-                "rope_scaling": LLAMA3 | {"factor": 16.0, "high_freq_factor": 1.0, "rope_type": "llama3"},
-            },
-        },
-        Rope(
-            head_dim=128,
-            base=500000.0,
-            layout="interleaved",
-            scaling=Llama3(factor=16.0, original_length=8192, high_freq_factor=1.0),
-        ),
-    ),
-    "command r7b": (
-        {
-            **{"model_type": "cohere2", "head_dim": 128, "rope_theta": 50000, "rotary_pct": 1.0},
-            **{"position_embedding_type": "rope_gptj", "rope_scaling": None},
-        },
-        Rope(head_dim=128, base=50000.0, layout="interleaved"),
-    ),
-    "hunyuan 7b": (
-        {
-            **{"model_type": "hunyuan_v1_dense", "head_dim": 128, "rope_theta": 10000.0},
-            "rope_scaling": {
-                **{"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0},
-                **{"mscale_all_dim": 1.0, "type": "dynamic"},
-            },
-        },
-        Rope(head_dim=128, scaling=Ntk(factor=1000.0)),
-    ),
-    "minimax m2": (
-        {"model_type": "minimax_m2", "head_dim": 128, "rotary_dim": 64, "rope_theta": 5000000},
-        Rope(head_dim=128, rotary_dim=64, base=5000000.0),
-    ),
-    "falcon": (
-        {"model_type": "falcon", "hidden_size": 4544, "num_attention_heads": 71, "alibi": False},
-        Rope(head_dim=64),
-    ),
-    "granite 4 hybrid": (
-        {"model_type": "granitemoehybrid", "head_dim": 64, "position_embedding_type": "rope", "rope_theta": 10000},
-        Rope(head_dim=64),
-    ),
-    "esm 2": (
-        {"model_type": "esm", "hidden_size": 1280, "num_attention_heads": 20, "position_embedding_type": "rotary"},
-        Rope(head_dim=64),
-    ),
-    "roformer": (
-        {"model_type": "roformer", "hidden_size": 768, "num_attention_heads": 12, "rotary_value": False},
-        Rope(head_dim=64, layout="interleaved"),
-    ),
-    "dbrx, whose base is in attn_config": (
-        {
-            **{"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "max_seq_len": 32768, "rope_parameters": None},
-            "attn_config": {"clip_qkv": 8, "kv_n_heads": 8, "rope_theta": 500000},
-        },
-        Rope(head_dim=128, base=500000.0),
-    ),
-    "an old yarn llama": (
-        {
-            **LLAMA,
-            "rope_scaling": {
-                **{"factor": 16.0, "original_max_position_embeddings": 4096, "type": "yarn", "finetuned": True},
-            },
-        },
-        Rope(head_dim=64, scaling=Yarn(factor=16.0, original_length=4096)),
-    ),
-}
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -230,15 +22,6 @@ def test_released_config_is_read(name):
     assert type(rope) is type(expected)
     assert rope.config == expected.config
     assert config == before
-
-
-GEMMA3_4B = {
-    "model_type": "gemma3",
-    "text_config": {
-        **{"model_type": "gemma3_text", "head_dim": 256, "rope_local_base_freq": 10000.0, "rope_theta": 1000000.0},
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-    },
-}
 
 
 def test_version_4_gemma3_scales_its_full_layers_only():
@@ -274,6 +57,7 @@ def test_deepseek_v4_turns_the_end_of_the_head_with_two_bases():
     legacy |= {"compress_rope_theta": 160000.0, "max_position_embeddings": 1048576, "rope_scaling": yarn}
     given = copy.deepcopy(legacy)  # transformers writes into the dict it is given
     del given["model_type"]
+    DeepseekV4Config = optional("transformers:DeepseekV4Config")
     saved = DeepseekV4Config(**given).to_dict()
     scaling = Yarn(factor=16, original_length=65536, attention_factor=1.0)
     sizes = {"head_dim": 512, "rotary_dim": 64, "slice": "trailing", "layout": "interleaved"}
@@ -417,15 +201,6 @@ def test_rope_interleave_chooses_between_the_layouts_of_deepseek_v3():
 
 # --- layer types
 
-NESTED = LLAMA | {
-    "layer_types": ["full_attention", "sliding_attention", "other_attention"],
-    "rope_parameters": {
-        "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1000000.0},
-        "sliding_attention": {"rope_theta": 20000.0},
-        "other_attention": None,
-    },
-}
-
 
 def test_nested_parameters_are_read_by_layer_type():
     full, sliding = (Rope.from_hf(NESTED, f"{kind}_attention").config for kind in ("full", "sliding"))
@@ -461,7 +236,6 @@ def test_exaone4_without_a_window_rotates_its_full_layers():
 
 # --- the table of families, against the classes of transformers
 
-MODELS = Path(transformers.__file__).parent / "models"
 SIZES = {  # where the defaults of a class make no valid model
     "glm4_moe": {"head_dim": 128},
     "glm4v_moe_text": {"head_dim": 128},
@@ -476,6 +250,7 @@ WITHOUT_RULE = r"cannot be read|values of its own|has no position|does not rotat
 
 def known_configs():
     """(model_type, config dict) of every class that has a row in the table and a rope dict."""
+    CONFIG_MAPPING = optional("transformers:CONFIG_MAPPING", exact=True)
     for model_type in sorted(CONFIG_MAPPING):
         if family_name({"model_type": model_type}) in FAMILIES and model_type != "nougat":
             config = CONFIG_MAPPING[model_type](**SIZES.get(model_type, {})).to_dict()
@@ -501,8 +276,9 @@ def test_a_config_without_rotary_fields_means_what_its_class_fills_in():
 
 
 def test_softmax_factor_belongs_to_the_families_whose_attention_scales_by_it():
+    models = Path(optional("transformers", exact=True).__file__).parent / "models"
     scaled = {
-        path.parent.name for path in MODELS.glob("*/modeling_*.py") if "= yarn_apply_mscale(config" in path.read_text()
+        path.parent.name for path in models.glob("*/modeling_*.py") if "= yarn_apply_mscale(config" in path.read_text()
     }
     assert scaled == {name for name, family in FAMILIES.items() if family.scale_softmax}
 
@@ -511,26 +287,28 @@ def test_softmax_factor_belongs_to_the_families_whose_attention_scales_by_it():
 
 
 def test_minimax_m3_rotary_dim_counts_although_transformers_passes_over_it():
-    config = MiniMaxM3VLTextConfig()
+    config = optional("transformers:MiniMaxM3VLTextConfig")()
     assert (config.rotary_dim, config.head_dim) == (64, 128)
     assert "partial_rotary_factor" not in config.rope_parameters
     assert Rope.from_hf(config.to_dict()).config.rotary_dim == 64
 
 
 def test_phimoe_switches_to_its_long_list_although_transformers_keeps_the_short_one():
+    phimoe = optional("transformers.models.phimoe.modeling_phimoe")
     parameters = {"rope_type": "longrope", **LISTS, "short_mscale": 1.2, "long_mscale": 1.2}
     sizes = {"hidden_size": 384, "num_attention_heads": 4, "max_position_embeddings": 8192}
-    config = PhimoeConfig(**sizes, rope_parameters=parameters | {"original_max_position_embeddings": 4096})
+    config = phimoe.PhimoeConfig(**sizes, rope_parameters=parameters | {"original_max_position_embeddings": 4096})
     rope = Rope.from_hf(config.to_dict())
     rope = Rope.from_config(rope.config.replace(angles="float32"))
     positions = torch.tensor([[5000]])
-    cos, _ = PhimoeRotaryEmbedding(config)(torch.zeros(1), positions)
+    cos, _ = phimoe.PhimoeRotaryEmbedding(config)(torch.zeros(1), positions)
     assert torch.equal(rope.tables(positions, 4096)[0], cos[..., :48])
     assert not torch.equal(rope.tables(positions, 5001)[0], cos[..., :48])
 
 
 def test_qwen2_5_omni_dit_turns_its_first_head_only():
-    config = Qwen2_5OmniDiTConfig()
+    qwen2_5_omni = optional("transformers.models.qwen2_5_omni.modeling_qwen2_5_omni")
+    config = qwen2_5_omni.Qwen2_5OmniDiTConfig()
     rope = Rope.from_hf(config.to_dict())
     rope = Rope.from_config(rope.config.replace(angles="float32"))
     q, positions = torch.randn(2, 3, 5, 64), torch.arange(5).expand(2, 5)
@@ -544,7 +322,8 @@ def test_qwen2_5_omni_dit_turns_its_first_head_only():
 
 
 def test_mistral_large_4_takes_its_log_scales_from_the_weights():
-    config = MistralLarge4TextConfig(num_hidden_layers=2)
+    mistral_large4 = optional("transformers.models.mistral_large4.modeling_mistral_large4")
+    config = mistral_large4.MistralLarge4TextConfig(num_hidden_layers=2)
     module, rope = mistral_large4.MistralLarge4TextRotaryEmbedding(config), Rope.from_hf(config.to_dict())
     alpha = torch.linspace(-0.1, 0.1, 32)
     module.alpha.copy_(alpha)
@@ -555,7 +334,7 @@ def test_mistral_large_4_takes_its_log_scales_from_the_weights():
 
 
 def test_a_config_that_went_through_json_reads_the_same():
-    config = transformers.Gemma3TextConfig().to_dict()
+    config = optional("transformers:Gemma3TextConfig")().to_dict()
     again = json.loads(json.dumps(config, default=str))
     assert Rope.from_hf(again, "full_attention").config == Rope.from_hf(config, "full_attention").config
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from lab_runs import write_texts
-from whorl.cli.app import run
+from optional import optional
 
 
 @pytest.fixture(scope="module")
@@ -17,6 +17,7 @@ def texts(tmp_path_factory) -> Path:
 @pytest.fixture
 def call(capsys):
     """Runs a command in this process: (exit status, stdout, stderr)."""
+    run = optional("whorl.cli.app:run")
 
     def call(*arguments: object) -> tuple[int, str, str]:
         capsys.readouterr()

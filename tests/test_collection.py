@@ -1,0 +1,79 @@
+"""Every test file can be collected without the packages that are not whorl's own, and says what it left out."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import optional
+
+TESTS = Path(__file__).parent
+# torch brings these itself, and pytest is what runs here
+PRESENT = {"mpmath", "triton", "pytest", "pytest_xdist"}
+HIDDEN = sorted(set(optional.optional_packages()) - PRESENT)
+# as if a package were not installed: importing it says ModuleNotFoundError
+PLUGIN = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
+FEW = ("test_from_hf.py", "test_t5.py", "test_cli.py", "test_rotate_numba.py", "lab/test_on_ray.py", "test_gpu.py")
+
+
+def collect(folder, hidden, *files):
+    """pytest's answer where these packages are hidden: (exit status, output)."""
+    (folder / "hidden_packages.py").write_text(PLUGIN.format(names=hidden))
+    command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "-p", "hidden_packages", "-q", "-m", "gpu"]
+    paths = os.pathsep.join([str(folder), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [*command, *(str(TESTS / file) for file in files)],
+        cwd=TESTS.parent,
+        env={**os.environ, "PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def check(code, output, hidden):
+    assert code == 0, output  # some tests of a GPU are found, and skipped for want of one
+    assert "error" not in output.lower()
+    for package in hidden:
+        assert f"missing package: {package} is not installed" in output
+
+
+def test_files_are_collected_without_optional_packages(tmp_path):
+    code, output = collect(tmp_path, HIDDEN, *FEW)
+    check(code, output, ["typer", "hypothesis"])
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("hidden", [HIDDEN, ["transformers"], ["numba"]], ids=["all", "transformers", "numba"])
+def test_every_file_is_collected_without_optional_packages(tmp_path, hidden):
+    code, output = collect(tmp_path, hidden, ".")
+    check(code, output, {"hypothesis", "transformers"} & set(hidden))
+
+
+def test_an_import_of_a_package_that_is_there_stays_an_error():
+    with pytest.raises(ImportError, match="no_such_name"):
+        optional.optional("hypothesis:no_such_name")
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        optional.optional("no_such_package")
+
+
+@pytest.mark.parametrize(
+    ("package", "installed", "reason"),
+    [
+        (
+            "transformers",
+            "0.1",
+            f"transformers {optional.optional_packages()['transformers'][1]}, found 0.1 (no Llama)",
+        ),
+        ("transformers", optional.optional_packages()["transformers"][1], None),
+        ("rich", "0.1", None),  # no one version of it is asked for
+        ("torch", "0.1", None),  # without which there is nothing to test
+    ],
+)
+def test_another_version_is_a_reason_where_one_is_asked_for(monkeypatch, package, installed, reason):
+    pytest.importorskip(package)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: installed)
+    found = optional.why_missing(ImportError("no Llama", name=package))
+    assert found == (reason and f"missing package: {reason}")
