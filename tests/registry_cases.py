@@ -45,3 +45,11 @@ def hidden_for(encoding, length, *, batch=2, seed=3, dtype=torch.float32):
         return {}
     generator = torch.Generator().manual_seed(seed)
     return {"hidden": torch.randn(batch, length, WIDTH, generator=generator, dtype=torch.float64).to(dtype)}
+
+
+def attended(encoding: whorl.Encoding, length: int = 12) -> torch.Tensor:
+    """What attention makes of the tokens with this encoding, and what it adds to an input of zeros."""
+    q, k, v = tokens(length)
+    out = whorl.attention(q, k, v, encoding=encoding, causal=True, **hidden_for(encoding, length))
+    added = encoding.add_to_input(torch.zeros(2, length, WIDTH), whorl.positions(length))
+    return torch.cat((out.flatten(), added.flatten())).detach()

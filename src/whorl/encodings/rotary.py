@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import count
 from typing import Any, Literal, Self
 
 import torch
@@ -18,7 +18,6 @@ from whorl.graphs import constant_in_graphs
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
-from whorl.registry import from_dict
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout
@@ -92,8 +91,11 @@ class Rotary(Encoding):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._text = json.dumps(self.config.to_dict(), sort_keys=True)
-        _CONFIGS[self._text] = self.config
+        self._text = text_for(self.config)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._text = text_for(self.config)  # that of the process which made the copy may mean something else here
 
     @property
     def layout(self) -> Layout:
@@ -278,11 +280,20 @@ def check_length(length: int | None, call: str) -> int | None:
 _CONFIGS: dict[str, RotaryConfig] = {}
 
 
+def text_for(config: RotaryConfig) -> str:
+    """A text that stands for this config in this process, and for no other one.
+
+    What a config shows of itself is not enough: the classes of users may share their names, one defined anew has the
+    name of the one before, and their frequencies differ.
+    """
+    shown = repr(config)
+    numbered = (f"{shown} {number}" if number else shown for number in count())
+    return next(text for text in numbered if _CONFIGS.setdefault(text, config) == config)
+
+
 @constant_in_graphs
 def constant_frequencies(text: str, length: int | None) -> tuple[float, ...]:
-    """The frequencies of a config given as JSON, as numbers, which a traced graph takes as constants."""
-    if text not in _CONFIGS:  # an encoding that was unpickled, and not built, in this process
-        from_dict(json.loads(text))
+    """The frequencies of the config that a text stands for, as numbers, which a traced graph takes as constants."""
     return _constant_frequencies(_CONFIGS[text], length)
 
 
