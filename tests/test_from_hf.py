@@ -10,8 +10,23 @@ import torch
 
 from hf_configs import DEEPSEEK_YARN, GEMMA3_4B, LISTS, LLAMA, NESTED, RELEASED, YARN
 from optional import optional
-from whorl import DynamicNtk, Linear, LongRope, Proportional, Rope, WhorlError, Yarn
+from whorl import (
+    DynamicNtk,
+    LeakyReRope,
+    Linear,
+    LongRope,
+    MRope,
+    Proportional,
+    ReRope,
+    Rope,
+    SelfExtend,
+    WhorlError,
+    Yarn,
+)
+from whorl.config import config as declared
 from whorl.encodings.hf_models import FAMILIES, family_name
+from whorl.encodings.rope import RopeConfig
+from whorl.encodings.rotary import RotaryConfig
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -337,6 +352,114 @@ def test_a_config_that_went_through_json_reads_the_same():
     config = optional("transformers:Gemma3TextConfig")().to_dict()
     again = json.loads(json.dumps(config, default=str))
     assert Rope.from_hf(again, "full_attention").config == Rope.from_hf(config, "full_attention").config
+
+
+# --- subclasses of Rope
+
+
+class Plain(Rope):
+    """A user's subclass that changes no setting."""
+
+
+@declared
+class StretchedConfig(RopeConfig):
+    stretch: float
+
+    def scaled_frequencies(self, length=None):
+        return super().scaled_frequencies(length) / self.stretch
+
+
+class Stretched(Rope):
+    """A user's subclass with a setting that it must be given."""
+
+    Config = StretchedConfig
+
+
+class Positional(Rope):
+    """A user's subclass with a constructor of its own."""
+
+    def __init__(self, size):
+        super().__init__(head_dim=size)
+
+
+@declared
+class BareConfig(RotaryConfig):
+    base: float = 10_000.0
+
+
+class Bare(Rope):
+    """A user's subclass with fewer settings than Rope."""
+
+    Config = BareConfig
+
+
+QWEN2_VL = RELEASED["qwen2-vl"][0]
+
+
+@pytest.mark.parametrize(
+    ("cls", "settings"),
+    [
+        (ReRope, {}),
+        (ReRope, {"window": 7, "bidirectional": True}),
+        (LeakyReRope, {"window": 7, "factor": 3.0}),
+        (SelfExtend, {"group": 4}),
+        (Plain, {}),
+        (Plain, {"angles": "float32"}),
+        (Stretched, {"stretch": 2.0}),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else str(value),
+)
+@pytest.mark.parametrize("name", [name for name, (_, expected) in RELEASED.items() if type(expected) is Rope])
+def test_a_subclass_builds_itself(cls, settings, name):
+    given, expected = RELEASED[name]
+    found = cls.from_hf(given, **settings)
+    assert type(found) is cls
+    read = {key: getattr(expected.config, key) for key in RopeConfig.fields()}
+    assert found.config == cls(**read | settings).config
+
+
+def test_layer_types_reach_a_subclass():
+    assert ReRope.from_hf(NESTED, "full_attention").config.base == 1000000.0
+
+
+def test_mrope_builds_itself_and_a_users_mrope_too():
+    class Mine(MRope):
+        pass
+
+    assert type(Rope.from_hf(QWEN2_VL)) is type(MRope.from_hf(QWEN2_VL)) is MRope
+    assert type(Mine.from_hf(QWEN2_VL)) is Mine
+    assert Mine.from_hf(QWEN2_VL).config == Rope.from_hf(QWEN2_VL).config
+    given = MRope.from_hf(LLAMA, sections=(8, 12, 12))
+    assert type(given) is MRope and given.config.sections == (8, 12, 12)
+
+
+@pytest.mark.parametrize(
+    ("cls", "given", "settings", "message"),
+    [
+        (
+            ReRope,
+            QWEN2_VL,
+            {},
+            "ReRope.from_hf: the config has sections=[16, 24, 24], for which ReRope has no setting.",
+        ),
+        (
+            Plain,
+            QWEN2_VL,
+            {},
+            "Plain.from_hf: the config has sections=[16, 24, 24], for which Plain has no setting. Use",
+        ),
+        (MRope, LLAMA, {}, "MRope.from_hf: the config has no mrope_section, its tokens have one position. Use Rope"),
+        (Stretched, LLAMA, {}, "Stretched: stretch missing. Pass stretch=…."),
+        (ReRope, LLAMA, {"windw": 3}, "ReRope: unknown setting 'windw'. Did you mean 'window'?"),
+        (Rope, LLAMA, {"window": 3}, "Rope: unknown setting 'window'."),
+        (ReRope, LLAMA, {"base": 3.0}, "ReRope.from_hf: base is read from the config, got base=3.0 beside it. Change"),
+        (Positional, LLAMA, {}, "Positional.from_hf: Positional.__init__ does not take the settings of its config: "),
+        (Bare, RELEASED["gpt-j"][0], {}, "Bare.from_hf: the config has rotary_dim=64, for which Bare has no setting."),
+    ],
+)
+def test_a_subclass_that_cannot_be_built_says_why(cls, given, settings, message):
+    with pytest.raises(WhorlError, match=re.escape(message)):
+        cls.from_hf(given, **settings)
 
 
 # --- bad input

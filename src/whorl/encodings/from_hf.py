@@ -12,14 +12,16 @@ a partial_rotary_factor in families that rotate the whole head for the default t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar, cast
 
 from whorl.encodings.hf_fields import ORIGINAL, Fields, read_fields
 from whorl.encodings.hf_models import family_name
 from whorl.encodings.hf_sizes import CALL
-from whorl.encodings.rope import Rope
+from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Scaling
@@ -35,25 +37,49 @@ EVERYWHERE = (
     *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
     *("mrope_section", "mrope_interleaved", "interleaved"),
 )
+CHANGE = "Change it in the config, or afterwards with encoding.from_config(encoding.config.replace(…))."
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 # llama_4_scaling_beta makes queries longer with the position: a temperature beside the rotation, not part of it
 PASSED_OVER = ("llama_4_scaling_beta", "max_position_embeddings", "finetuned")
 
 
-def rope_from_hf(config: dict[str, Any], layer_type: str | None = None) -> Rope:
-    """The Rope, or MRope where the model has one, of a transformers config; ``layer_type`` where its layers differ.
+R = TypeVar("R", bound=Rope)
+
+
+def rope_from_hf(
+    config: dict[str, Any], layer_type: str | None = None, cls: type[R] = Rope, settings: Mapping[str, Any] = NOTHING
+) -> R:
+    """The rotation of a transformers config as an encoding of this class; ``layer_type`` where its layers differ.
+
+    Where the model has an M-RoPE, Rope stands for MRope. ``settings`` are those that no config holds.
 
     >>> config = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}
     >>> rope_from_hf(config).config.scaling
     Linear(factor=2.0)
     """
+    read = _read(config, layer_type)
+    from whorl.encodings.mrope import MRope  # imported late: it builds on rope.py, which knows this file
+
+    if issubclass(cls, MRope) and "sections" not in {**read, **settings}:
+        raise WhorlError(
+            f"{cls.__name__}.from_hf: the config has no mrope_section, its tokens have one position. "
+            "Use Rope.from_hf, or pass sections=…."
+        )
+    if cls is Rope and "sections" in read:
+        return cast(R, _built(MRope, read, settings))
+    return _built(cls, read, settings)
+
+
+def _read(config: dict[str, Any], layer_type: str | None) -> dict[str, Any]:
+    """The settings that a transformers config gives a Rope, or an MRope where there are sections."""
     if not isinstance(config, dict):
         raise invalid(CALL, "config", "a dict", config, "Pass json.load of config.json, or config.to_dict().")
     fields = read_fields(config, layer_type)
     rule = _rule(fields)
     family = fields.family
-    settings: dict[str, Any] = {
+    read: dict[str, Any] = {
         "head_dim": fields.head_dim,
-        "rotary_dim": fields.rotary_dim,
+        "rotary_dim": None if fields.rotary_dim == fields.head_dim else fields.rotary_dim,
         "base": fields.base,
         "layout": _layout(fields),
         "slice": family.slice if fields.rotary_dim < fields.head_dim else "leading",
@@ -62,11 +88,30 @@ def rope_from_hf(config: dict[str, Any], layer_type: str | None = None) -> Rope:
         "learnable": family.learnable,
     }
     sections = fields.parameters.get("mrope_section", family.sections)
-    if sections is None:
-        return Rope(**settings)
-    from whorl.encodings.mrope import MRope  # imported late: it builds on rope.py, which knows this file
+    return read if sections is None else read | {"sections": sections, "arrangement": _arrangement(fields)}
 
-    return MRope(**settings, sections=sections, arrangement=_arrangement(fields))
+
+def _built(cls: type[R], read: dict[str, Any], settings: Mapping[str, Any]) -> R:
+    """The encoding of this class with what was read and what was given beside it, or a WhorlError that says why not."""
+    call, own = f"{cls.__name__}.from_hf", cls.Config.fields()
+    for name, value in read.items():
+        if name in settings:
+            raise WhorlError(
+                f"{call}: {name} is read from the config, got {name}={settings[name]!r} beside it. {CHANGE}"
+            )
+        if name not in own and (name not in RopeConfig.fields() or value != RopeConfig.fields()[name].default):
+            raise WhorlError(
+                f"{call}: the config has {name}={value!r}, for which {cls.__name__} has no setting. Use Rope.from_hf."
+            )
+    given = {name: value for name, value in read.items() if name in own} | dict(settings)
+    try:
+        inspect.signature(cls.__init__).bind(None, **given)
+    except TypeError as error:  # a user's class with a constructor of its own
+        raise WhorlError(
+            f"{call}: {cls.__name__}.__init__ does not take the settings of its config: {error}. "
+            f"Take **settings there, or build it from Rope.from_hf(…).config."
+        ) from None
+    return cls(**given)
 
 
 def _layout(fields: Fields) -> Layout:

@@ -147,11 +147,15 @@ class Rope(Rotary):
             nn.init.zeros_(self.log_scale)
 
     @classmethod
-    def from_hf(cls, config: dict[str, Any], layer_type: str | None = None) -> Rope:
-        """The rotary encoding of a transformers config given as a dict, v4 or v5 field names."""
+    def from_hf(cls, config: dict[str, Any], layer_type: str | None = None, **settings: Any) -> Self:
+        """The rotary encoding of a transformers config given as a dict, v4 or v5 field names.
+
+        A subclass builds itself, with the ``settings`` that no config holds: ``ReRope.from_hf(config, window=1024)``.
+        Rope builds an MRope where the model has one.
+        """
         from whorl.encodings.from_hf import rope_from_hf
 
-        return rope_from_hf(config, layer_type)
+        return rope_from_hf(config, layer_type, cls, settings)
 
     @property
     def layout(self) -> Layout:
