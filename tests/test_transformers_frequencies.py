@@ -17,12 +17,12 @@ from transformers.models.laguna.modeling_laguna import LagunaRotaryEmbedding
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from transformers.models.stablelm.modeling_stablelm import StableLmRotaryEmbedding
 
+from hf_configs import TYPES, draw_parameters
 from oracles import rotary_frequencies as oracle
 from whorl import Rope
 
 CONFIGS = 500
 CHUNKS = [range(start, start + 50) for start in range(0, CONFIGS, 50)]
-TYPES = ("default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional")
 LAYER_TYPES = ("full_attention", "sliding_attention")
 LONGEST = 131072
 
@@ -78,52 +78,9 @@ class Drawn:
         return self.length / self.parameters["original_max_position_embeddings"] if given is None else given
 
 
-def draw_parameters(pick, kind, head_dim, partial, length):
+def draw(pick, kind, head_dim, partial, length):
     """A rope dict of this type; ``pick`` is a seeded random.Random."""
-    p = {"rope_type": kind, "rope_theta": draw_base(pick)}
-    dim = head_dim
-    if kind == "proportional":
-        p["partial_rotary_factor"] = pick.choice((0.25, 0.3, 0.5, 0.75, 1.0))
-    elif partial:
-        p["partial_rotary_factor"] = pick.choice((0.25, 0.5, 0.75, 1.0))
-        dim = int(head_dim * p["partial_rotary_factor"])
-    if kind in ("linear", "dynamic", "llama3", "yarn") or (kind == "proportional" and pick.random() < 0.5):
-        p["factor"] = pick.choice((1.0, 2.0, 4, 8.0, 2.7, 32.0, round(pick.uniform(1, 64), 3)))
-    if kind in ("yarn", "longrope", "llama3"):
-        p["original_max_position_embeddings"] = length // pick.choice((1, 2, 4, 8))
-    p |= {"yarn": draw_yarn, "longrope": draw_longrope, "llama3": draw_llama3}.get(kind, lambda *_: {})(pick, dim)
-    return Drawn(p, dim, length)
-
-
-def draw_base(pick):
-    odd = round(10 ** pick.uniform(2, 7), pick.choice((0, 1, 3)))
-    return pick.choice((10000, 10000.0, 500000.0, 1000000.0, 1e7, 150000.0, 11158840.0, odd, odd))
-
-
-def draw_yarn(pick, dim):
-    p = {}
-    if pick.random() < 0.2:
-        p["factor"] = None  # for the ratio of the two lengths
-    if pick.random() < 0.5:
-        p |= {"beta_fast": pick.choice((32, 16.0, 48.5, 0)), "beta_slow": pick.choice((1, 2.0, 0.75, None))}
-    if pick.random() < 0.5:
-        p["truncate"] = pick.choice((True, False))
-    temperatures = ({}, {"attention_factor": 1.3}, {"mscale": 0.707, "mscale_all_dim": 0.707})
-    more = ({"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.8}, {"mscale": 1, "mscale_all_dim": 0})
-    return p | pick.choice(temperatures + more)
-
-
-def draw_longrope(pick, dim):
-    p = {name: [round(pick.uniform(1, top), 4) for _ in range(dim // 2)] for name, top in LISTS.items()}
-    return p | pick.choice(({}, {"factor": 16.0}, {"attention_factor": 1.25}, {"factor": None}))
-
-
-LISTS = {"short_factor": 3, "long_factor": 60}
-
-
-def draw_llama3(pick, dim):
-    low, high = pick.choice(((1.0, 4.0), (1, 4), (1.0, 1.0), (0.125, 0.5), (1.0, 2.0), (2.0, 8.0)))
-    return {"low_freq_factor": low, "high_freq_factor": high}
+    return Drawn(*draw_parameters(pick, kind, head_dim, partial, length), length)
 
 
 @dataclass
@@ -161,7 +118,7 @@ def cases(index):
     sizes = {"hidden_size": 4 * head_dim, "num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2}
     sizes |= {"max_position_embeddings": length, "head_dim": head_dim}
     kinds = [TYPES[index % len(TYPES)], pick.choice(TYPES)]
-    drawn = [draw_parameters(pick, kind, head_dim, partial, length) for kind in kinds]
+    drawn = [draw(pick, kind, head_dim, partial, length) for kind in kinds]
     if not nested:
         cls, module = FLAT[partial]
         config = cls(**sizes, rope_parameters=dict(drawn[0].parameters))

@@ -29,6 +29,13 @@ from whorl.errors import WhorlError, invalid, unknown
 
 C = TypeVar("C", bound="type[Config]")
 
+# The most that a setting of this name may be, where so many numbers or rows are made: a slip of the pen, or a file
+# that someone else wrote, is to end in a message and not in a machine without memory.
+MOST = {
+    **dict.fromkeys(("heads", "head_dim", "rotary_dim", "width", "code_width", "hidden", "axes", "buckets"), 2**20),
+    **dict.fromkeys(("length", "span", "clip", "max_position"), 2**40),
+}
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: C) -> C:
@@ -60,6 +67,8 @@ class Config:
         hints = _hints(type(self))
         for field in dataclasses.fields(self):
             value = _coerce(self.call(), field.name, hints[field.name], getattr(self, field.name))
+            if isinstance(value, int) and value > MOST.get(field.name, value):
+                raise invalid(self.call(), field.name, f"at most {MOST[field.name]:,}", value)
             object.__setattr__(self, field.name, value)
         self.check()
 
@@ -114,12 +123,15 @@ class Config:
         """The config that ``to_dict`` described; unknown keys raise."""
         from whorl import registry  # the registry names config classes; imported late to keep imports pointing down
 
+        if not isinstance(data, dict):
+            raise invalid(f"{cls.call()}.from_dict", "data", "a dict", data, "Pass what to_dict() gave.")
         settings = dict(data)
         given = settings.pop("name", cls.name)
         if given != cls.name:
             raise invalid(
                 f"{cls.call()}.from_dict", "name", repr(cls.name), given, "Use whorl.from_dict to build by name."
             )
+        cls.check_names(settings)
         for key, value in settings.items():
             if isinstance(value, dict):
                 settings[key] = registry.scaling_from_dict(value)
@@ -145,19 +157,17 @@ def _coerce(call: str, name: str, hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _coerce_union(call, name, args, value)
     if origin is Literal:
-        if not any(value == choice and type(value) is type(choice) for choice in args):
+        if not any(type(value) is type(choice) and value == choice for choice in args):
             raise unknown(name, value, (str(choice) for choice in args), call=call)
         return value
     if origin is tuple:
-        if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-            raise invalid(call, name, f"a list of {_noun(args[0])}", value)
-        return tuple(_coerce(call, f"{name}[{i}]", args[0], item) for i, item in enumerate(value))
+        return tuple(
+            _coerce(call, f"{name}[{i}]", args[0], item) for i, item in enumerate(_items(call, name, args[0], value))
+        )
     if hint is float:
         return _number(call, name, value)
     if hint is int:
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise invalid(call, name, "an integer", value)
-        return int(value)
+        return _integer(call, name, value)
     if not isinstance(value, hint):
         raise invalid(call, name, _noun(hint), value)
     return value
@@ -175,12 +185,34 @@ def _coerce_union(call: str, name: str, choices: tuple[Any, ...], value: Any) ->
     return _coerce(call, name, rest[-1], value)
 
 
+def _items(call: str, name: str, hint: Any, value: Any) -> list[Any]:
+    try:
+        if not isinstance(value, (str, bytes, dict)):
+            return list(value)
+    except TypeError:  # not iterable, or a tensor without axes
+        pass
+    raise invalid(call, name, f"a list of {_noun(hint)}", value)
+
+
+def _integer(call: str, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        raise invalid(call, name, "an integer", value)
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise invalid(call, name, "between -2^63 and 2^63 - 1", value, "Sizes and positions are integers of 64 bits.")
+    return number
+
+
 def _number(call: str, name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise invalid(call, name, "a number", value)
-    if not math.isfinite(value):
+    try:
+        number = float(value)
+    except OverflowError:  # an integer or a fraction beyond every float
+        number = math.inf
+    if not math.isfinite(number):
         raise invalid(call, name, "finite", value)
-    return float(value)
+    return number
 
 
 def _noun(hint: Any) -> str:

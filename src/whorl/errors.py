@@ -24,15 +24,23 @@ def invalid(call: str, name: str, expected: str, got: object, remedy: str = "") 
 def unknown(what: str, got: object, known: Iterable[str], call: str = "") -> WhorlError:
     """The error for a name that does not exist: suggests the nearest one, else lists what there is."""
     names = sorted(known)
-    near = get_close_matches(str(got), names, n=1)
+    near = get_close_matches(got, names, n=1) if isinstance(got, str) else []
     hint = f"Did you mean {near[0]!r}?" if near else f"Expected one of: {', '.join(names) or 'nothing'}."
-    return WhorlError(f"{call}: unknown {what} {got!r}. {hint}" if call else f"unknown {what} {got!r}. {hint}")
+    start = f"{call}: unknown {what}" if call else f"unknown {what}"
+    return WhorlError(f"{start} {shown(got)}. {hint}")
 
 
 def shown(value: object) -> str:
-    """A short text of a value for a message: tensors as dtype and shape, long sequences cut."""
-    shape = getattr(value, "shape", None)
-    if shape is not None and hasattr(value, "dtype"):
-        return f"{value.dtype} of shape {tuple(shape)}"  # pyright: ignore[reportAttributeAccessIssue]
-    text = repr(value)
+    """A short text of a value for a message: tensors as dtype and shape, long sequences cut.
+
+    >>> shown([1, 2]), shown(10**5000)
+    ('[1, 2]', 'an object of type int')
+    """
+    try:
+        shape = getattr(value, "shape", None)
+        if shape is not None and hasattr(value, "dtype"):
+            return f"{value.dtype} of shape {tuple(shape)}"  # pyright: ignore[reportAttributeAccessIssue]
+        text = repr(value)
+    except Exception:  # a number of more digits than Python writes, or a class whose own text fails
+        return f"an object of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -5,10 +5,11 @@ The tables hold import paths, so that listing names needs no torch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from whorl.errors import WhorlError, unknown
+from whorl.errors import WhorlError, shown, unknown
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
@@ -56,6 +57,8 @@ SCALINGS: dict[str, str | type] = {
 }
 
 
+DEEPEST = 16  # levels of a dict: joined encodings, their parts, a scaling inside a scaling, its lists
+
 # Made of other encodings: read back from a dict, but not built by name.
 JOINED: dict[str, str | type] = {"combined": "whorl.encodings.combined:Combined"}
 
@@ -67,7 +70,8 @@ def names() -> list[str]:
 
 def encoding_class(name: str) -> type[Encoding]:
     """The class behind an encoding's name."""
-    return _find(JOINED if name in JOINED else ENCODINGS, "encoding", name)
+    joined = isinstance(name, str) and name in JOINED
+    return _find(JOINED if joined else ENCODINGS, "encoding", name)
 
 
 def scaling_class(name: str) -> type[Scaling]:
@@ -97,6 +101,7 @@ def build_for(name: str, *, heads: int, head_dim: int, width: int, length: int, 
 
 def from_dict(data: dict[str, Any]) -> Encoding:
     """The encoding whose ``config.to_dict()`` this is."""
+    _check_depth(data)
     cls = encoding_class(_name_in(data, "encoding"))
     return cls.from_config(cls.Config.from_dict(data))
 
@@ -120,13 +125,30 @@ def register(cls: type[Encoding]) -> type[Encoding]:
 def _name_in(data: dict[str, Any], kind: str) -> str:
     if not isinstance(data, dict) or "name" not in data:
         raise WhorlError(
-            f"from_dict: a dict with the {kind}'s name needed, got {data!r}. Pass what to_dict() returned."
+            f"from_dict: a dict with the {kind}'s name needed, got {shown(data)}. Pass what to_dict() returned."
         )
     return data["name"]
 
 
+def _check_depth(data: object) -> None:
+    """Raises a WhorlError for dicts in dicts without end, as one that holds itself."""
+    level = [data]
+    for _ in range(DEEPEST):
+        inside = {id(one): one for part in level for one in _contents(part) if isinstance(one, (dict, list, tuple))}
+        level = list(inside.values())
+        if not level:
+            return
+    raise WhorlError(f"from_dict: the dict holds others more than {DEEPEST} levels deep. Pass what to_dict() returned.")
+
+
+def _contents(part: object) -> Iterable[object]:
+    if isinstance(part, dict):
+        return part.values()
+    return part if isinstance(part, (list, tuple)) else ()
+
+
 def _find(table: dict[str, str | type], kind: str, name: str) -> Any:
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, table)
     entry = table[name]
     if isinstance(entry, str):

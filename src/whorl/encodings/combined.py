@@ -39,6 +39,8 @@ class CombinedConfig(Config):
         from whorl import registry  # it names this class; imported late, as in Config.from_dict
 
         cls.check_names({key: value for key, value in data.items() if key != "name"})
+        if not isinstance(data["parts"], (list, tuple)):
+            raise invalid("Combined.from_dict", "parts", "a list of dicts", data["parts"], "Pass what to_dict() gave.")
         for part in data["parts"]:
             if not isinstance(part, dict) or "name" not in part:
                 raise invalid(

@@ -20,9 +20,9 @@ from typing import Any, TypeVar, cast
 
 from whorl.encodings.hf_fields import ORIGINAL, Fields, read_fields
 from whorl.encodings.hf_models import family_name
-from whorl.encodings.hf_sizes import CALL
+from whorl.encodings.hf_values import CALL, switch
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Scaling
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -97,11 +97,12 @@ def _built(cls: type[R], read: dict[str, Any], settings: Mapping[str, Any]) -> R
     for name, value in read.items():
         if name in settings:
             raise WhorlError(
-                f"{call}: {name} is read from the config, got {name}={settings[name]!r} beside it. {CHANGE}"
+                f"{call}: {name} is read from the config, got {name}={shown(settings[name])} beside it. {CHANGE}"
             )
         if name not in own and (name not in RopeConfig.fields() or value != RopeConfig.fields()[name].default):
             raise WhorlError(
-                f"{call}: the config has {name}={value!r}, for which {cls.__name__} has no setting. Use Rope.from_hf."
+                f"{call}: the config has {name}={shown(value)}, for which {cls.__name__} has no setting. "
+                "Use Rope.from_hf."
             )
     given = {name: value for name, value in read.items() if name in own} | dict(settings)
     try:
@@ -116,7 +117,7 @@ def _built(cls: type[R], read: dict[str, Any], settings: Mapping[str, Any]) -> R
 
 def _layout(fields: Fields) -> Layout:
     """The family's layout; ``rope_interleave`` chooses between those of DeepSeek-V3."""
-    interleave, layout = fields.config.get("rope_interleave"), fields.family.layout
+    interleave, layout = switch(fields.config, "rope_interleave"), fields.family.layout
     if interleave is None or layout == "interleaved":
         return layout
     return "interleaved_to_half" if interleave else "half"
@@ -132,7 +133,7 @@ def _arrangement(fields: Fields) -> str:
         return "interleaved"
     if bool(said) != (own == "interleaved"):
         raise WhorlError(
-            f"{CALL}: mrope_interleaved={said} in {fields.place}, but model_type "
+            f"{CALL}: mrope_interleaved={shown(said)} in {fields.place}, but model_type "
             f"{fields.config.get('model_type')!r} arranges its axes {own}. Leave mrope_interleaved out."
         )
     return own
@@ -250,8 +251,8 @@ def _phimoe(fields: Fields) -> LongRope:
     given = fields.parameters
     if given["short_mscale"] != given["long_mscale"]:
         raise WhorlError(
-            f"{CALL}: short_mscale={given['short_mscale']} and long_mscale={given['long_mscale']} in {fields.place} "
-            "differ, and LongRope has one attention_factor. Build whorl.Rope by hand, one per length."
+            f"{CALL}: short_mscale={shown(given['short_mscale'])} and long_mscale={shown(given['long_mscale'])} in "
+            f"{fields.place} differ, and LongRope has one attention_factor. Build whorl.Rope by hand, one per length."
         )
     return _longrope(fields).replace(factor=None, attention_factor=given["long_mscale"])
 

@@ -13,16 +13,24 @@ from typing import Any
 from whorl.encodings.hf_models import FAMILIES, Family, family_name, family_of
 from whorl.encodings.hf_sizes import (
     BASES,
-    CALL,
     SHARES,
     WHOLE_CONFIG,
     base_of,
     share_of,
     sizes_of,
     unrotated,
-    whole_number,
 )
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.encodings.hf_values import (
+    CALL,
+    DEEPEST,
+    check_fields,
+    check_plain,
+    layer_types,
+    switch,
+    whole_number,
+    word,
+)
+from whorl.errors import WhorlError, invalid, shown, unknown
 
 PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")  # where the text model is
 PART_ENDS = ("_config", "encoder", "decoder")
@@ -67,6 +75,8 @@ class Fields:
 
 def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
     """The rotary fields of a config for one layer type, or a WhorlError that names what is in the way."""
+    if layer_type is not None and not isinstance(layer_type, str):
+        raise invalid(CALL, "layer_type", "a string or None", layer_type)
     config = text_part(config)
     family = family_of(config)
     check_rotates(config, family)
@@ -102,11 +112,14 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
 
 def text_part(config: dict[str, Any]) -> dict[str, Any]:
     """The config of the text model inside a multimodal one, or the config itself."""
-    for name in PARTS:
-        part = config.get(name)
-        if isinstance(part, dict) and part:
-            return text_part({"model_type": config.get("model_type"), **part})
-    return config
+    for _ in range(DEEPEST):
+        check_fields(config)
+        word(config, "model_type")
+        parts = [config[name] for name in PARTS if isinstance(config.get(name), dict) and config[name]]
+        if not parts:
+            return config
+        config = {"model_type": config.get("model_type"), **parts[0]}
+    raise WhorlError(f"{CALL}: the config holds configs of text models {DEEPEST} levels deep. Pass the innermost one.")
 
 
 def check_rotates(config: dict[str, Any], family: Family) -> None:
@@ -114,14 +127,15 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     name, model = family_name(config), repr(config.get("model_type"))
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {model} cannot be read: {family.refusal}.")
-    if config.get("alibi"):
+    if switch(config, "alibi"):
         raise WhorlError(f"{CALL}: alibi is true, so position enters by a bias. Use the encoding 'alibi'.")
-    kind = config.get("position_embedding_type", config.get("position_embeddings_type"))
-    if (kind is not None or name == "granitemoehybrid") and "rope" not in str(kind) and "rotary" not in str(kind):
+    names = ("position_embedding_type", "position_embeddings_type")
+    kind = next((word(config, key) for key in names if key in config), None)
+    if (kind is not None or name == "granitemoehybrid") and not _rotary_name(kind or ""):
         raise invalid(CALL, "position_embedding_type", "rotary", kind, "This model does not rotate queries and keys.")
-    if name == "zamba2" and not config.get("use_mem_rope"):
+    if name == "zamba2" and not switch(config, "use_mem_rope"):
         raise WhorlError(f"{CALL}: use_mem_rope is not set, so this model does not rotate. Use the encoding 'none'.")
-    if config.get("rotary_value"):
+    if switch(config, "rotary_value"):
         raise WhorlError(
             f"{CALL}: rotary_value is true, so values are rotated too, which no encoding here does. "
             "Set it to false and rotate them with rope.rotate(v, positions)."
@@ -137,7 +151,8 @@ def check_names(config: dict[str, Any]) -> None:
     for key, value in config.items():
         if value is None or key in READ or not _rotary_name(key):
             continue
-        if key == "rope_scaling_layers" and len(value) == config.get("num_hidden_layers"):
+        listed = len(value) if isinstance(value, (list, tuple)) else None
+        if key == "rope_scaling_layers" and listed == whole_number(config, ("num_hidden_layers",)) is not None:
             continue  # Molmo 2 names the layers that are scaled: here all are
         raise WhorlError(
             f"{CALL}: cannot place the field {key!r}. Read are: {', '.join(sorted(READ))}. "
@@ -155,17 +170,17 @@ def _rotary_name(key: str) -> bool:
 def rope_dict(config: dict[str, Any], family: Family, layer_type: str | None) -> tuple[dict[str, Any], str]:
     """The rope dict of the layer type and its name in messages."""
     name, given = _given(config, family)
-    layer_types = config.get("layer_types") or ()
+    kinds = layer_types(config)
     model = f"model_type {config.get('model_type')!r}"
-    if any(isinstance(value, dict) or key in layer_types for key, value in given.items()):
+    if any(isinstance(value, dict) or key in kinds for key, value in given.items()):
         return _nested(name, given, family, layer_type)
     if family.layers:
         kind = _chosen(layer_type, family.layers, model)
         return (given if family.layers[kind].scaled else {}), name
     if layer_type is None:
         return given, name
-    if layer_type not in layer_types:
-        types = f", which are of the types {_listed(layer_types)}" if layer_types else ""
+    if layer_type not in kinds:
+        types = f", which are of the types {_listed(kinds)}" if kinds else ""
         raise WhorlError(
             f"{CALL}: layer_type={layer_type!r} is none of this config: {name} is one for all layers{types}. "
             "Leave layer_type out."
@@ -178,10 +193,12 @@ def rope_dict(config: dict[str, Any], family: Family, layer_type: str | None) ->
 
 def _given(config: dict[str, Any], family: Family) -> tuple[str, dict[str, Any]]:
     """The name and content of the rope dict, empty where there is none."""
-    dicts = {name: config[name] for name in ("rope_parameters", "rope_scaling") if config.get(name)}
-    for name, value in dicts.items():
-        if not isinstance(value, dict):
+    given = {name: config.get(name) for name in ("rope_parameters", "rope_scaling")}
+    for name, value in given.items():
+        if value is not None and not isinstance(value, dict):
             raise invalid(CALL, name, "a dict or null", value)
+        check_plain(name, value)
+    dicts = {name: value for name, value in given.items() if value}
     if len(dicts) == 2 and dicts["rope_parameters"] != dicts["rope_scaling"]:
         raise WhorlError(f"{CALL}: rope_parameters and rope_scaling are both given and differ. Keep one of them.")
     if not dicts and family.needs_parameters:
@@ -227,7 +244,8 @@ def type_of(config: dict[str, Any], parameters: dict[str, Any], place: str) -> s
     legacy = {"su": "longrope", "mrope": "default"}
     if family_name(config) in ("phi3", "phi4_multimodal"):
         legacy["yarn"] = "longrope"  # what Phi-3 said before there was the name longrope
-    names = [str(parameters[key]) for key in ("rope_type", "type") if key in parameters]
+    given = [parameters[key] for key in ("rope_type", "type") if key in parameters]
+    names = [name if isinstance(name, str) else shown(name) for name in given]
     types = [legacy.get(name, name) for name in names] or ["default"]
     if len(set(types)) > 1:
         raise WhorlError(f"{CALL}: {place} has rope_type {names[0]!r} and type {names[1]!r}. Keep one of them.")

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from whorl.encodings.hf_models import FULL, Family
+from whorl.encodings.hf_values import CALL, layer_types, number_per_layer, parts_by_layer, whole_number
 from whorl.errors import WhorlError, invalid
-
-CALL = "Rope.from_hf"
 
 HEAD_DIMS = ("head_dim", "attention_head_dim", "kv_channels", "attention_head_size", "size_per_head")
 WIDTHS = ("hidden_size", "n_embd", "d_model", "n_embed")
@@ -79,7 +78,8 @@ def _latent_sizes(
 ) -> tuple[int, int]:
     """Latent attention (DeepSeek): the rotated dimensions are a tensor of their own, or the end of the head."""
     head_dim = _head_dim(config, family, layer_type) if family.slice == "trailing" else rope_dim
-    heads = (rope_dim, head_dim, config.get("head_dim"), (config.get("qk_nope_head_dim") or 0) + rope_dim)
+    still = whole_number(config, ("qk_nope_head_dim",), least=0) or 0
+    heads = (rope_dim, head_dim, whole_number(config, ("head_dim",)), still + rope_dim)
     if share is not None and share != 1 and rope_dim not in {int(dim * share) for dim in heads if dim}:
         raise _two_sizes("qk_rope_head_dim", rope_dim, share)
     return head_dim, rope_dim
@@ -91,7 +91,8 @@ def _two_sizes(name: str, value: int, share: float) -> WhorlError:
 
 def _head_dim(config: dict[str, Any], family: Family, layer_type: str | None) -> int:
     own = _per_layer_head_dim(config, layer_type)
-    if own is None and layer_type == FULL and family.full_head_dim is not None and not config.get("per_layer_config"):
+    by_layer = parts_by_layer(config, "per_layer_config")
+    if own is None and layer_type == FULL and family.full_head_dim is not None and not by_layer:
         own = whole_number(config, ("global_head_dim",)) or family.full_head_dim
     head_dim = own or whole_number(config, HEAD_DIMS)
     if head_dim is not None:
@@ -104,21 +105,21 @@ def _head_dim(config: dict[str, Any], family: Family, layer_type: str | None) ->
 
 def _per_layer_head_dim(config: dict[str, Any], layer_type: str | None) -> int | None:
     """The head size that per_layer_config gives the layers of this type, None where it is silent."""
-    layers = config.get("per_layer_config") or {}
-    sizes = {int(index): part["head_dim"] for index, part in layers.items() if "head_dim" in part}
+    layers = parts_by_layer(config, "per_layer_config")
+    sizes = {index: whole_number(part, ("head_dim",)) for index, part in layers.items() if "head_dim" in part}
     if not sizes:
         return None
-    kinds = config.get("layer_types") or []
-    return _agreed("head_dim in per_layer_config", [sizes.get(i) for i, kind in enumerate(kinds) if kind == layer_type])
+    kinds = enumerate(layer_types(config))
+    return _agreed("head_dim in per_layer_config", [sizes.get(i) for i, kind in kinds if kind == layer_type])
 
 
 def _of_layers(config: dict[str, Any], key: str, layer_type: str | None) -> Any:
     """The entry that a list with one entry per layer has for this layer type, None where there is no list."""
-    values = config.get(key)
-    if not isinstance(values, (list, tuple)):
+    values = number_per_layer(config, key)
+    if values is None:
         return None
     if layer_type is not None:
-        kinds = config.get("layer_types") or ()
+        kinds = layer_types(config)
         values = [value for value, kind in zip(values, kinds, strict=False) if kind == layer_type]
         if not any(values):
             raise unrotated(layer_type, f"(0 in {key})")
@@ -136,18 +137,6 @@ def unrotated(layer_type: str, why: str) -> WhorlError:
     return WhorlError(
         f"{CALL}: layers of type {layer_type!r} {why} have no position encoding. Use the encoding 'none' for them."
     )
-
-
-def whole_number(source: dict[str, Any], names: Iterable[str], remedy: str = "") -> int | None:
-    """The first of these fields that is there, as a positive integer; None if none is."""
-    for name in names:
-        value = source.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or value <= 0 or value % 1:
-            raise invalid(CALL, name, "a positive integer", value, remedy)
-        return int(value)
-    return None
 
 
 def _first(source: dict[str, Any], names: Iterable[str], otherwise: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
@@ -308,4 +309,10 @@ def _frequencies_on(config: RotaryConfig, length: int | None, device: torch.devi
 def _constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
     # numbers and not a tensor: one made under a fake or functorch mode must not outlive it
     with _disable_current_modes():
-        return tuple(config.scaled_frequencies(length).tolist())
+        found = tuple(config.scaled_frequencies(length).tolist())
+    if not all(map(math.isfinite, found)):
+        raise WhorlError(
+            f"{config.call()}: the frequencies are not finite with these settings: {config!r}. "
+            "Use a base and factors nearer to those of trained models."
+        )
+    return found

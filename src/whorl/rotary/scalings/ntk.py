@@ -56,5 +56,8 @@ class Ntk(Scaling):
 
 
 def ntk_base(base: float, factor: float | Tensor, dim: int) -> float | Tensor:
-    """The base whose slowest pair is ``factor`` times slower than that of ``base``."""
-    return base * factor ** (dim / (dim - 2))
+    """The base whose slowest pair is ``factor`` times slower than that of ``base``; infinite beyond float64."""
+    try:
+        return base * factor ** (dim / (dim - 2))
+    except OverflowError:  # of Python's numbers; tensors are infinite by themselves
+        return math.inf

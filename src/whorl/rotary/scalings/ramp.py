@@ -18,7 +18,12 @@ from whorl.rotary.frequencies import Ladder
 
 def pair_of_turns(turns: float, dim: int, base: float, original_length: int) -> float:
     """The (fractional) pair index that makes ``turns`` turns within the original length."""
-    return dim * math.log(original_length / (turns * 2 * math.pi)) / (2 * math.log(base))
+    ratio = original_length / (turns * 2 * math.pi)
+    if 0 < ratio < math.inf:
+        distance = math.log(ratio)
+    else:  # turns near the ends of the numbers, where the quotient is none
+        distance = math.log(original_length) - math.log(turns) - math.log(2 * math.pi)
+    return dim * distance / (2 * math.log(base))
 
 
 def pair_range(

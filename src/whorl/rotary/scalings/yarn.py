@@ -74,6 +74,11 @@ class Yarn(Scaling):
                 "Yarn: mscale and mscale_all_dim come together; transformers ignores one alone and vLLM does not. "
                 "Pass both, or say what multiplies cos and sin with attention_factor=…."
             )
+        if not all(math.isfinite(factor) for factor in self.factors()):
+            raise WhorlError(
+                f"Yarn: mscale={self.mscale} and mscale_all_dim={self.mscale_all_dim} make factors beyond every float. "
+                "DeepSeek uses 0.707 to 1."
+            )
 
     def check_ladder(self, ladder: Ladder) -> None:
         self._range(ladder)
@@ -96,7 +101,8 @@ class Yarn(Scaling):
         if not self.scale_softmax:
             return Factors(attention)
         assert self.mscale_all_dim is not None
-        return Factors(attention, temperature(self.factor, self.mscale_all_dim) ** 2)
+        stretched = temperature(self.factor, self.mscale_all_dim)
+        return Factors(attention, stretched * stretched)
 
 
 def temperature(factor: float, weight: float = 1.0) -> float:
