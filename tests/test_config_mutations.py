@@ -14,12 +14,14 @@ import registry_cases as cases
 import whorl
 from hf_configs import GEMMA3_4B, LLAMA, NESTED, RELEASED, TYPES, draw_parameters
 from mutations import NUMBERS, hostile, mutated
+from optional import optional
 from whorl import Rope, WhorlError
 from whorl.encodings.from_hf import ALPHA, EVERYWHERE, PASSED_OVER, PHIMOE, RULES
 from whorl.encodings.hf_fields import LENGTHS, ORIGINAL, PARTS, READ
 from whorl.encodings.hf_models import FAMILIES
 from whorl.encodings.hf_sizes import HEAD_DIMS, HEADS, WIDTHS
 from whorl.errors import shown
+from whorl.models import load_decoder, load_roformer
 
 POSITIONS = torch.arange(3)
 
@@ -214,3 +216,129 @@ def test_every_setting_takes_a_number_or_says_why_not(value):
 def test_numbers_beyond_every_float_and_integer_are_refused(build):
     with pytest.raises(WhorlError, match=r"must be|beyond every float"):
         build()
+
+
+# --- models of transformers
+
+
+@functools.cache
+def foreign_models() -> list[tuple[Any, dict[str, Any], dict[str, torch.Tensor]]]:
+    """The loader, config and state dict of a tiny model of each family that is loaded."""
+    transformers = optional("transformers")
+    ids = {"vocab_size": 10, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    deep = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2}
+    models = [
+        (load_decoder, "LlamaForCausalLM", "LlamaConfig", deep | {"num_key_value_heads": 1}),
+        (load_decoder, "GPT2LMHeadModel", "GPT2Config", {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 16}),
+        (load_decoder, "BloomForCausalLM", "BloomConfig", {"hidden_size": 8, "n_layer": 2, "n_head": 2}),
+        (load_roformer, "RoFormerForMaskedLM", "RoFormerConfig", deep | {"max_position_embeddings": 8}),
+        (load_roformer, "RoFormerForSequenceClassification", "RoFormerConfig", deep | {"max_position_embeddings": 8}),
+    ]
+    made = [
+        (load, getattr(transformers, cls)(getattr(transformers, of)(**ids, **sizes))) for load, cls, of, sizes in models
+    ]
+    return [(load, model.config.to_dict(), dict(model.state_dict())) for load, model in made]
+
+
+def spoiled(state: dict[str, torch.Tensor], pick: random.Random) -> dict[Any, Any]:
+    """A state dict with one tensor of another shape, type or name, or none."""
+    key = pick.choice(list(state))
+    tensor = state[key]
+    other = (tensor[:0], tensor.flatten(), tensor[None], tensor.sum(), tensor.int(), tensor.bfloat16(), None, 3)
+    state = {name: value for name, value in state.items() if name != key}
+    if pick.random() < 0.3:
+        return state | {pick.choice((key + ".x", "", 0, None, "model." + key)): tensor}
+    return state | {key: pick.choice(other)}
+
+
+def load_mutations(seeds: range) -> int:
+    """Loads as many models of mutated configs and spoiled weights; returns how many could be loaded."""
+    loaded = 0
+    names = ("n_inner", "head_dim", "hidden_act", "rope_parameters", "embedding_size", "mlp_bias", "rotary_value")
+    for seed in seeds:
+        pick = random.Random(seed)
+        load, config, state = pick.choice(foreign_models())
+        if pick.random() < 0.3:
+            state = spoiled(state, pick)
+        else:
+            read = {key: value for key, value in config.items() if key in READ_BY_LOADERS or pick.random() < 0.1}
+            config = mutated(read, names, pick)
+        loaded += ends_well(f"model {seed}", load, state, config) is not None
+    return loaded
+
+
+READ_BY_LOADERS = {
+    *("model_type", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+    *(
+        "num_key_value_heads",
+        "n_embd",
+        "n_layer",
+        "n_head",
+        "n_positions",
+        "rope_parameters",
+        "head_dim",
+        "rms_norm_eps",
+    ),
+    *("layer_norm_epsilon", "layer_norm_eps", "tie_word_embeddings", "hidden_act", "activation_function", "mlp_bias"),
+    *("attention_bias", "scale_attn_weights", "embedding_size", "type_vocab_size", "rotary_value", "is_decoder"),
+}
+
+
+def test_a_mutated_model_is_loaded_or_refused():
+    assert 20 < load_mutations(range(200)) < 180
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("start", range(10_000, 16_000, 2_000))
+def test_many_mutated_models_are_loaded_or_refused(start):
+    load_mutations(range(start, start + 2_000))
+
+
+# --- what processors of transformers return
+
+
+def batches() -> list[dict[str, Any]]:
+    """Arguments of multimodal_from_hf that fit each other, as lists."""
+    image, film = {"image_grid_thw": [[1, 4, 4]]}, {"video_grid_thw": [[2, 4, 4]]}
+    seen, timed = [[0, 1, 1, 1, 1, 0]], {"second_per_grid_ts": [0.5], "tokens_per_second": 2.0}
+    filmed, frames = [[0, *[2] * 8, 0]], [[0, 2, 2, 2, 2, 0, 2, 2, 2, 2]]
+    return [
+        {"rule": "qwen2_vl", "token_types": [[0, 0, 0], [0, 0, 0]], "attention_mask": [[1, 1, 1], [0, 1, 1]]},
+        {"rule": "qwen2_vl", "token_types": seen, **image, "merge": 2},
+        {"rule": "qwen2_vl", "token_types": filmed, **film},
+        {"rule": "qwen2_5_vl", "token_types": filmed, **film, **timed},
+        {"rule": "qwen3_vl", "token_types": frames, **film, "attention_mask": [[1] * 10]},
+    ]
+
+
+def place_mutations(seeds: range) -> int:
+    """Lays out as many mutated batches; returns how many could be laid out."""
+    placed = 0
+    names = ("merge", "attention_mask", "second_per_grid_ts", "tokens_per_second", "image_grid_thw", "video_grid_thw")
+    for seed in seeds:
+        pick = random.Random(seed)
+        batch = mutated(pick.choice(batches()), names, pick)
+        known = {key: value for key, value in batch.items() if key in names or key == "rule"}
+        if pick.random() < 0.3:
+            known = {key: as_tensor(value) for key, value in known.items()}
+        given = {"rule": "qwen2_vl"} | known
+        placed += ends_well(f"batch {seed}", whorl.multimodal_from_hf, batch.get("token_types"), **given) is not None
+    return placed
+
+
+def as_tensor(value: Any) -> Any:
+    """A list as the tensor that a processor gives, where it is one."""
+    try:
+        return torch.as_tensor(value) if isinstance(value, list) else value
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return value
+
+
+def test_a_mutated_batch_is_laid_out_or_refused():
+    assert 80 < place_mutations(range(800)) < 700
+
+
+@pytest.mark.large
+@pytest.mark.parametrize("start", range(10_000, 20_000, 2_000))
+def test_many_mutated_batches_are_laid_out_or_refused(start):
+    place_mutations(range(start, start + 2_000))

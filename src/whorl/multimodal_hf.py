@@ -49,6 +49,8 @@ def segments_from_hf(
     call = "segments_from_hf"
     check_rule(call, rule)
     merge = whole_number(call, "merge", merge, least=1)
+    if token_types is None:
+        raise invalid(call, "token_types", "integers of shape (batch, length)", token_types)
     types = _table(call, "token_types", token_types)
     real = torch.ones_like(types)
     if attention_mask is not None:
@@ -57,6 +59,7 @@ def segments_from_hf(
         raise invalid(call, "attention_mask", f"of the shape of token_types, {tuple(types.shape)}", real)
     images = _images(call, _table(call, "image_grid_thw", image_grid_thw, columns=3))
     videos = _videos(call, _table(call, "video_grid_thw", video_grid_thw, columns=3), second_per_grid_ts)
+    _check_frames(call, videos, types)
     waiting = {IMAGE: iter(images), VIDEO: iter(frames_apart(videos) if rule == "qwen3_vl" else videos)}
     found: list[list[Segment]] = []
     for i in range(types.shape[0]):
@@ -123,9 +126,11 @@ def _table(call: str, name: str, values: Table | None, *, columns: int | None = 
     expected = f"rows of {columns} integers" if columns else "integers of shape (batch, length)"
     try:
         table = torch.as_tensor(values, device="cpu")
-    except (TypeError, ValueError, RuntimeError):  # rows of different lengths, or no numbers at all
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # rows of different lengths, or no such numbers
         raise invalid(call, name, expected, values) from None
-    counted = not table.is_floating_point() and (table.dtype != torch.bool or name == "attention_mask")
+    counted = not (table.is_floating_point() or table.is_complex()) and (
+        table.dtype != torch.bool or name == "attention_mask"
+    )
     if table.ndim != 2 or not counted or table.shape[1] != (columns or table.shape[1]):
         raise invalid(call, name, expected, values)
     return table
@@ -147,10 +152,21 @@ def _images(call: str, sizes: torch.Tensor) -> list[Segment]:
 def _videos(call: str, sizes: torch.Tensor, seconds: torch.Tensor | Sequence[float] | None) -> list[Segment]:
     count = sizes.shape[0]
     each = [None] * count if seconds is None else seconds
-    each = each.tolist() if isinstance(each, torch.Tensor) else list(each)
-    if len(each) != count:
-        raise invalid(call, "second_per_grid_ts", f"{count} numbers, one per row of video_grid_thw", each)
+    each = each.tolist() if isinstance(each, torch.Tensor) else each
+    if not isinstance(each, Sequence) or len(each) != count:
+        raise invalid(call, "second_per_grid_ts", f"{count} numbers, one per row of video_grid_thw", seconds)
     return [Video(*size, seconds_per_frame=each[i]) for i, size in enumerate(sizes.tolist())]
+
+
+def _check_frames(call: str, videos: list[Segment], types: torch.Tensor) -> None:
+    """Raises a WhorlError for a video of more frames than there are tokens, before its frames are counted out."""
+    most = types.numel()
+    long = next((video for video in videos if isinstance(video, Video) and video.frames > most), None)
+    if long is not None:
+        raise WhorlError(
+            f"{call}: video_grid_thw must match the token types, got {long.frames} frames for {most} tokens. "
+            "Pass the grids of this batch alone, as frames, height, width."
+        )
 
 
 def _runs(call: str, types: torch.Tensor) -> list[tuple[int, int]]:

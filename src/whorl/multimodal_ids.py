@@ -25,11 +25,12 @@ from typing import Literal
 
 import torch
 
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.position_ids import Device, Integers, grid, positions, whole_number, whole_numbers
 
 Rule = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 RULES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+LONGEST = 10**9  # seconds of a frame and ids of a second: 32 years, and their product fits an id
 
 
 @dataclass(frozen=True)
@@ -182,7 +183,7 @@ def decode_offset(ids: torch.Tensor, *, lengths: Integers | None = None) -> torc
 
 def check_rule(call: str, rule: object) -> None:
     """Raises a WhorlError for a rule that does not exist."""
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise unknown("rule", rule, RULES, call=call)
 
 
@@ -190,9 +191,15 @@ def _fraction(call: str, name: str, value: object) -> Fraction:
     """The ratio a float stands for: in floats 49 frames of 2/49 s are below 2 s, and floor loses an id."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise invalid(call, name, "a number", value)
-    if not math.isfinite(value) or value <= 0:
+    try:
+        number = float(value)
+    except OverflowError:  # an integer or a fraction beyond every float
+        number = math.inf
+    if not 0 < number < math.inf:
         raise invalid(call, name, "finite and above 0", value)
-    return value if isinstance(value, Fraction) else Fraction(float(value)).limit_denominator(1_000_000)
+    if number > LONGEST:
+        raise invalid(call, name, f"at most {LONGEST:,}", value)
+    return value if isinstance(value, Fraction) else Fraction(number).limit_denominator(1_000_000)
 
 
 def _rate(segments: list[Segment], rule: Rule, tokens_per_second: float | Fraction | None) -> Fraction | None:
@@ -204,7 +211,7 @@ def _rate(segments: list[Segment], rule: Rule, tokens_per_second: float | Fracti
         for name, value in given.items():
             if value is not None:
                 raise WhorlError(
-                    f"multimodal: {name} must be left out for rule={rule!r}, got {value!r}. "
+                    f"multimodal: {name} must be left out for rule={rule!r}, got {shown(value)}. "
                     "That rule does not look at seconds; rule='qwen2_5_vl' does."
                 )
         return None

@@ -245,6 +245,8 @@ def whole_number(call: str, name: str, value: object, *, least: int | None = 0) 
     number = value if isinstance(value, (int, torch.SymInt)) else int(value)
     if least is not None and number < least:
         raise invalid(call, name, f"{least} or more", value)
+    if isinstance(number, int) and not -(2**63) <= number < 2**63:
+        raise invalid(call, name, "between -2^63 and 2^63 - 1", value, "Positions are integers of 64 bits.")
     return number  # pyright: ignore[reportReturnType]  # a SymInt is an int to whoever calculates with it
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
@@ -13,26 +15,40 @@ from whorl.errors import WhorlError, invalid, unknown
 Angles = Literal["exact", "float32"]
 
 
+# The most that a size of a model may be, so that a file someone else wrote does not ask for more than there is.
+MOST = 2**20
+MOST_ROWS = 2**31  # of the tables of tokens and positions
+TABLES = ("vocab_size", "n_positions", "max_position_embeddings")
+
+
 class Fields:
-    """The fields of a transformers config; null counts as absent."""
+    """The fields of a transformers config, each of the type it should have; null counts as absent."""
 
     def __init__(self, call: str, config: dict[str, Any]) -> None:
         self.call, self.config = call, config
 
-    def get(self, name: str, otherwise: Any) -> Any:
-        """The field, or what transformers takes where it is absent."""
-        value = self.config.get(name)
-        return otherwise if value is None else value
-
     def size(self, *names: str) -> int:
         """The first of these fields that is there, a positive integer."""
+        found = self.size_if_given(*names)
+        if found is None:
+            raise WhorlError(
+                f"{self.call}: {names[0]} missing in the config. Pass all of config.json or config.to_dict()."
+            )
+        return found
+
+    def size_if_given(self, *names: str) -> int | None:
+        """The first of these fields that is there, a positive integer; None if none is."""
         for name in names:
             value = self.config.get(name)
-            if value is not None:
-                if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                    raise invalid(self.call, name, "a positive integer", value)
-                return value
-        raise WhorlError(f"{self.call}: {names[0]} missing in the config. Pass all of config.json or config.to_dict().")
+            if value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise invalid(self.call, name, "a positive integer", value)
+            most = MOST_ROWS if name in TABLES else MOST
+            if value > most:
+                raise invalid(self.call, name, f"at most {most:,}", value)
+            return value
+        return None
 
     @property
     def heads(self) -> int:
@@ -48,22 +64,41 @@ class Fields:
             "vocab": self.size("vocab_size"),
             "layers": self.layers,
             "heads": self.heads,
-            "eps": self.get(eps, otherwise),
-            "tied": self.get("tie_word_embeddings", tied),
+            "eps": self.number(eps, otherwise),
+            "tied": self.switch("tie_word_embeddings", tied),
         }
+
+    def number(self, name: str, otherwise: float) -> float:
+        """The field as a number from 0, or what transformers takes where it is absent."""
+        value = self.config.get(name)
+        if value is None:
+            return otherwise
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+            raise invalid(self.call, name, "a number from 0", value)
+        if value > sys.float_info.max:  # an integer beyond every float
+            raise invalid(self.call, name, "finite", value)
+        return float(value)
+
+    def switch(self, name: str, otherwise: bool) -> bool:
+        """The field as true or false, or what transformers takes where it is absent."""
+        value = self.config.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise invalid(self.call, name, "true, false or null", value)
+        return otherwise if value is None else value
 
     def activation(self, name: str, otherwise: str, known: dict[str, str]) -> Any:
         """Our name of the activation."""
-        value = self.get(name, otherwise)
-        if value not in known:
+        value = self.config.get(name)
+        value = otherwise if value is None else value
+        if not isinstance(value, str) or value not in known:
             raise unknown(name, value, known, call=self.call)
         return known[value]
 
     def require(self, **values: bool) -> None:
         """Raises a WhorlError where a switch is set to what our models do not do."""
         for name, value in values.items():
-            if self.get(name, value) != value:
-                raise invalid(self.call, name, str(value), self.get(name, value), "The models here have no other form.")
+            if self.switch(name, value) != value:
+                raise invalid(self.call, name, str(value), not value, "The models here have no other form.")
 
 
 class Weights:
@@ -77,17 +112,23 @@ class Weights:
         if double is not None:
             raise WhorlError(f"{call}: {double!r} is there with and without {prefix!r} in front. Keep one of them.")
 
+    def check_layers(self, count: int, theirs: str, names: Mapping[str, str]) -> None:
+        """Raises a WhorlError where the state dict lacks the last layer, before so many are built."""
+        self.take(f"{theirs}.{count - 1}.{next(iter(names.values()))}.weight")
+
     def has(self, start: str) -> bool:
         return any(name.startswith(start) for name in self.tensors)
 
-    def take(self, name: str) -> Tensor:
-        """The tensor of that name, which counts as placed from now on."""
+    def take(self, name: str, *, axes: int | None = None) -> Tensor:
+        """The tensor of that name, which counts as placed from now on; not empty and with so many axes, if given."""
         if name not in self.tensors:
             raise WhorlError(f"{self.call}: the state dict lacks {name!r}. Pass one that belongs to the config.")
         self.placed.add(name)
         tensor = self.tensors[name]
         if not tensor.is_floating_point():
             raise invalid(self.call, repr(self.keys[name]), "floating", tensor, "Quantised weights cannot be loaded.")
+        if axes is not None and (tensor.ndim != axes or not tensor.numel()):
+            raise invalid(self.call, repr(self.keys[name]), f"a tensor of {axes} axes that is not empty", tensor)
         return tensor
 
     def check(self, name: str, wrong: Callable[[Tensor], str | None]) -> None:
@@ -102,7 +143,10 @@ class Weights:
         """Checks a tensor that is to be the same as another one, if both are there."""
         if name in self.tensors:
             differs = f"differs from {self.keys[name]!r}, to which the config ties it"
-            self.check(other, lambda tensor: None if torch.equal(tensor, self.tensors[name]) else differs)
+            own = self.tensors[name]
+            self.check(
+                other, lambda tensor: None if tensor.dtype == own.dtype and torch.equal(tensor, own) else differs
+            )
 
     def finish(self) -> None:
         """Raises a WhorlError that names what has found no place."""
@@ -116,11 +160,13 @@ class Weights:
 
 def check_given(call: str, state_dict: object, config: object, angles: object) -> None:
     """Raises a WhorlError unless these are a state dict, a config and a precision of angles."""
-    if not isinstance(state_dict, Mapping) or not all(isinstance(value, Tensor) for value in state_dict.values()):
+    if not isinstance(state_dict, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, Tensor) for key, value in state_dict.items()
+    ):
         raise invalid(call, "state_dict", "a dict of tensors", type(state_dict).__name__, "Pass model.state_dict().")
     if not isinstance(config, dict):
         raise invalid(call, "config", "a dict", config, "Pass json.load of config.json, or config.to_dict().")
-    if angles not in get_args(Angles):
+    if not isinstance(angles, str) or angles not in get_args(Angles):
         raise unknown("angles", angles, get_args(Angles), call=call)
 
 
@@ -148,7 +194,7 @@ def filled(
         whole = weights.take(theirs)
         try:
             value = cut(part.split(".", 2)[-1], whole, heads)  # by its name inside the layer
-        except RuntimeError:  # of a size that cannot be cut
+        except (RuntimeError, IndexError):  # of a size that cannot be cut
             value = whole
         if value.shape != parameter.shape:
             raise WhorlError(
@@ -165,6 +211,8 @@ def differs(given: Tensor, own: Tensor) -> str | None:
     """What is wrong with a tensor that is to be ours but for the rounding of its dtype."""
     if given.shape != own.shape or not given.is_floating_point():
         return f"must be floating of shape {tuple(own.shape)}, got {given.dtype} of shape {tuple(given.shape)}"
+    if not given.numel():
+        return "is empty"
     eps = max(torch.finfo(given.dtype).eps, torch.finfo(torch.float32).eps)
     far = (given.float().cpu() - own).abs().max().item()
     return None if far <= eps else f"is off by {far:.1e} from what whorl computes"

@@ -48,11 +48,13 @@ def load_decoder(
     """
     call = "load_decoder"
     check_given(call, state_dict, config, angles)
-    if config.get("model_type") not in FAMILIES:
-        raise unknown("model_type", config.get("model_type"), FAMILIES, call=call)
-    family = FAMILIES[config["model_type"]]
+    name = config.get("model_type")
+    if not isinstance(name, str) or name not in FAMILIES:
+        raise unknown("model_type", name, FAMILIES, call=call)
+    family = FAMILIES[name]
     fields, weights = Fields(call, config), Weights(call, state_dict, family.prefix)
     settings = family.settings(fields, weights, angles)
+    weights.check_layers(settings["layers"], family.layers, family.layer)
     with torch.device("meta"):
         model = Decoder(**settings, dropout=dropout)
     if settings["tied"]:
@@ -79,6 +81,7 @@ def load_roformer(
     fields, weights = Fields(call, config), Weights(call, state_dict, "roformer.")
     fields.require(is_decoder=False, add_cross_attention=False, tie_word_embeddings=True)
     width, heads, layers = fields.size("hidden_size"), fields.heads, fields.layers
+    weights.check_layers(layers, "encoder.layer", ROFORMER_LAYER)
     rope = Rope(head_dim=width // heads, layout="interleaved", angles=angles)
     with torch.device("meta"):
         model = encoder = RoFormer(
@@ -88,17 +91,17 @@ def load_roformer(
             heads,
             rope,
             hidden=fields.size("intermediate_size"),
-            embedding=fields.get("embedding_size", width),
-            types=fields.get("type_vocab_size", 2),
+            embedding=fields.size_if_given("embedding_size") or width,
+            types=fields.size_if_given("type_vocab_size") or 2,
             activation=fields.activation("hidden_act", "gelu", PLAIN),
-            eps=fields.get("layer_norm_eps", 1e-12),
-            rotary_value=fields.get("rotary_value", False),
+            eps=fields.number("layer_norm_eps", 1e-12),
+            rotary_value=fields.switch("rotary_value", False),
             dropout=dropout,
         )
         if weights.has("cls."):
             model = RoFormerMaskedLM(encoder)
         elif weights.has("classifier."):
-            model = RoFormerClassifier(encoder, weights.take("classifier.out_proj.weight").shape[0])
+            model = RoFormerClassifier(encoder, len(weights.take("classifier.out_proj.weight", axes=2)))
     weights.check_same("embeddings.word_embeddings.weight", "cls.predictions.decoder.weight")
     weights.check_same("cls.predictions.bias", "cls.predictions.decoder.bias")
     weights.check("encoder.embed_positions.weight", lambda table: _is_table(table, rope))
@@ -138,6 +141,8 @@ ROFORMER_HEADS: dict[type, dict[str, str]] = {
 
 def _is_table(table: Tensor, rope: Rope) -> str | None:
     """Why a table is not [sin | cos] of the positions from 0, but for the rounding of its dtype."""
+    if table.ndim != 2:
+        return f"must have 2 axes, got {table.ndim}"
     cos, sin = Rope.from_config(rope.config.replace(angles="exact")).tables(torch.arange(len(table)))
     return differs(table, torch.cat((sin, cos), dim=-1))
 
@@ -172,13 +177,13 @@ def _llama(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
         **fields.common("rms_norm_eps", 1e-6, tied=False),
         "encoding": rope.from_config(rope.config.replace(angles=angles)),
         "width": fields.size("hidden_size"),
-        "kv_heads": fields.get("num_key_value_heads", None),
-        "head_dim": fields.get("head_dim", None),
+        "kv_heads": fields.size_if_given("num_key_value_heads"),
+        "head_dim": fields.size_if_given("head_dim"),
         "hidden": fields.size("intermediate_size"),
         "norm": "rms",
         "activation": fields.activation("hidden_act", "silu", GATED),
-        "bias": fields.get("mlp_bias", False),
-        "attention_bias": fields.get("attention_bias", False),
+        "bias": fields.switch("mlp_bias", False),
+        "attention_bias": fields.switch("attention_bias", False),
     }
 
 
@@ -195,7 +200,7 @@ def _gpt2(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
         **fields.common("layer_norm_epsilon", 1e-5, tied=True),
         "encoding": Learned(width=width, length=length),
         "width": width,
-        "hidden": fields.get("n_inner", None),
+        "hidden": fields.size_if_given("n_inner"),
         "activation": fields.activation("activation_function", "gelu_new", PLAIN),
     }
 
@@ -208,6 +213,8 @@ def _cut_gpt2(part: str, tensor: Tensor, heads: int) -> Tensor:
 
 
 def _is_causal(mask: Tensor, model: Decoder) -> str | None:
+    if mask.ndim < 2:
+        return "is not a causal mask"
     causal = torch.ones_like(mask, dtype=torch.bool).tril()
     return None if torch.equal(mask.bool(), causal) else "is not a causal mask"
 
