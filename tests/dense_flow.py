@@ -24,8 +24,10 @@ def attend(encoding, q, k, v, q_positions, k_positions, *, hidden=None, causal=T
         counted = sum(branch.allowed.int() for branch in branches)
         assert bool((counted == 1).all()), "every pair belongs to one branch"
         scores = torch.zeros(*q.shape[:-1], k.shape[-2], dtype=q.dtype)
+        scaled = encoding.scale_queries(q, q_positions, length)
         for branch in branches:
-            here = product(*encoding.transform_qk(q, k, branch.q_positions, branch.k_positions, length)) * scale
+            places = branch.q_positions, branch.k_positions
+            here = product(*encoding.transform_branch(scaled, k, *places, length)) * scale
             scores = torch.where(by_head(branch.allowed), here, scores)
     scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
     bias = encoding.score_bias(q_positions, k_positions, length)

@@ -4,27 +4,59 @@ What is kept is a policy of the encoding. Keys after ``transform_qk`` serve enco
 and for all. Raw keys, placed again at every step, serve those whose placement changes with the length that
 is served (dynamic NTK, LongRoPE) or with the query (ReRoPE, Self-Extend, xPos). Either way a step equals the
 last rows of a full pass over the tokens so far at the same ``length``.
+
+All a cache knows is one record, and every call makes a new one and puts it in place last. So a call that raises,
+whatever it was and wherever, leaves the cache as it was: memory behind the filled slots may have been written into,
+and nobody reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from whorl.attend.call import Call, checked
+from whorl.attend.changed_keys import moved_keys, same_memory
 from whorl.attend.inputs import check_key_mask, check_shapes
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
-from whorl.encodings.rerotation import rerotate
-from whorl.encodings.rotary import Rotary
+from whorl.encodings.rerotation import on_axes
+from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
-from whorl.rotary.tables import INTEGERS
+from whorl.rotary.tables import FLOATS, INTEGERS, readable
 
 FIRST_CAPACITY = 64
+
+# Whole numbers up to here are the same in float64.
+EXACT = 2**53
+
+Policy = Literal["transformed", "raw"]
+
+
+class Slots(NamedTuple):
+    """Tokens by slot, of which the first ``filled`` are in use."""
+
+    filled: int
+    keys: Tensor
+    values: Tensor
+    positions: Tensor  # (batch, slots), axes in front where there are several: int64, or float64 once fractions came
+    real: Tensor  # (batch, slots), False for padding; means nothing unless padded
+    memory: Tensor | None  # what the encoding remembers of hidden states, slots last
+    padded: bool  # whether any slot may be padding
+    heads: int  # of the queries
+
+
+class State(NamedTuple):
+    """All that a cache is, replaced as a whole."""
+
+    encoding: Encoding
+    policy: Policy
+    length: int | None
+    slots: Slots | None  # None before the first token
 
 
 class KVCache:
@@ -56,14 +88,11 @@ class KVCache:
             raise invalid("KVCache", "capacity", "a positive integer or None", capacity)
         if policy not in ("auto", "transformed", "raw"):
             raise unknown("policy", policy, ("auto", "transformed", "raw"), call="KVCache")
-        self.encoding = encoding
-        self._asked = policy
-        self.policy = self._policy_for(encoding)
-        self.length = length
+        self._asked: Literal["auto", "transformed", "raw"] = policy
         self._capacity = capacity
-        self.reset()
+        self._state = State(encoding, self._policy_for(encoding), check_length(length, "KVCache"), None)
 
-    def _policy_for(self, encoding: Encoding) -> str:
+    def _policy_for(self, encoding: Encoding) -> Policy:
         if self._asked == "transformed" and encoding.key_policy == "raw":
             raise WhorlError(
                 f"KVCache: {type(encoding).__name__} places a key anew at every step, so policy='transformed' would "
@@ -73,75 +102,123 @@ class KVCache:
 
     def __len__(self) -> int:
         """How many slots are filled, padding among them."""
-        return self._count
+        slots = self._state.slots
+        return 0 if slots is None else slots.filled
+
+    @property
+    def encoding(self) -> Encoding:
+        """What the tokens are served with; ``change_encoding`` serves them with another."""
+        return self._state.encoding
+
+    @property
+    def policy(self) -> Policy:
+        """What is kept of keys: "transformed", where the encoding put them, or "raw"."""
+        return self._state.policy
+
+    @property
+    def length(self) -> int | None:
+        """What length-dependent encodings serve, unless a step says otherwise."""
+        return self._state.length
+
+    @length.setter
+    def length(self, length: int | None) -> None:
+        self._state = self._state._replace(length=check_length(length, "KVCache"))
 
     @property
     def bytes(self) -> int:
         """Memory reserved for keys, values and what else is kept."""
-        kept = (self._keys, self._values, self._positions, self._real, self._memory)
-        return sum(t.numel() * t.element_size() for t in kept if t is not None)
+        kept = self._state.slots or ()
+        return sum(each.numel() * each.element_size() for each in kept if isinstance(each, Tensor))
 
     def reset(self) -> None:
         """Forgets every token and gives the memory back."""
-        self._count = 0
-        self._keys: Tensor | None = None
-        self._values: Tensor | None = None
-        self._positions: Tensor | None = None  # (…, batch, slots)
-        self._real: Tensor | None = None  # (batch, slots), False for padding
-        self._memory: Tensor | None = None  # what the encoding remembers of hidden states, slots last
-        self._padded = False  # whether any slot may be padding
+        self._state = self._state._replace(slots=None)
 
     def crop(self, count: int) -> None:
         """Keeps the first ``count`` slots, as taking back drafted tokens needs."""
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self._count:
-            raise invalid("KVCache.crop", "count", f"between 0 and the {self._count} slots there are", count)
-        self._count = count
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self):
+            raise invalid("KVCache.crop", "count", f"between 0 and the {len(self)} slots there are", count)
+        slots = self._state.slots
+        if slots is not None:
+            self._state = self._state._replace(slots=slots._replace(filled=count))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
-        """Makes row i of the batch what row rows[i] was, as beam search needs; rows may repeat or be left out."""
-        if self._keys is None:
-            raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
-        index = torch.as_tensor(rows, device=self._keys.device)
-        if index.ndim != 1 or index.dtype not in INTEGERS:
-            raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows)
-        if not isinstance(rows, Tensor) and any(not 0 <= row < self._keys.shape[0] for row in rows):
-            raise invalid("KVCache.reorder", "rows", f"between 0 and {self._keys.shape[0] - 1}", rows)
-        self._keys, self._values = self._keys[index], self._at(self._values)[index]
-        self._real, self._positions = self._at(self._real)[index], self._at(self._positions)[..., index, :]
-        self._memory = None if self._memory is None else self._memory[index]
+        """Makes row i of the batch what row rows[i] was, as beam search needs; rows may repeat or be left out.
 
+        Rows on a device are not looked at, which would wait for it: one that is not there, or negative, is stopped by
+        the assertion of torch's own kernel.
+        """
+        slots = self._state.slots
+        if slots is None:
+            raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
+        index = _row_numbers(rows, slots.keys.shape[0]).to(slots.keys.device)
+        with torch.inference_mode(False):  # what is made here is written into later, maybe outside of that mode
+            # index_select, and not an index in brackets: that would take a negative row for one counted from the end
+            moved = slots._replace(
+                keys=slots.keys.index_select(0, index),
+                values=slots.values.index_select(0, index),
+                positions=slots.positions.index_select(-2, index),
+                real=slots.real.index_select(0, index),
+                memory=None if slots.memory is None else slots.memory.index_select(0, index),
+            )
+        self._state = self._state._replace(slots=moved)
+
+    @torch.no_grad()
     def change_encoding(
         self, encoding: Encoding, *, length: int | None = None, positions: Tensor | None = None
     ) -> None:
         """Serves the tokens so far with another encoding, at other positions if given.
 
-        Raw keys need nothing. Transformed ones are moved by ``rerotate``, exactly. ``length`` stays what it is unless
+        Raw keys need nothing. Transformed ones are moved exactly: a rotation is undone and the next one done, as
+        ``rerotate`` does. Positions of one axis serve every axis of an encoding that has several, as those of text do;
+        from several axes to another number of them, ``positions`` say where the tokens are. Hidden states are not kept,
+        so an encoding that reads them can follow only where it was there already. ``length`` stays what it is unless
         given.
         """
+        call, state = "KVCache.change_encoding", self._state
         if not isinstance(encoding, Encoding):
-            raise invalid("KVCache.change_encoding", "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
-        old = self._positions[..., : self._count] if self._positions is not None and self._count else None
-        if positions is not None and (old is None or positions.shape != old.shape):
-            expected = "nothing, the cache is empty" if old is None else f"of shape {tuple(old.shape)}"
-            raise invalid("KVCache.change_encoding", "positions", expected, positions)
-        if self.policy == "transformed" and old is not None:
-            if (
-                not isinstance(self.encoding, Rotary)
-                or not isinstance(encoding, Rotary)
-                or encoding.key_policy == "raw"
-            ):
-                raise WhorlError(
-                    f"KVCache.change_encoding: keys kept after {type(self.encoding).__name__} cannot be moved to "
-                    f"{type(encoding).__name__}. Build the cache with policy='raw' to change encodings freely."
-                )
-            keys = self._at(self._keys)[:, :, : self._count]
-            keys.copy_(rerotate(keys, self.encoding, encoding, old, new_positions=positions))
-        if positions is not None:
-            self._at(self._positions)[..., : self._count] = positions
-        if old is None:
-            self.policy = self._policy_for(encoding)
-        self.encoding = encoding
-        self.length = self.length if length is None else length
+            raise invalid(call, "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
+        length = state.length if length is None else check_length(length, call)
+        slots = state.slots
+        if slots is None or not slots.filled:
+            if positions is not None:
+                raise invalid(call, "positions", "nothing, the cache is empty", positions)
+            self._state = State(encoding, self._policy_for(encoding), length, None)
+            return
+        policy = "raw" if state.policy == "raw" else self._policy_for(encoding)
+        changed = State(encoding, policy, length, self._moved(slots, encoding, policy, positions))
+        try:
+            self._try(changed)
+        except WhorlError as error:
+            raise WhorlError(f"{call}: the tokens so far do not fit {type(encoding).__name__}. {error}") from error
+        self._state = changed
+
+    def _moved(self, slots: Slots, encoding: Encoding, policy: Policy, positions: Tensor | None) -> Slots:
+        """The slots as another encoding wants them, in memory of their own where they change."""
+        call, old, filled = "KVCache.change_encoding", self._state, slots.filled
+        here, keys = slots.positions[..., :filled], slots.keys[:, :, :filled]
+        if positions is None:
+            there = on_axes(call, here, old.encoding.axes, encoding.axes)
+        else:
+            there = _wide(_by_row(call, positions, encoding.axes, keys.shape[0], filled))
+        before = old.encoding if old.policy == "transformed" else None
+        after = encoding if policy == "transformed" else None
+        moved = moved_keys(keys, before, after, here, there, heads=slots.heads)
+        return slots._replace(
+            keys=slots.keys if moved is keys else _replaced(slots.keys, moved, 2),
+            positions=slots.positions if there is here else _replaced(slots.positions, there, -1),
+            memory=slots.memory if same_memory(old.encoding, encoding) else None,
+        )
+
+    def _try(self, state: State) -> None:
+        """Raises what the next step of this state would raise: checks look at sizes, so one token tells."""
+        slots = state.slots
+        assert slots is not None
+        batch, _, _, dim = slots.keys.shape
+        q, place = slots.keys.new_zeros(batch, slots.heads, 1, dim), slots.positions[..., :1]
+        if state.policy == "transformed":
+            q, _ = state.encoding.transform_qk(q, slots.keys[:, :, :1], place, place, state.length)
+        run(_call(state, slots._replace(filled=1), q, place, length=state.length), "torch")
 
     @torch.no_grad()
     def attend(
@@ -161,48 +238,43 @@ class KVCache:
     ) -> Any:
         """The attention output of the next tokens, which are kept; q, k and v are (batch, heads, new tokens, dim).
 
-        Positions go on from the real tokens of each row unless given. ``key_mask`` (batch, new tokens) is
-        False for padding, on whichever side; ``hidden`` are the new tokens' hidden states.
+        Positions go on from the real tokens of each row unless given: (new tokens,) for all rows or (batch, new
+        tokens), with axes in front where there are several. They are kept as int64, and as float64 from the first
+        fractions on. ``key_mask`` (batch, new tokens) is False for padding, on whichever side; ``hidden`` are the new
+        tokens' hidden states. A step that raises leaves the cache as it was.
         """
-        length = self.length if length is None else length
+        state = self._state
+        length = state.length if length is None else length
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
-        self._check_rows(k, v)
+        self._check_fit(k, v)
         new = self._new_positions(k, positions, key_mask)
-        options = {"encoding": self.encoding, "causal": causal, "scale": scale, "softcap": softcap, "length": length}
-        step = checked(q, k, v, positions=new, key_positions=new, key_mask=key_mask, hidden=hidden, **options)
-        self._check_step(step)
-        placed = self.policy == "transformed"
-        if placed:
-            q, k = self.encoding.transform_qk(q, k, new, new, length)
-        count = self._write(k, v, new, key_mask, step.hidden)
-        out = run(
-            checked(
-                q,
-                self._at(self._keys)[:, :, :count],
-                self._at(self._values)[:, :, :count],
-                positions=new,
-                key_positions=self._at(self._positions)[..., :count],
-                key_mask=self._at(self._real)[:, :count] if self._padded else None,
-                remembered=None if self._memory is None else self._memory[..., :count],
-                placed=placed,
-                **options,
-            ),
-            impl,
-        )
-        self._count = count  # only now: a step that fails leaves the cache as it was
+        options = {"causal": causal, "scale": scale, "softcap": softcap, "length": length}
+        own = {"encoding": state.encoding, "key_mask": key_mask, "hidden": hidden}
+        step = checked(q, k, v, positions=new, key_positions=new, **own, **options)
+        if not k.shape[2]:
+            return v.new_zeros(*q.shape[:3], v.shape[3])
+        if state.policy == "transformed":
+            q, k = state.encoding.transform_qk(q, k, new, new, length)
+        slots = self._written(k, v, new, key_mask, step.hidden, q.shape[1])
+        out = run(_call(state, slots, q, new, **options), impl)
+        self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
 
-    def _check_rows(self, k: Tensor, v: Tensor) -> None:
-        for name, kept, new in (("keys", self._keys, k), ("values", self._values, v)):
-            if kept is not None and (kept.shape[:2], kept.shape[3]) != (new.shape[:2], new.shape[3]):
+    def _check_fit(self, k: Tensor, v: Tensor) -> None:
+        slots = self._state.slots
+        for name, kept, new in () if slots is None else (("keys", slots.keys, k), ("values", slots.values, v)):
+            if (kept.shape[:2], kept.shape[3]) != (new.shape[:2], new.shape[3]):
                 raise WhorlError(
                     f"KVCache.attend: the cache holds {name} of shape {tuple(kept.shape)}, got {tuple(new.shape)}. "
                     "Batch, heads and dim stay the same; use reorder to change rows, or reset."
                 )
-
-    def _check_step(self, step: Call) -> None:
-        needed = self._count + step.k.shape[2]
+            if kept.dtype != new.dtype or kept.device != new.device:
+                raise WhorlError(
+                    f"KVCache.attend: the cache holds {name} in {kept.dtype} on {kept.device}, got {new.dtype} on "
+                    f"{new.device}. Move them with .to(), or reset."
+                )
+        needed = len(self) + k.shape[2]
         if self._capacity is not None and needed > self._capacity:
             raise WhorlError(
                 f"KVCache.attend: {needed} tokens do not fit capacity={self._capacity}. "
@@ -211,65 +283,160 @@ class KVCache:
 
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> Tensor:
         """The new tokens' positions with a row for each row of the batch: given, or going on from the real tokens."""
-        batch, count, axes = k.shape[0], k.shape[2], self.encoding.axes
+        batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
-            if not isinstance(positions, Tensor) or positions.ndim == (2 if axes == 1 else 3):
-                return positions
-            if positions.ndim == 1:
-                positions = positions if axes == 1 else positions.expand(axes, -1)
-            return positions.unsqueeze(-2).expand(*positions.shape[:-1], batch, -1)
-        before = self._next_position()
+            kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
+            return _wide(_by_row("KVCache.attend", positions, axes, batch, count), kept)
+        before = _next_position(slots)
         if key_mask is None:
             new = (torch.arange(count, device=k.device) + before).expand(batch, -1)
         else:
-            new = (key_mask.long().cumsum(-1) - 1 + before).clamp(min=0)
+            new = (key_mask.long().cumsum(-1) - 1).clamp(min=0) + before
         return new if axes == 1 else new.expand(axes, -1, -1)
 
-    def _next_position(self) -> Tensor | int:
-        """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1)."""
-        if self._positions is None or self._real is None or not self._count:
-            return 0
-        kept = self._positions[..., : self._count]
-        kept = kept if kept.ndim == 2 else kept.amax(0)
-        return (kept.masked_fill(~self._real[:, : self._count], -1).amax(-1, keepdim=True) + 1).clamp(min=0)
+    def _written(
+        self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None, heads: int
+    ) -> Slots:
+        """The slots with the new tokens behind the filled ones, in the same memory where it has room for them."""
+        old = self._state.slots
+        start = 0 if old is None else old.filled
+        stop = start + k.shape[2]
+        room = self._capacity or max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
 
-    def _write(self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> int:
-        """Puts the new tokens into the slots behind the filled ones, and returns how many will be filled."""
-        start, stop = self._count, self._count + k.shape[2]
-        if self._positions is not None:  # fractions may follow whole numbers, or the other way round
-            self._positions = self._positions.to(torch.promote_types(self._positions.dtype, new.dtype))
-        self._reserve(stop, k, v, new, memory)
-        slots = slice(start, stop)
-        self._at(self._keys)[:, :, slots] = k
-        self._at(self._values)[:, :, slots] = v
-        self._at(self._positions)[..., slots] = new
-        self._at(self._real)[:, slots] = True if key_mask is None else key_mask
-        self._padded = self._padded or key_mask is not None
-        if memory is not None:
-            self._at(self._memory)[..., slots] = memory
-        return stop
+        def put(name: str, given: Tensor, axis: int) -> Tensor:
+            own = _with_room(getattr(old, name, None), given, axis, start, stop, room)
+            own.narrow(axis, start, stop - start).copy_(given)
+            return own
 
-    def _reserve(self, slots: int, k: Tensor, v: Tensor, new: Tensor, memory: Tensor | None) -> None:
-        have = 0 if self._keys is None else self._keys.shape[2]
-        if slots <= have:
-            return
-        room = self._capacity or max(FIRST_CAPACITY, 1 << (slots - 1).bit_length())
+        was_padded = old is not None and old.padded
+        real = _with_room(getattr(old, "real", None), k.new_empty(k.shape[::2], dtype=torch.bool), 1, start, stop, room)
+        if key_mask is not None and not was_padded:
+            real[:, :start] = True  # nobody has read or written it so far
+        if key_mask is not None or was_padded:
+            real[:, start:stop] = True if key_mask is None else key_mask
+        return Slots(
+            filled=stop,
+            keys=put("keys", k, 2),
+            values=put("values", v, 2),
+            positions=put("positions", new, new.ndim - 1),
+            real=real,
+            memory=None if memory is None else put("memory", memory, memory.ndim - 1),
+            padded=key_mask is not None or was_padded,
+            heads=heads,
+        )
 
-        def grown(kept: Tensor | None, like: Tensor, axis: int, dtype: torch.dtype) -> Tensor:
-            shape = list(like.shape)
-            shape[axis] = room
-            out = torch.zeros(shape, dtype=dtype, device=like.device)
-            if kept is not None:
-                out.narrow(axis, 0, kept.shape[axis]).copy_(kept)
-            return out
 
-        self._keys, self._values = grown(self._keys, k, 2, k.dtype), grown(self._values, v, 2, v.dtype)
-        kept = new if self._positions is None else self._positions
-        self._positions = grown(self._positions, new, new.ndim - 1, kept.dtype)
-        self._real = grown(self._real, k[:, 0, :, 0], 1, torch.bool)
-        if memory is not None:
-            self._memory = grown(self._memory, memory, memory.ndim - 1, memory.dtype)
+def _call(state: State, slots: Slots, q: Tensor, positions: Tensor, **options: Any) -> Call:
+    """Attention of queries, where the policy wants them, to the filled slots."""
+    count = slots.filled
+    return checked(
+        q,
+        slots.keys[:, :, :count],
+        slots.values[:, :, :count],
+        encoding=state.encoding,
+        positions=positions,
+        key_positions=slots.positions[..., :count],
+        key_mask=slots.real[:, :count] if slots.padded else None,
+        remembered=None if slots.memory is None else slots.memory[..., :count],
+        placed=state.policy == "transformed",
+        **options,
+    )
 
-    def _at(self, kept: Tensor | None) -> Tensor:
-        assert kept is not None
+
+def _next_position(slots: Slots | None) -> Tensor | int:
+    """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1)."""
+    if slots is None or not slots.filled:
+        return 0
+    kept = slots.positions[..., : slots.filled]
+    kept = kept if kept.ndim == 2 else kept.amax(0)
+    if not slots.padded:
+        return kept.amax(-1, keepdim=True) + 1
+    real = slots.real[:, : slots.filled]
+    lowest = -torch.inf if kept.is_floating_point() else torch.iinfo(kept.dtype).min
+    after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
+    return torch.where(real.any(-1, keepdim=True), after, 0)
+
+
+def _by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> Tensor:
+    """Given positions with one for each row of the batch, or a WhorlError: (batch, count), axes in front."""
+    wanted = (batch, count) if axes == 1 else (axes, batch, count)
+    if isinstance(positions, Tensor) and positions.dtype in INTEGERS + FLOATS and 1 <= positions.ndim <= len(wanted):
+        rows = positions.unsqueeze(1) if positions.ndim == 2 and axes > 1 else positions
+        if (
+            rows.shape[-1] == count
+            and (rows.ndim == 1 or rows.shape[-2] in (1, batch))
+            and rows.shape[:-2] in ((), wanted[:-2])
+        ):
+            return rows.expand(wanted)
+    front = "" if axes == 1 else f"{axes}, "
+    raise invalid(
+        call,
+        "positions",
+        f"int32, int64, float32 or float64 of shape ({count},) or ({front}{batch}, {count})",
+        positions,
+        "There is one for each token of the call.",
+    )
+
+
+def _wide(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
+    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
+    if not positions.is_floating_point() and kept == torch.int64:
+        return positions.long()
+    _check_exact(positions)
+    return positions.double()
+
+
+def _check_exact(positions: Tensor) -> None:
+    """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
+    if positions.is_floating_point() or not positions.numel() or not readable(positions):
+        return
+    if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
+        raise WhorlError(
+            "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
+            "Count from a later start, or pass all positions as integers."
+        )
+
+
+def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: int, room: int) -> Tensor:
+    """Memory for slots up to ``stop`` with what ``kept`` has in the first ``start``: itself, if it is large enough."""
+    if not start:
+        fits = kept is not None and kept.shape[:axis] == like.shape[:axis] and kept.dtype == like.dtype
+        kept = kept if fits else None
+    dtype = like.dtype if kept is None else torch.promote_types(kept.dtype, like.dtype)
+    if kept is not None and kept.shape[axis] >= stop and kept.dtype == dtype:
         return kept
+    shape = list(like.shape)
+    shape[axis] = room if kept is None else max(room, kept.shape[axis])
+    own = _zeros(shape, dtype, like.device)
+    if kept is not None and start:
+        if dtype == torch.float64:
+            _check_exact(kept.narrow(axis, 0, start))
+        own.narrow(axis, 0, start).copy_(kept.narrow(axis, 0, start))
+    return own
+
+
+def _replaced(kept: Tensor, by: Tensor, axis: int) -> Tensor:
+    """Memory of the same number of slots, the first of them with ``by``."""
+    shape = list(by.shape)
+    shape[axis] = kept.shape[axis]
+    own = _zeros(shape, by.dtype, by.device)
+    own.narrow(axis, 0, by.shape[axis]).copy_(by)
+    return own
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # memory made in that mode could not be written into outside of it
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _row_numbers(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
+    """Numbers of rows as a tensor where they are, or a WhorlError; those on a device are not looked at."""
+    try:
+        index = rows if isinstance(rows, Tensor) else torch.as_tensor(rows, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows) from error
+    if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel():
+        raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows)
+    if readable(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
+        raise invalid("KVCache.reorder", "rows", f"between 0 and {batch - 1}", index.tolist())
+    return index

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from whorl.encodings.rotary import Rotary
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 from whorl.kernels.rotate import Order, rotate
 from whorl.rotary.rotation import layout_ends, quotient_tables
+from whorl.rotary.tables import Tables
 
 
 def rerotate(
@@ -30,7 +31,8 @@ def rerotate(
 ) -> Tensor:
     """Keys rotated by ``old`` at ``positions``, as if ``new`` had rotated them, at ``new_positions`` if given.
 
-    ``old_length`` and ``new_length`` are the lengths served before and now, for schemes that depend on them.
+    ``old_length`` and ``new_length`` are the lengths served before and now, for schemes that depend on them. Positions
+    of one axis serve every axis of ``new``; from several axes to another number of them ``new_positions`` are needed.
 
     >>> import torch, whorl
     >>> rope, positions = whorl.Rope(head_dim=8), whorl.positions(4)
@@ -42,7 +44,8 @@ def rerotate(
     for name, encoding in (("old", old), ("new", new)):
         if not isinstance(encoding, Rotary):
             raise invalid("rerotate", name, "a rotary encoding", encoding, "Other encodings leave keys as they are.")
-    new_positions = positions if new_positions is None else new_positions
+    if new_positions is None:
+        new_positions = on_axes("rerotate", positions, old.axes, new.axes)
     old_tables = old.tables(positions, old_length, dtype=torch.float64)
     new_tables = new.tables(new_positions, new_length, dtype=torch.float64)
     if _turn_the_same_pairs(old, new):
@@ -50,7 +53,7 @@ def rerotate(
         written = "half" if layout_ends(old.layout)[1] == "half" else "interleaved"
         return rotate(
             keys,
-            *quotient_tables(new_tables, old_tables),
+            *quotient_tables(*_by_head(new_tables, old_tables)),
             written,
             start=old.config.start,
             blocks=old.config.blocks,
@@ -59,6 +62,26 @@ def rerotate(
         )
     raw = old.turn(keys.double(), old_tables, inverse=True, order=order)
     return new.turn(raw, new_tables, order=order).to(keys.dtype)
+
+
+def on_axes(call: str, positions: Tensor, old_axes: int, new_axes: int) -> Tensor:
+    """Positions for an encoding with another number of axes: those of one axis serve every axis, as text has them."""
+    if old_axes == new_axes or not isinstance(positions, Tensor) or positions.ndim == 1:
+        return positions
+    if old_axes == 1:
+        return positions.expand(new_axes, *positions.shape)
+    raise WhorlError(
+        f"{call}: positions of {old_axes} axes do not tell those on {new_axes}. "
+        f"Pass {'new_positions' if call == 'rerotate' else 'positions'}=…."
+    )
+
+
+def _by_head(one: Tables, two: Tables) -> tuple[Tables, Tables]:
+    """Both tables with an axis for heads where one of them has it, so that a batch meets a batch."""
+    if max(one[0].ndim, two[0].ndim) < 4:
+        return one, two
+    (a, b), (c, d) = ((t.unsqueeze(-3) if t.ndim == 3 else t for t in tables) for tables in (one, two))
+    return (a, b), (c, d)
 
 
 def _turn_the_same_pairs(old: Rotary, new: Rotary) -> bool:
