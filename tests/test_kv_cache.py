@@ -1,13 +1,21 @@
 """Cached steps equal the last rows of a full pass, for every encoding and scaling, however the tokens come in."""
 
+import sys
+
 import pytest
 import torch
 
 import whorl
 from registry_cases import NAMES, WIDTH, build, hidden_for, scaled_ropes, tokens
+from tokens_so_far import Tokens
+from whorl.attend import cache as cache_module
+from whorl.attend import changed_keys
+from whorl.encodings.base import Encoding
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
 CLOSE = {"rtol": 0, "atol": 5e-6}
+ROPE = whorl.Rope(head_dim=16)
+ONE = tokens(1)
 
 
 def steps(cache, inputs, sizes, hidden=None, **options):
@@ -156,6 +164,102 @@ def test_changing_the_encoding_moves_the_keys(policy):
     torch.testing.assert_close(got, expected[:, :, 6:], **CLOSE)
 
 
+@pytest.mark.parametrize("batch", [2, 3])
+def test_text_goes_on_with_images(batch):
+    """Positions of one axis serve every axis, and a batch of as many rows as axes is no axis."""
+    mrope = whorl.MRope(head_dim=16, sections=(2, 3, 3))
+    inputs, mask = tokens(9, batch=batch), torch.ones(batch, 9, dtype=torch.bool)
+    mask[1, :2] = False
+    cache = whorl.KVCache(encoding=whorl.Rope(head_dim=16))
+    steps(cache, [t[:, :, :6] for t in inputs], (6,), key_mask=mask[:, :6])
+    cache.change_encoding(mrope)
+    got = steps(cache, [t[:, :, 6:] for t in inputs], (1, 2), key_mask=mask[:, 6:])
+    for row, first in enumerate([0, 2, 0][:batch]):
+        alone = whorl.attention(*(t[row : row + 1, :, first:] for t in inputs), encoding=mrope)
+        torch.testing.assert_close(got[row], alone[0, :, -3:], **CLOSE)
+    with pytest.raises(whorl.WhorlError, match="positions of 3 axes do not tell those on 1"):
+        cache.change_encoding(whorl.Rope(head_dim=16))
+    cache.change_encoding(whorl.NoPE(), positions=torch.arange(9))
+    assert cache.encoding.axes == 1
+
+
+def test_a_gate_is_never_served_by_the_gates_of_another():
+    inputs, first, second = tokens(6), build("forgetting_gate"), whorl.ForgettingGate(heads=4, width=WIDTH, bias=0.0)
+    hidden = hidden_for(first, 6)["hidden"]
+    cache = whorl.KVCache(encoding=first)
+    cache.attend(*(t[:, :, :4] for t in inputs), hidden=hidden[:, :4])
+    for new in (second, whorl.Combined(whorl.Rope(head_dim=16), second)):
+        with pytest.raises(whorl.WhorlError, match="ForgettingGate reads hidden states of the tokens so far"):
+            cache.change_encoding(new)
+    beside = whorl.Combined(whorl.Rope(head_dim=16), first)
+    cache.change_encoding(beside)
+    got = cache.attend(*(t[:, :, 4:5] for t in inputs), hidden=hidden[:, 4:5])
+    expected = whorl.attention(*inputs, encoding=beside, hidden=hidden)
+    torch.testing.assert_close(got, expected[:, :, 4:5], **CLOSE)
+    cache.change_encoding(whorl.NoPE())  # which remembers nothing more
+    got = cache.attend(*(t[:, :, 5:] for t in inputs))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=whorl.NoPE())[:, :, 5:], **CLOSE)
+    with pytest.raises(whorl.WhorlError, match="reads hidden states of the tokens so far"):
+        cache.change_encoding(first)
+    cache.reset()
+    cache.change_encoding(second)
+    got = cache.attend(*inputs, hidden=hidden)
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=second, hidden=hidden), **CLOSE)
+
+
+@pytest.mark.parametrize("policy", ["auto", "transformed", "raw"])
+def test_a_gate_cannot_begin_in_the_middle(policy):
+    cache, gate = whorl.KVCache(encoding=ROPE, policy=policy), build("forgetting_gate")
+    cache.attend(*ONE)
+    with pytest.raises(whorl.WhorlError, match="Reset the cache, change the encoding, and attend to the tokens again"):
+        cache.change_encoding(gate)
+    cache.crop(0)
+    cache.change_encoding(gate)
+    assert cache.attend(*ONE, **hidden_for(gate, 1)).shape == ONE[0].shape
+
+
+class Shifted(whorl.Rope):
+    """A Rope with a transform of its own, which tables know nothing of."""
+
+    def transform_qk(self, q, k, q_positions, k_positions, length=None, **options):
+        return super().transform_qk(q, k, q_positions + 3, k_positions, length, **options)
+
+
+class Doubled(Encoding):
+    """Keys times a number: a placement that is no rotation."""
+
+    Config = whorl.NoPE.Config
+
+    def transform_qk(self, q, k, q_positions, k_positions, length=None):
+        return q, k * (2 + k_positions[:, None, :, None].to(k.dtype))
+
+
+@pytest.mark.parametrize("mine", [Shifted(head_dim=16), Doubled()], ids=lambda each: type(each).__name__)
+def test_the_transform_of_a_users_class_is_done_and_never_guessed_back(mine):
+    inputs = tokens(6)
+    cache = whorl.KVCache(encoding=ROPE)
+    cache.attend(*(t[:, :, :4] for t in inputs))
+    cache.change_encoding(mine)
+    got = cache.attend(*(t[:, :, 4:] for t in inputs))
+    positions = torch.arange(6).expand(2, -1)
+    expected = whorl.attention(*inputs, encoding=mine, positions=positions)
+    torch.testing.assert_close(got, expected[:, :, 4:], **CLOSE)
+    with pytest.raises(whorl.WhorlError, match="did to the kept keys cannot be undone"):
+        cache.change_encoding(ROPE)
+    cache.change_encoding(mine, length=7)  # the same again asks for nothing
+    assert cache.encoding is mine
+
+
+@pytest.mark.parametrize("new", [whorl.NoPE(), whorl.ReRope(head_dim=16, window=3), build("alibi")], ids=repr)
+def test_a_rotation_is_undone_where_the_next_encoding_has_none(new):
+    inputs = tokens(9)
+    cache = whorl.KVCache(encoding=whorl.Rope(head_dim=16, scaling=whorl.Yarn(factor=4.0, original_length=64)))
+    steps(cache, [t[:, :, :6] for t in inputs], (6,))
+    cache.change_encoding(new)
+    got = steps(cache, [t[:, :, 6:] for t in inputs], (1, 2))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=new)[:, :, 6:], **CLOSE)
+
+
 def test_changing_positions_moves_the_keys():
     """Dropping a prefix: the tokens that stay move down by four, as evicting from a full cache needs."""
     rope, inputs = whorl.Rope(head_dim=16), tokens(9)
@@ -229,16 +333,206 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was():
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=rope)[:, :, 4:], **CLOSE)
 
 
+def test_positions_go_on_below_zero():
+    rope, inputs = whorl.Rope(head_dim=16), tokens(7)
+    cache = whorl.KVCache(encoding=rope)
+    cache.attend(*(t[:, :, :4] for t in inputs), positions=torch.arange(-6, -2))
+    mask = torch.tensor([[False, True, True], [True, True, True]])
+    got = cache.attend(*(t[:, :, 4:] for t in inputs), key_mask=mask)
+    wanted = torch.arange(-6, 1)
+    expected = whorl.attention(*(t[1:] for t in inputs), encoding=rope, positions=wanted)
+    torch.testing.assert_close(got[1:], expected[:, :, 4:], **CLOSE)
+    kept = [0, 1, 2, 3, 5, 6]
+    alone = whorl.attention(*(t[:1, :, kept] for t in inputs), encoding=rope, positions=wanted[:6])
+    torch.testing.assert_close(got[:1, :, 1:], alone[:, :, 4:], **CLOSE)
+
+
+def test_a_row_of_padding_alone_begins_at_zero():
+    """Another row's positions are below 0: nothing of that is said of this one."""
+    alibi, inputs = build("alibi"), tokens(4)
+    cache = whorl.KVCache(encoding=alibi)
+    mask = torch.tensor([[True, True], [False, False]])
+    cache.attend(*(t[:, :, :2] for t in inputs), positions=torch.tensor([-9, -8]), key_mask=mask)
+    scaled = build("ssmax")  # which looks at where a query is, and not at distances
+    cache.change_encoding(scaled)
+    got = cache.attend(*(t[:, :, 2:] for t in inputs))
+    expected = whorl.attention(*(t[1:, :, 2:] for t in inputs), encoding=scaled)
+    torch.testing.assert_close(got[1:], expected, **CLOSE)
+
+
+@pytest.mark.parametrize("start", [2**24 + 1, 2**31 + 1])
+def test_fractions_round_no_position_that_was_kept(start):
+    rope, inputs = whorl.Rope(head_dim=16), tokens(6)
+    cache = whorl.KVCache(encoding=rope, policy="raw")
+    cache.attend(*(t[:, :, :4] for t in inputs), positions=torch.arange(4) + start)
+    got = cache.attend(*(t[:, :, 4:5] for t in inputs), positions=torch.tensor([float(start + 7)], dtype=torch.float32))
+    at = int(torch.tensor(float(start + 7), dtype=torch.float32))  # what the user's float32 says
+    so_far = Tokens(batch=2, axes=1)
+    ids = [*range(start, start + 4), at]
+    so_far.add(*(t[:, :, :5] for t in inputs), torch.zeros(2, 5, 1), [[ids, ids]], [[True] * 5] * 2)
+    for row, _, wanted in so_far.expected(rope, 1):
+        torch.testing.assert_close(got[row].double(), wanted, **CLOSE)
+    after = cache.attend(*(t[:, :, 5:] for t in inputs))  # goes on from the largest
+    so_far.add(*(t[:, :, 5:] for t in inputs), torch.zeros(2, 1, 1), [[[max(ids) + 1]] * 2], [[True]] * 2)
+    for row, _, wanted in so_far.expected(rope, 1):
+        torch.testing.assert_close(after[row].double(), wanted, **CLOSE)
+
+
+def test_whole_positions_that_float64_would_round_do_not_mix_with_fractions():
+    inputs = tokens(2)
+    for first, second in (
+        (torch.tensor([2**53 + 1]), torch.tensor([0.5])),
+        (torch.tensor([0.5]), torch.tensor([2**53 + 1])),
+    ):
+        cache = whorl.KVCache(encoding=ROPE)
+        cache.attend(*(t[:, :, :1] for t in inputs), positions=first)
+        with pytest.raises(whorl.WhorlError, match=r"beyond 2\^53 and fractional ones have no exact form together"):
+            cache.attend(*(t[:, :, 1:] for t in inputs), positions=second)
+        assert len(cache) == 1
+        cache.attend(*(t[:, :, 1:] for t in inputs), positions=first + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float32, torch.float64])
+def test_positions_of_every_dtype_and_shape(dtype):
+    inputs, mrope = tokens(6), whorl.MRope(head_dim=16, sections=(2, 3, 3))
+    ids = torch.tensor([3, 4, 10, 11, 12, 40], dtype=dtype)
+    expected = whorl.attention(*inputs, encoding=ROPE, positions=ids)
+    for given in (ids, ids[None], ids.expand(2, -1)):
+        got = steps(whorl.KVCache(encoding=ROPE), inputs, (2, 1, 3), positions=given)
+        torch.testing.assert_close(got, expected, **CLOSE)
+    axes = torch.stack((ids, ids * 2, ids + 5))
+    expected = whorl.attention(*inputs, encoding=mrope, positions=axes)
+    for given in (axes, axes[:, None], axes[:, None].expand(-1, 2, -1)):
+        got = steps(whorl.KVCache(encoding=mrope), inputs, (2, 1, 3), positions=given)
+        torch.testing.assert_close(got, expected, **CLOSE)
+
+
+@every_encoding
+def test_no_tokens_give_no_output_and_change_nothing(name):
+    encoding, inputs = build(name), tokens(0)
+    cache, more = whorl.KVCache(encoding=encoding), hidden_for(encoding, 0)
+    assert cache.attend(*inputs, **more).shape == (2, 4, 0, 16)
+    assert (len(cache), cache.bytes) == (0, 0)
+    cache.attend(*tokens(3), **hidden_for(encoding, 3))
+    assert cache.attend(*inputs, positions=torch.zeros(0), **more).shape == (2, 4, 0, 16)
+    assert len(cache) == 3
+    cache.attend(*tokens(1), **hidden_for(encoding, 1))
+
+
+@pytest.mark.parametrize("name", ["rope", "forgetting_gate", "rerope"])
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_cache_goes_into_inference_mode_and_out_of_it(name, inside, monkeypatch):
+    monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 2)  # so that it grows on both sides
+    encoding, inputs = build(name), tokens(12)
+    more = hidden_for(encoding, 12)
+    cache, out, start = whorl.KVCache(encoding=encoding), [], 0
+    for size in (2, 1, 4, 1, 4):
+        part = slice(start, start + size)
+        with torch.inference_mode(inside):
+            given = [t[:, :, part].clone() for t in inputs]
+            mask = torch.ones(2, size, dtype=torch.bool) if size == 1 else None
+            out.append(cache.attend(*given, key_mask=mask, **{key: value[:, part] for key, value in more.items()}))
+            cache.reorder([1, 0])
+            cache.reorder(torch.tensor([1, 0]))
+            cache.change_encoding(encoding, positions=torch.arange(len(cache)))
+        start, inside = start + size, not inside
+    expected = whorl.attention(*inputs, encoding=encoding, **more)
+    torch.testing.assert_close(torch.cat(out, dim=2), expected, **CLOSE)
+
+
+def test_a_refused_step_does_not_poison_the_cache():
+    shaw, inputs = build("shaw"), tokens(5)
+    cache = whorl.KVCache(encoding=shaw)
+    cache.attend(*(t[:, :, :4] for t in inputs))
+    with pytest.raises(whorl.WhorlError, match="Shaw: positions must be int32 or int64"):
+        cache.attend(*(t[:, :, 4:] for t in inputs), positions=torch.tensor([4.0]))
+    got = cache.attend(*(t[:, :, 4:] for t in inputs))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=shaw)[:, :, 4:], **CLOSE)
+
+
+SOURCES = (cache_module.__file__, changed_keys.__file__)
+
+
+def stopped_at(line, call):
+    """Whether the call was stopped by an interrupt at that line, counted as they run, of the cache's own code."""
+    left, before = line, sys.gettrace()
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename not in SOURCES:
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+OTHER = whorl.Rope(head_dim=16, base=500.0)
+CALLS = {
+    "attend": lambda cache, inputs: cache.attend(*inputs),
+    "attend with padding": lambda cache, inputs: cache.attend(
+        *inputs, key_mask=torch.tensor([[True, False], [True, True]])
+    ),
+    "attend at fractions": lambda cache, inputs: cache.attend(*inputs, positions=torch.tensor([7.5, 8.5])),
+    "crop": lambda cache, inputs: cache.crop(1),
+    "reset": lambda cache, inputs: cache.reset(),
+    "reorder": lambda cache, inputs: cache.reorder([1, 1]),
+    "change": lambda cache, inputs: cache.change_encoding(OTHER, length=9),
+    "change to raw": lambda cache, inputs: cache.change_encoding(build("rerope"), positions=torch.arange(3) * 9),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_an_interrupt_at_any_line_leaves_a_cache_as_before_or_as_after(name, monkeypatch):
+    monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 2)
+    inputs = tokens(6)
+
+    def fresh():
+        cache = whorl.KVCache(encoding=ROPE)
+        cache.attend(*(t[:, :, :3] for t in inputs))
+        return cache
+
+    def told(cache):
+        found = (len(cache), cache.policy, cache.length, cache.bytes)
+        return *found, cache.attend(*(t[:, :, 5:] for t in inputs)).tolist()
+
+    def call(cache):
+        CALLS[name](cache, [t[:, :, 3:5] for t in inputs])
+
+    before, after = told(fresh()), fresh()
+    call(after)
+    after = told(after)
+    assert before != after
+    found, line = [], 0
+    while True:
+        cache = fresh()
+        if not stopped_at(line, lambda cache=cache: call(cache)):
+            assert told(cache) == after
+            break
+        found.append(told(cache))
+        line += 1
+    assert line > 0
+    done = [one == after for one in found]
+    assert all(one in (before, after) for one in found)
+    assert not any(done[:-1])  # the last line gives back what was computed
+
+
 def test_the_policy_follows_the_encoding():
     expected = {"rope": "transformed", "alibi": "transformed", "none": "transformed", "rerope": "raw", "xpos": "raw"}
     for name, policy in expected.items():
         assert whorl.KVCache(encoding=build(name)).policy == policy
     for name in ("dynamic_ntk", "longrope"):
         assert whorl.KVCache(encoding=scaled_ropes()[name]).policy == "raw"
-
-
-ROPE = whorl.Rope(head_dim=16)
-ONE = tokens(1)
 
 
 def filled(**settings):
@@ -281,6 +575,50 @@ CASES = {
         "key_mask must be a bool tensor of shape (batch, keys) = (2, 1)",
     ),
     "reorder too far": (lambda: filled().reorder([3]), "rows must be between 0 and 1, got [3]"),
+    "reorder too far by a tensor": (
+        lambda: filled().reorder(torch.tensor([5])),
+        "KVCache.reorder: rows must be between 0 and 1, got [5]",
+    ),
+    "reorder by negative rows": (
+        lambda: filled().reorder(torch.tensor([0, -1])),
+        "KVCache.reorder: rows must be between 0 and 1, got [0, -1]",
+    ),
+    "reorder by words": (lambda: filled().reorder(["one"]), "rows must be a list of row numbers, got ['one']"),
+    "reorder by too large a number": (lambda: filled().reorder([2**70]), "rows must be a list of row numbers"),
+    "reorder to nothing": (lambda: filled().reorder([]), "rows must be a list of row numbers, got []"),
+    "other dtype": (
+        lambda: filled().attend(*(t.double() for t in ONE)),
+        "the cache holds keys in torch.float32 on cpu, got torch.float64 on cpu. Move them with .to(), or reset",
+    ),
+    "positions of another batch": (
+        lambda: filled().attend(*ONE, positions=torch.zeros(3, 1)),
+        "KVCache.attend: positions must be int32, int64, float32 or float64 of shape (1,) or (2, 1), got torch.float32",
+    ),
+    "positions in half precision": (
+        lambda: filled().attend(*ONE, positions=torch.zeros(1, dtype=torch.bfloat16)),
+        "positions must be int32, int64, float32 or float64 of shape (1,) or (2, 1), got torch.bfloat16 of shape (1,)",
+    ),
+    "positions of rows for axes": (
+        lambda: whorl.KVCache(encoding=whorl.MRope(head_dim=16)).attend(*ONE, positions=torch.zeros(2, 1)),
+        "of shape (1,) or (3, 2, 1), got torch.float32 of shape (2, 1)",
+    ),
+    "length": (lambda: whorl.KVCache(encoding=ROPE, length=0), "KVCache: length must be a positive integer or None"),
+    "length to change to": (
+        lambda: filled().change_encoding(ROPE, length=-1),
+        "KVCache.change_encoding: length must be a positive integer or None, got -1",
+    ),
+    "change to other heads": (
+        lambda: filled().change_encoding(whorl.Alibi(heads=8)),
+        "KVCache.change_encoding: the tokens so far do not fit Alibi. attention: Alibi has heads=8, q has 4",
+    ),
+    "change to another head_dim": (
+        lambda: filled().change_encoding(whorl.Shaw(head_dim=32)),
+        "the tokens so far do not fit Shaw. Shaw: head_dim is 32, got a tensor with 16 dimensions per head",
+    ),
+    "change to a stale policy": (
+        lambda: filled(policy="transformed").change_encoding(build("rerope")),
+        "ReRope places a key anew at every step, so policy='transformed' would keep a stale one",
+    ),
     "reorder by a mask": (
         lambda: filled().reorder(torch.tensor([True, False])),
         "rows must be a list of row numbers",
@@ -289,13 +627,9 @@ CASES = {
         lambda: filled().change_encoding("rope"),
         "KVCache.change_encoding: encoding must be an encoding, got 'rope'",
     ),
-    "change": (
-        lambda: filled().change_encoding(whorl.NoPE()),
-        "keys kept after Rope cannot be moved to NoPE. Build the cache with policy='raw' to change encodings freely",
-    ),
     "change positions": (
         lambda: filled().change_encoding(ROPE, positions=torch.arange(3)),
-        "positions must be of shape (2, 1), got torch.int64 of shape (3,)",
+        "positions must be int32, int64, float32 or float64 of shape (1,) or (2, 1), got torch.int64 of shape (3,)",
     ),
 }
 

@@ -88,3 +88,29 @@ def test_rows_orders_and_gradients():
 def test_only_rotary_encodings_move_keys():
     with pytest.raises(whorl.WhorlError, match="rerotate: old must be a rotary encoding, got 'rope'"):
         whorl.rerotate(KEYS, "rope", whorl.Rope(head_dim=64), POSITIONS)
+
+
+@pytest.mark.parametrize("batch", [2, 3])
+def test_rows_of_a_batch_are_no_axes(batch):
+    old, new = whorl.Rope(head_dim=64), whorl.MRope(head_dim=64)
+    keys, rows = KEYS[:1].expand(batch, -1, -1, -1), torch.arange(batch)[:, None] * 7 + POSITIONS
+    moved = whorl.rerotate(old.rotate(keys, rows), old, new, rows)
+    torch.testing.assert_close(moved, new.rotate(keys, rows.expand(3, -1, -1)), **CLOSE)
+    back = whorl.rerotate(moved, new, old, rows.expand(3, -1, -1), new_positions=rows)
+    torch.testing.assert_close(back, old.rotate(keys, rows), **CLOSE)
+    text = whorl.rerotate(new.rotate(KEYS, POSITIONS), new, old, POSITIONS)  # one number for all axes
+    torch.testing.assert_close(text, old.rotate(KEYS, POSITIONS), **CLOSE)
+    with pytest.raises(whorl.WhorlError, match="rerotate: positions of 3 axes do not tell those on 1"):
+        whorl.rerotate(moved, new, old, rows.expand(3, -1, -1))
+
+
+@pytest.mark.parametrize("batch", [None, 1, 3])
+def test_angles_by_head_meet_those_of_a_batch(batch):
+    """Three rows and three heads: a table of rows must not be read as one of heads."""
+    by_head, axial = whorl.MixedRope(head_dim=64, heads=3), whorl.AxialRope(head_dim=64)
+    keys, ids = KEYS[:1].expand(batch or 2, -1, -1, -1), whorl.grid(5, 8)
+    if batch is not None:
+        ids = ids[:, None] + torch.arange(batch)[:, None]
+    for old, new in ((by_head, axial), (axial, by_head)):
+        moved = whorl.rerotate(old.rotate(keys, ids), old, new, ids)
+        torch.testing.assert_close(moved, new.rotate(keys, ids), **CLOSE)
