@@ -400,6 +400,10 @@ def test_positions_of_every_dtype_and_shape(dtype):
     for given in (ids, ids[None], ids.expand(2, -1)):
         got = steps(whorl.KVCache(encoding=ROPE), inputs, (2, 1, 3), positions=given)
         torch.testing.assert_close(got, expected, **CLOSE)
+        cache = whorl.KVCache(encoding=ROPE)
+        steps(cache, [t[:, :, :4] for t in inputs], (3, 1), positions=given[..., :4])
+        one = cache.attend(*(t[:, :, 4:5] for t in inputs))  # goes on at 12, as given
+        torch.testing.assert_close(one, expected[:, :, 4:5], **CLOSE)
     axes = torch.stack((ids, ids * 2, ids + 5))
     expected = whorl.attention(*inputs, encoding=mrope, positions=axes)
     for given in (axes, axes[:, None], axes[:, None].expand(-1, 2, -1)):
