@@ -400,6 +400,28 @@ def test_beams_are_reordered():
     close(out, linear_attention(*mixed, **options)[:, :, 8:])
 
 
+@pytest.mark.parametrize("form", ["numerator", "unnormalised"])
+@pytest.mark.parametrize("where", ["_terms", "_finish", "position_axes"])
+def test_a_step_that_fails_leaves_a_state_as_it_was(form, where, monkeypatch):
+    from whorl.attend import linear
+
+    q, k, v = qkv(12, batch=2)
+    options = {"encoding": Rope(head_dim=8), "form": form}
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[0, :9] = False  # the first row has seen no key before the step that fails
+    state = LinearState(**options)
+    state.step(*(x[:, :, :8] for x in (q, k, v)), key_mask=mask[:, :8])
+
+    def stop(*args, **more):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(linear, where, stop)
+        state.step(*(x[:, :, 8:] for x in (q, k, v)))
+    out = state.step(*(x[:, :, 8:] for x in (q, k, v)), key_mask=mask[:, 8:])
+    close(out, linear_attention(q, k, v, key_mask=mask, **options)[:, :, 8:])
+
+
 def test_a_state_takes_positions_of_several_axes():
     q, k, v = qkv(12)
     rope = whorl.MRope(head_dim=8, sections=(2, 1, 1))
@@ -781,6 +803,18 @@ CASES = {
     "state that goes back": (
         moved_on(lambda state: state.step(Q, Q, Q, positions=torch.arange(6)), decay=0.1),
         "LinearState: positions must not decrease where weights decay, got [0, 1, 2, 3, 4, 5].",
+    ),
+    "rows that are not there": (
+        moved_on(lambda state: state.reorder(torch.tensor([0, 5]))),
+        "LinearState.reorder: rows must be between 0 and 1, got [0, 5].",
+    ),
+    "negative rows": (
+        moved_on(lambda state: state.reorder(torch.tensor([-1, 0]))),
+        "LinearState.reorder: rows must be between 0 and 1, got [-1, 0].",
+    ),
+    "rows as a mask": (
+        moved_on(lambda state: state.reorder(torch.tensor([True, False]))),
+        "LinearState.reorder: rows must be a list of row numbers, got torch.bool of shape (2,).",
     ),
     "rows as a list": (
         moved_on(lambda state: state.reorder([0, 0])),

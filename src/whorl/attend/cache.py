@@ -20,7 +20,7 @@ from torch import Tensor
 
 from whorl.attend.call import Call, checked
 from whorl.attend.changed_keys import moved_keys, same_memory
-from whorl.attend.inputs import check_key_mask, check_shapes
+from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rerotation import on_axes
@@ -151,7 +151,7 @@ class KVCache:
         slots = self._state.slots
         if slots is None:
             raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
-        index = _row_numbers(rows, slots.keys.shape[0]).to(slots.keys.device)
+        index = row_numbers("KVCache.reorder", rows, slots.keys.shape[0]).to(slots.keys.device)
         with torch.inference_mode(False):  # what is made here is written into later, maybe outside of that mode
             # index_select, and not an index in brackets: that would take a negative row for one counted from the end
             moved = slots._replace(
@@ -427,16 +427,3 @@ def _replaced(kept: Tensor, by: Tensor, axis: int) -> Tensor:
 def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # memory made in that mode could not be written into outside of it
         return torch.zeros(shape, dtype=dtype, device=device)
-
-
-def _row_numbers(rows: Sequence[int] | Tensor, batch: int) -> Tensor:
-    """Numbers of rows as a tensor where they are, or a WhorlError; those on a device are not looked at."""
-    try:
-        index = rows if isinstance(rows, Tensor) else torch.as_tensor(rows, device="cpu")
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows) from error
-    if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel():
-        raise invalid("KVCache.reorder", "rows", "a list of row numbers", rows)
-    if readable(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
-        raise invalid("KVCache.reorder", "rows", f"between 0 and {batch - 1}", index.tolist())
-    return index

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from whorl.attend.features import parts_of
 from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError
@@ -49,13 +49,6 @@ def same_memory(old: Encoding, new: Encoding) -> bool:
     )
 
 
-def parts_of(encoding: Encoding) -> list[Encoding]:
-    """The encodings that are joined in this one, or itself."""
-    if not isinstance(encoding, Combined):
-        return [encoding]
-    return [leaf for part in encoding.encodings if isinstance(part, Encoding) for leaf in parts_of(part)]
-
-
 def _reader(encoding: Encoding) -> Encoding | None:
     """The part that remembers something of hidden states."""
     return next((part for part in parts_of(encoding) if part.reads_hidden), None)
@@ -63,7 +56,7 @@ def _reader(encoding: Encoding) -> Encoding | None:
 
 def _placing(encoding: Encoding | None) -> Encoding | None:
     """The part that puts keys somewhere, or None where they stay as they are."""
-    parts = [] if encoding is None else parts_of(encoding)
+    parts = () if encoding is None else parts_of(encoding)
     return next((part for part in parts if "transform_qk" in part.enters() and not part.scales_queries_only), None)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
+from whorl.rotary.tables import INTEGERS, readable
 
 
 def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -50,3 +53,20 @@ def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
         raise WhorlError(
             f"{call}: {name} must be on the device of q, {q.device}, got {given.device}. Move it with .to()."
         )
+
+
+def row_numbers(call: str, rows: Sequence[int] | Tensor, batch: int) -> Tensor:
+    """Numbers of rows of a batch as a tensor, or a WhorlError.
+
+    Rows on a device are not looked at, which would wait for it. ``index_select`` stops one that is not there, or
+    negative, on the device itself, where an index in brackets would count a negative one from the end.
+    """
+    try:
+        index = rows if isinstance(rows, Tensor) else torch.as_tensor(rows, device="cpu")
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise invalid(call, "rows", "a list of row numbers", rows) from error
+    if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel():
+        raise invalid(call, "rows", "a list of row numbers", rows)
+    if readable(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
+        raise invalid(call, "rows", f"between 0 and {batch - 1}", index.tolist())
+    return index

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from whorl.attend.features import Feature, Form, Terms, make_terms, position_axes
-from whorl.attend.inputs import check_key_mask, check_shapes
+from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
 from whorl.attend.linear_kernel import run_triton, why_not_triton
@@ -174,18 +174,23 @@ class LinearState:
         after = None if self.sums is None else self.sums.at
         fade = fading(rule, q, k, True, places, even, after=after, origin=origin)
         size = chunk_of(rule, fade)
+        plain = self.plain
         with without_autocast(q.device.type):  # it would round the sums
             terms = _terms(rule, q, k, v, places, key_mask, ones=False)
-            sums, self.sums = go_on(terms.a, terms.b, terms.values, fade, size, self.sums)
+            sums, kept = go_on(terms.a, terms.b, terms.values, fade, size, self.sums)
             bottom = None if rule.form == "unnormalised" else sums[..., -1]
             if terms.plain is not None:
                 one = torch.ones_like(terms.values[..., :1])
-                below, self.plain = go_on(*terms.plain, one, Fade.by_head(fade), size, self.plain)
+                below, plain = go_on(*terms.plain, one, Fade.by_head(fade), size, plain)
                 bottom = below[..., 0]
-            out = _finish(rule, sums[..., : v.shape[-1]], bottom, self._see(key_mask)).to(v.dtype)
-        self._shapes, self._origin = shapes, None if fade is None else origin
+            seen = self._see(key_mask)
+            out = _finish(rule, sums[..., : v.shape[-1]], bottom, seen).to(v.dtype)
         several = position_axes(rule.encoding) > 1 and places[0].ndim > 1
-        self.position = None if several else torch.atleast_2d(places[0])[:, -1] + 1
+        position = None if several else torch.atleast_2d(places[0])[:, -1] + 1
+        last = None if seen is None else seen[:, -1]
+        # all at once and last: a step that fails leaves the state as it was
+        self._shapes, self._origin = shapes, None if fade is None else origin
+        self.sums, self.plain, self.position, self._seen = kept, plain, position, last
         return out
 
     def reorder(self, rows: Tensor) -> None:
@@ -193,14 +198,17 @@ class LinearState:
         batch = 0 if self._shapes is None else self._shapes[0][0]
         if not isinstance(rows, Tensor) or tuple(rows.shape) != (batch,):
             raise invalid("LinearState.reorder", "rows", f"a tensor of {batch} row indices", rows)
+        index = rows if self.sums is None else row_numbers("LinearState.reorder", rows, batch).to(self.sums.sums.device)
 
         def moved(x: Tensor | None) -> Tensor | None:
-            return x if x is None or len(x) == 1 else x[rows]  # one for all rows stays
+            return x if x is None or len(x) == 1 else x.index_select(0, index)  # one for all rows stays
 
-        self.sums, self.plain = (
-            None if state is None else State(state.sums[rows], moved(state.at)) for state in (self.sums, self.plain)
+        sums, plain = (
+            None if state is None else State(state.sums.index_select(0, index), moved(state.at))
+            for state in (self.sums, self.plain)
         )
-        self.position, self._seen, self._origin = moved(self.position), moved(self._seen), moved(self._origin)
+        self.sums, self.plain, self.position = sums, plain, moved(self.position)
+        self._seen, self._origin = moved(self._seen), moved(self._origin)
 
     def _next(self, length: int) -> Tensor:
         if self.position is None:
@@ -211,12 +219,9 @@ class LinearState:
     def _see(self, key_mask: Tensor | None) -> Tensor | None:
         """Which of these queries see a key: all but those of rows that begin with padding."""
         if key_mask is None:
-            self._seen = None
             return None
         before = key_mask.new_full(key_mask.shape[:1], self._shapes is not None) if self._seen is None else self._seen
-        seen = (key_mask.cumsum(-1) > 0) | before[:, None]
-        self._seen = seen[:, -1]
-        return seen
+        return (key_mask.cumsum(-1) > 0) | before[:, None]
 
 
 def _terms(

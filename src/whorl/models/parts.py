@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
         ``counted`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
         """
         q, k, v = self.project(x)
-        axes = getattr(encoding.config, "axes", 1)
+        axes = encoding.axes
         if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
             positions = positions.expand(axes, len(x), -1)
         if self.rotary_value:
