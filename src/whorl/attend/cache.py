@@ -47,7 +47,8 @@ class Slots(NamedTuple):
     real: Tensor  # (batch, slots), False for padding; means nothing unless padded
     memory: Tensor | None  # what the encoding remembers of hidden states, slots last
     padded: bool  # whether any slot may be padding
-    heads: int  # of the queries
+    heads: int = 0  # of the queries
+    after: Tensor | int | None = None  # what positions go on from, by row or for all; None where the slots tell it
 
 
 class State(NamedTuple):
@@ -140,7 +141,7 @@ class KVCache:
             raise invalid("KVCache.crop", "count", f"between 0 and the {len(self)} slots there are", count)
         slots = self._state.slots
         if slots is not None:
-            self._state = self._state._replace(slots=slots._replace(filled=count))
+            self._state = self._state._replace(slots=slots._replace(filled=count, after=None))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """Makes row i of the batch what row rows[i] was, as beam search needs; rows may repeat or be left out.
@@ -160,6 +161,7 @@ class KVCache:
                 positions=slots.positions.index_select(-2, index),
                 real=slots.real.index_select(0, index),
                 memory=None if slots.memory is None else slots.memory.index_select(0, index),
+                after=slots.after.index_select(0, index) if isinstance(slots.after, Tensor) else slots.after,
             )
         self._state = self._state._replace(slots=moved)
 
@@ -208,6 +210,7 @@ class KVCache:
             keys=slots.keys if moved is keys else _replaced(slots.keys, moved, 2),
             positions=slots.positions if there is here else _replaced(slots.positions, there, -1),
             memory=slots.memory if same_memory(old.encoding, encoding) else None,
+            after=slots.after if positions is None else None,
         )
 
     def _try(self, state: State) -> None:
@@ -248,7 +251,7 @@ class KVCache:
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
         self._check_fit(k, v)
-        new = self._new_positions(k, positions, key_mask)
+        new, after = self._new_positions(k, positions, key_mask)
         options = {"causal": causal, "scale": scale, "softcap": softcap, "length": length}
         own = {"encoding": state.encoding, "key_mask": key_mask, "hidden": hidden}
         step = checked(q, k, v, positions=new, key_positions=new, **own, **options)
@@ -256,7 +259,7 @@ class KVCache:
             return v.new_zeros(*q.shape[:3], v.shape[3])
         if state.policy == "transformed":
             q, k = state.encoding.transform_qk(q, k, new, new, length)
-        slots = self._written(k, v, new, key_mask, step.hidden, q.shape[1])
+        slots = self._written(k, v, new, key_mask, step.hidden)._replace(heads=q.shape[1], after=after)
         out = run(_call(state, slots, q, new, **options), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
@@ -281,22 +284,26 @@ class KVCache:
                 "Use crop or reset, or capacity=None to grow."
             )
 
-    def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> Tensor:
-        """The new tokens' positions with a row for each row of the batch: given, or going on from the real tokens."""
+    def _new_positions(
+        self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None
+    ) -> tuple[Tensor, Tensor | int | None]:
+        """The new tokens' positions for each row of the batch, given or going on from the real ones, and what follows.
+
+        What follows is None where that is left to be found out when it is asked for.
+        """
         batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
-            return _wide(_by_row("KVCache.attend", positions, axes, batch, count), kept)
+            return _wide(_by_row("KVCache.attend", positions, axes, batch, count), kept), None
         before = _next_position(slots)
         if key_mask is None:
-            new = (torch.arange(count, device=k.device) + before).expand(batch, -1)
+            new, after = (torch.arange(count, device=k.device) + before).expand(batch, -1), before + count
         else:
-            new = (key_mask.long().cumsum(-1) - 1).clamp(min=0) + before
-        return new if axes == 1 else new.expand(axes, -1, -1)
+            counted = key_mask.cumsum(-1)
+            new, after = (counted - 1).clamp(min=0) + before, counted[:, -1:] + before
+        return new if axes == 1 else new.expand(axes, -1, -1), after
 
-    def _written(
-        self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None, heads: int
-    ) -> Slots:
+    def _written(self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> Slots:
         """The slots with the new tokens behind the filled ones, in the same memory where it has room for them."""
         old = self._state.slots
         start = 0 if old is None else old.filled
@@ -322,7 +329,6 @@ class KVCache:
             real=real,
             memory=None if memory is None else put("memory", memory, memory.ndim - 1),
             padded=key_mask is not None or was_padded,
-            heads=heads,
         )
 
 
@@ -344,9 +350,11 @@ def _call(state: State, slots: Slots, q: Tensor, positions: Tensor, **options: A
 
 
 def _next_position(slots: Slots | None) -> Tensor | int:
-    """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1)."""
+    """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1), or one for all."""
     if slots is None or not slots.filled:
         return 0
+    if slots.after is not None:
+        return slots.after
     kept = slots.positions[..., : slots.filled]
     kept = kept if kept.ndim == 2 else kept.amax(0)
     if not slots.padded:
