@@ -1,5 +1,8 @@
 """What must hold on a CUDA device as on the CPU; run with `make test-gpu`."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -44,6 +47,39 @@ def test_no_call_waits_for_the_device(layout):
         rope.transform_qk(q, k, positions, positions)
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+def test_no_call_of_a_cache_waits_for_the_device():
+    cache, inputs = whorl.KVCache(encoding=whorl.Rope(head_dim=16)), [t.cuda() for t in tokens(3)]
+    mask, rows, ids = torch.ones(2, 3, dtype=torch.bool), torch.tensor([1, 0, 1]), torch.arange(3)
+    mask, rows, ids = mask.cuda(), rows.cuda(), ids.cuda()
+    for mode in ("default", "error"):  # the first time copies frequencies there
+        torch.cuda.set_sync_debug_mode(mode)
+        try:
+            cache.reset()
+            cache.attend(*inputs)
+            cache.attend(*inputs, key_mask=mask, positions=ids + 0.5)
+            cache.attend(*inputs)
+            cache.crop(7)
+            cache.reorder(rows)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert len(cache) == 7
+
+
+@pytest.mark.parametrize("row", [-1, 2])
+def test_a_row_that_is_not_there_is_stopped_on_the_device(row):
+    """Nobody reads it, so no error names it; what must not happen is that another row is taken in silence."""
+    program = f"""
+import torch, whorl
+cache = whorl.KVCache(encoding=whorl.NoPE())
+cache.attend(*torch.randn(3, 2, 1, 1, 8, device="cuda"))
+cache.reorder(torch.tensor([0, {row}], device="cuda"))
+torch.cuda.synchronize()
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ran.returncode != 0
+    assert "device-side assert" in ran.stderr
 
 
 @pytest.mark.parametrize("name", NAMES)
