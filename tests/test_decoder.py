@@ -441,3 +441,18 @@ ASKING = [
 def test_a_call_that_cannot_be_met_says_why(ask, message):
     with pytest.raises(whorl.WhorlError, match=f"^{re.escape(message)}"):
         ask(make(dropout=0.1).eval())
+
+
+def test_a_step_that_a_later_layer_refuses_leaves_every_cache_as_it_was():
+    """The first layer takes fractions and the second does not: none of them may keep the tokens."""
+    plan = whorl.LayerPlan([whorl.Rope(head_dim=16), whorl.Shaw(head_dim=16)])
+    torch.manual_seed(0)
+    model = Decoder(vocab=50, layers=2, width=32, heads=2, encoding=plan)
+    tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
+    caches, expected = model.caches(), model(tokens)
+    model.step(tokens[:, :5], caches, positions=torch.arange(5))
+    with pytest.raises(whorl.WhorlError, match="Shaw: positions must be int32 or int64"):
+        model.step(tokens[:, 5:], caches, positions=torch.arange(5, 9) + 0.5)
+    assert [len(cache) for cache in caches] == [5, 5]
+    got = model.step(tokens[:, 5:], caches, positions=torch.arange(5, 9))
+    torch.testing.assert_close(got, expected[:, 5:], rtol=0, atol=1e-5)

@@ -12,7 +12,8 @@ and nobody reads it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -330,6 +331,18 @@ class KVCache:
             memory=None if memory is None else put("memory", memory, memory.ndim - 1),
             padded=key_mask is not None or was_padded,
         )
+
+
+@contextmanager
+def together(caches: Sequence[KVCache]) -> Iterator[None]:
+    """A context in which caches go on all or none: where something raises, each of them is as it was before."""
+    before = [cache._state for cache in caches]
+    try:
+        yield
+    except BaseException:
+        for cache, state in zip(caches, before, strict=True):
+            cache._state = state
+        raise
 
 
 def _call(state: State, slots: Slots, q: Tensor, positions: Tensor, **options: Any) -> Call:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from whorl.attend.cache import KVCache
+from whorl.attend.cache import KVCache, together
 from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
@@ -177,7 +177,8 @@ class Decoder(nn.Module):
             raise invalid("Decoder.step", "caches", f"{len(self.blocks)}, one per layer", len(caches), "Use caches().")
         if self.training and self.dropout.p:
             raise WhorlError("Decoder: dropout would change what a step says. Call model.eval() first.")
-        return self._hidden(tokens, caches, positions=positions, key_mask=key_mask)
+        with together(caches):
+            return self._hidden(tokens, caches, positions=positions, key_mask=key_mask)
 
     def _hidden(self, tokens: Tensor, caches: list[KVCache] | None, *, positions: Tensor, **options: Any) -> Tensor:
         x = self.plan[0].add_to_input(self.embed(tokens), positions)  # once for all layers, as LayerPlan makes sure
