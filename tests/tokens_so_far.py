@@ -84,7 +84,8 @@ class Tokens:
 
     def expected(self, encoding, count: int, *, length: int | None = None, causal: bool = True):
         """(row, slots among the last ``count``, output) of every row with a real token among them."""
-        encoding = copy.deepcopy(encoding).double()
+        if any(parameter.dtype != torch.float64 for parameter in encoding.parameters()):
+            encoding = copy.deepcopy(encoding).double()
         for row in range(self.batch):
             kept = [slot for slot in range(len(self)) if self.real[row][slot]]
             asked = [slot for slot in kept if slot >= len(self) - count]
