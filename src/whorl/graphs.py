@@ -1,4 +1,4 @@
-"""What compiled graphs take as it is."""
+"""What compiled graphs take as it is, and how they compare sizes."""
 
 from __future__ import annotations
 
@@ -21,3 +21,14 @@ def constant_in_graphs(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+def equals_any(size: object, *others: object) -> bool:
+    """Whether a size or a shape is one of others, which ``size in others`` is not told in a graph with free sizes.
+
+    There a number that is known is not found among symbols, though one of them has that value.
+
+    >>> equals_any(3, 1, 3), equals_any((2, 5), (5,))
+    (True, False)
+    """
+    return any(size == other for other in others)

@@ -15,6 +15,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid
+from whorl.graphs import equals_any
 from whorl.position_ids import positions as make_positions
 from whorl.rotary.tables import FLOATS, INTEGERS
 
@@ -105,7 +106,7 @@ def checked(
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
     for name, ids in (("positions", positions), ("key_positions", key_positions)):
         batched = ids.ndim == (2 if encoding.axes == 1 else 3)
-        if batched and ids.shape[-2] not in (1, q.shape[0]):
+        if batched and not equals_any(ids.shape[-2], 1, q.shape[0]):
             raise WhorlError(
                 f"attention: {name} are for a batch of {ids.shape[-2]}, q has {q.shape[0]} rows. "
                 "Pass positions of shape (length,) or (batch, length), with axes in front where there are several."
@@ -195,7 +196,7 @@ def _check_heads(encoding: Encoding, heads: int) -> None:
     """Raises a WhorlError where an encoding has numbers for another count of heads."""
     for part in encoding.modules():
         own = getattr(part.config, "heads", None) if isinstance(part, Encoding) and part.enters() else None
-        if own not in (None, heads):
+        if own is not None and own != heads:
             raise WhorlError(
                 f"attention: {type(part).__name__} has heads={own}, q has {heads}. Build it with heads={heads}."
             )
@@ -230,7 +231,7 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
         )  # fmt: skip
     wanted = (*q.shape[:3], keys)
     fits = 2 <= mask.ndim <= 4 and all(
-        a in (1, b) for a, b in zip(reversed(mask.shape), reversed(wanted), strict=False)
+        equals_any(a, 1, b) for a, b in zip(reversed(mask.shape), reversed(wanted), strict=False)
     )
     if not fits:
         raise invalid("attention", "mask", f"broadcastable to (batch, heads, queries, keys) = {wanted}", mask)
@@ -242,7 +243,7 @@ def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor |
     if ids is None:
         return None
     batch = q.shape[0]
-    if not isinstance(ids, Tensor) or tuple(ids.shape) not in ((count,), (batch, count)):
+    if not isinstance(ids, Tensor) or not equals_any(tuple(ids.shape), (count,), (batch, count)):
         raise invalid("attention", name, f"of shape ({count},) or ({batch}, {count})", ids, "See whorl.documents.")
     check_device("attention", name, ids, q)
     return ids

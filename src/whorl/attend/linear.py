@@ -160,7 +160,7 @@ class LinearState:
         check_shapes(rule.call, q, k, v)
         check_key_mask(rule.call, key_mask, k)
         shapes = tuple((*x.shape[:2], x.shape[-1]) for x in (q, k, v))
-        if self._shapes not in (None, shapes):
+        if self._shapes is not None and self._shapes != shapes:
             raise WhorlError(
                 f"{rule.call}: batch, heads and dim of q, k and v must stay {self._shapes}, got {shapes}. "
                 "Make a new LinearState for another batch."

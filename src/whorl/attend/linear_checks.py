@@ -15,6 +15,7 @@ from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding
 from whorl.attend.linear_forms import Fade
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.graphs import equals_any
 from whorl.position_ids import difference, wide
 from whorl.position_ids import positions as make_positions
 from whorl.rotary.tables import check_positions, readable
@@ -119,7 +120,7 @@ def place(
     axes = position_axes(rule.encoding)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
         batched = check_positions(call, ids, axes).ndim == 3
-        if ids.shape[-1] != count or (batched and ids.shape[-2] not in (1, q.shape[0])):
+        if ids.shape[-1] != count or (batched and not equals_any(ids.shape[-2], 1, q.shape[0])):
             raise invalid(
                 call, name, f"of shape (…, {count}), for each row of the batch of {q.shape[0]} or for all", ids
             )

@@ -24,7 +24,7 @@ from whorl.attend.fused import HALF, fused, once_differentiable, same_width
 from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
-from whorl.encodings.alibi import Alibi, slope_numbers
+from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, unknown
 from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
@@ -230,8 +230,7 @@ def _why_not_alibi(call: Call) -> str | None:
 def _slopes(call: Call) -> tuple[float, ...]:
     alibi = bias_of(call.encoding)
     assert isinstance(alibi, Alibi)
-    own = alibi.config  # its values one by one: a compiler takes those as constants, and not a whole config
-    return slope_numbers(own.sloped, own.slopes, own.rounding, own.scale)
+    return alibi._numbers
 
 
 def _dense(call: Call) -> Attended:

@@ -34,7 +34,9 @@ class Visibility:
     @property
     def only_causal(self) -> bool:
         """Whether the order of tokens is the only rule, queries and keys being the same tokens."""
-        return self.causal is True and self.queries == self.keys and not self._other_rules
+        if self.queries != self.keys:  # asked by itself: torch's kernel takes a bool, and no symbol of a graph
+            return False
+        return self.causal is True and not self._other_rules
 
     @property
     def everything(self) -> bool:

@@ -23,9 +23,10 @@ queries and keys on any attention kernel (``fold``).
 
 from __future__ import annotations
 
+import json
 import math
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -186,18 +187,22 @@ def _hold(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) 
 
 
 @constant_in_graphs
-def slope_numbers(heads: int, slopes: str | tuple[float, ...], rounding: str, scale: float) -> tuple[float, ...]:
-    """The slopes, times the scale where nothing is rounded before it."""
-    return _slope_numbers(heads, slopes, rounding, scale)
+def _slope_numbers(text: str) -> tuple[float, ...]:
+    """The slopes, times the scale where nothing is rounded before it, of settings given as text.
+
+    A graph with free sizes takes a text as a constant, and the numbers of a config as symbols.
+    """
+    return _read_slopes(text)
 
 
 @lru_cache(maxsize=256)
-def _slope_numbers(heads: int, slopes: str | tuple[float, ...], rounding: str, scale: float) -> tuple[float, ...]:
+def _read_slopes(text: str) -> tuple[float, ...]:
+    heads, slopes, rounding, scale = json.loads(text)
     if rounding != "exact":
         with _disable_current_modes():
             return tuple(transformers_slopes(heads))
     if isinstance(slopes, str):
-        slopes = tuple({"press": press_slopes, "geometric": geometric_slopes}[slopes](heads))
+        slopes = {"press": press_slopes, "geometric": geometric_slopes}[slopes](heads)
     return tuple(slope * scale for slope in slopes)
 
 
@@ -217,6 +222,11 @@ class Alibi(Bias):
     Config = AlibiConfig
     config: AlibiConfig
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        own = self.config
+        self._text = json.dumps((own.sloped, own.slopes, own.rounding, own.scale))
+
     @property
     def claims(self) -> Claims:
         exact = self.config.rounding == "exact"
@@ -230,8 +240,7 @@ class Alibi(Bias):
 
     @property
     def _numbers(self) -> tuple[float, ...]:
-        own = self.config  # its values one by one: a compiler takes those as constants, and not a whole config
-        return slope_numbers(own.sloped, own.slopes, own.rounding, own.scale)
+        return _slope_numbers(self._text)
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""

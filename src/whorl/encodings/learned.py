@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.graphs import equals_any
 from whorl.rotary.tables import INTEGERS, readable
 
 Extension = Literal["linear", "tile"]
@@ -76,7 +77,7 @@ def check_added(call: str, x: Tensor, positions: Tensor, width: int) -> None:
             f"{call}: positions must be of shape (length,) or (batch, length) for x of shape {tuple(x.shape)}, "
             f"got {tuple(positions.shape)}. Each token needs one."
         )
-    if positions.ndim == 2 and (x.ndim != 3 or positions.shape[0] not in (1, x.shape[0])):
+    if positions.ndim == 2 and (x.ndim != 3 or not equals_any(positions.shape[0], 1, x.shape[0])):
         raise WhorlError(
             f"{call}: positions are for a batch of {positions.shape[0]}, x has shape {tuple(x.shape)}. "
             "Pass x as (batch, length, width), or positions that serve every row, of shape (length,)."

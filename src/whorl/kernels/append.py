@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
+from whorl.graphs import equals_any
 from whorl.kernels.choose import Impl, choose
 from whorl.kernels.ops import LIBRARY
 from whorl.kernels.rotate import Order, check_pair, length_of, rotate_qk, turn_of, why_not, wide_dtype
@@ -130,7 +131,7 @@ def _check(
         )
     length = length_of(q, order)
     shapes = [(length,)] if order == "thd" else [(length,), (1, length), (q.shape[0], length)]
-    if slots.dtype not in INTEGERS or tuple(slots.shape) not in shapes or slots.device != q.device:
+    if slots.dtype not in INTEGERS or not equals_any(tuple(slots.shape), *shapes) or slots.device != q.device:
         raise invalid(call, "slots", f"integers of shape {shapes[-1]} on {q.device}", slots)
     if readable(slots) and slots.numel() and int(slots.max()) >= keys.shape[axis]:
         raise invalid(call, "slots", f"below the {keys.shape[axis]} slots there are", int(slots.max()))

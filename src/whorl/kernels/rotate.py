@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import constant_in_graphs, equals_any
 from whorl.kernels.choose import Impl, choose, why_not_installed
 from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, turn_ready, why_not_memory, why_not_transformed
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
@@ -393,7 +393,7 @@ def _check_tables(
         raise invalid("rotate", "blocks", f"a divisor of the {pairs} pairs", blocks)
     length = length_of(x, order)
     if rows is not None:
-        batched = order != "thd" and rows.ndim == 2 and rows.shape[0] in (1, x.shape[0] if x.ndim == 4 else 1)
+        batched = order != "thd" and rows.ndim == 2 and equals_any(rows.shape[0], 1, x.shape[0] if x.ndim == 4 else 1)
         if rows.dtype not in INTEGERS or not (rows.ndim == 1 or batched) or rows.shape[-1] != length:
             shapes = f"({length},)" if order == "thd" else f"({length},) or (batch, {length})"
             raise invalid("rotate", "rows", f"integers of shape {shapes}", rows, "One row of the tables per token.")
@@ -406,7 +406,7 @@ def _check_tables(
         )
     if cos.ndim > 2 and order == "thd":
         raise WhorlError("rotate: order='thd' takes tables of shape (tokens, pairs). Flatten the batch into tokens.")
-    if cos.ndim > 2 and (x.ndim != 4 or cos.shape[0] not in (1, x.shape[0])):
+    if cos.ndim > 2 and (x.ndim != 4 or not equals_any(cos.shape[0], 1, x.shape[0])):
         raise WhorlError(
             f"rotate: tables are for a batch of {cos.shape[0]}, x has shape {tuple(x.shape)}. "
             "Pass positions of shape (length,) or (batch, length)."

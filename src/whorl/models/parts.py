@@ -19,6 +19,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.graphs import equals_any
 from whorl.registry import build_for
 from whorl.rotary.tables import INTEGERS, readable
 
@@ -177,7 +178,7 @@ def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, docume
     shape = tuple(tokens.shape)
     shapes = {"key_mask": [shape], "documents": [shape, shape[1:]]}
     for name, value in {"key_mask": key_mask, "documents": documents}.items():
-        if value is not None and (not isinstance(value, Tensor) or tuple(value.shape) not in shapes[name]):
+        if value is not None and (not isinstance(value, Tensor) or not equals_any(tuple(value.shape), *shapes[name])):
             raise invalid(call, name, f"of shape {' or '.join(map(str, shapes[name]))}", value)
     if positions is not None:
         if not isinstance(positions, Tensor) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
