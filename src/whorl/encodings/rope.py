@@ -116,6 +116,9 @@ class RopeConfig(RotaryConfig):
         ladder = self.ladder()
         return ladder.frequencies() if self.scaling is None else self.scaling.frequencies(ladder, length)
 
+    def served(self, length: int | None) -> int | None:
+        return length if self.scaling is None else self.scaling.served(length)
+
     def factors(self, length: int | None = None) -> Factors:
         return Factors() if self.scaling is None else self.scaling.factors(length)
 

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import constant_in_graphs, is_symbol
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
@@ -79,6 +79,10 @@ class RotaryConfig(Config):
     def scaled_frequencies(self, length: int | None = None) -> Tensor:
         """The frequency of each pair in the precision of ``angles``, on the CPU."""
         raise NotImplementedError
+
+    def served(self, length: int | None) -> int | None:
+        """The length, or one that stands for all that have the same frequencies."""
+        return length
 
     def factors(self, length: int | None = None) -> Factors:
         """The factors on cos and sin and on the softmax scale."""
@@ -203,6 +207,8 @@ class Rotary(Encoding):
 
     def _constants(self, length: int | None, device: torch.device) -> Tensor:
         served = self._served(length)
+        if is_symbol(served):  # a graph for every length computes them; nothing is kept under a symbol
+            return self.config.scaled_frequencies(served).to(device)
         if device.type != "cpu" and not table.is_traced() and _get_current_dispatch_mode() is None:
             return _frequencies_on(self.config, served, device)
         return torch.tensor(constant_frequencies(self._text, served), dtype=self.config.dtype, device=device)
@@ -210,7 +216,7 @@ class Rotary(Encoding):
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
         length = check_length(length, type(self).__name__)
-        return length if self.length_dependent else None
+        return self.config.served(length) if self.length_dependent else None
 
     def turn(
         self, x: Tensor, tables: table.Tables, *, inverse: bool = False, order: Order = "bhld", impl: Impl = "auto"

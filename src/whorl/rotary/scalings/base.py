@@ -32,6 +32,10 @@ class Scaling(Config):
         """The scaled frequencies, in the ladder's dtype."""
         raise NotImplementedError
 
+    def served(self, length: int | None) -> int | None:
+        """The length, or one that stands for all that have the same frequencies; None for the original length."""
+        return length
+
     def factors(self, length: int | None = None) -> Factors:
         """The two factors, which are never merged."""
         return Factors()

@@ -35,8 +35,12 @@ class DynamicNtk(Scaling):
         ladder.need_base("DynamicNtk")
         self.check_more_than_one_pair(ladder)
 
+    def served(self, length: int | None) -> int | None:
+        return None if length is None or length <= self.original_length else length
+
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
-        if length is None or length <= self.original_length:
+        length = self.served(length)
+        if length is None:
             return ladder.frequencies()
         # a tensor of the ladder's dtype: in float32 the base itself is rounded, as frameworks do in their forward
         served = torch.tensor(length, dtype=ladder.dtype, device="cpu")

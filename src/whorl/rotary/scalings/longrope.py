@@ -57,8 +57,11 @@ class LongRope(Scaling):
                     "One number belongs to each rotated pair; check rotary_dim."
                 )
 
+    def served(self, length: int | None) -> int | None:
+        return None if length is None or length <= self.original_length else self.original_length + 1
+
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
-        factors = self.long_factor if length is not None and length > self.original_length else self.short_factor
+        factors = self.short_factor if self.served(length) is None else self.long_factor
         return 1.0 / (torch.tensor(factors, dtype=ladder.dtype, device="cpu") * ladder.reduced_wavelengths())
 
     def factors(self, length: int | None = None) -> Factors:

@@ -40,6 +40,9 @@ class Resonance(Scaling):
         if self.inner is not None:
             self.inner.check_ladder(ladder)
 
+    def served(self, length: int | None) -> int | None:
+        return None if self.inner is None else self.inner.served(length)
+
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         given = ladder.frequencies() if self.inner is None else self.inner.frequencies(ladder, length)
         return whole_wavelengths(given)
