@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whorl.attend.call import Call
 from whorl.encodings.base import Reach, reach_of
+from whorl.graphs import is_symbol
 
 # Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
 # GPU.
@@ -25,12 +26,24 @@ Keys = tuple[slice, ...]  # the runs of keys that a block can see
 
 def in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor) -> list[Any]:
     """attend(call, *given, start, stop) of every block of queries; with gradients, made again on the way back."""
-    rows, queries = _rows_at_once(call), call.q.shape[2]
-    if rows >= queries:
-        return [attend(call, *given, 0, queries)]
-    if torch.is_grad_enabled():
+    bounds = _bounds(call)
+    if len(bounds) > 1 and torch.is_grad_enabled():
         attend = partial(checkpoint, attend, use_reentrant=False)
-    return [attend(call, *given, start, min(start + rows, queries)) for start in range(0, queries, rows)]
+    return [attend(call, *given, start, stop) for start, stop in bounds]
+
+
+def _bounds(call: Call) -> list[tuple[int, int]]:
+    """Where each block of queries starts and stops."""
+    queries = call.q.shape[2]
+    if is_symbol(queries):  # 1, 2, 4, … equal blocks: a graph serves all lengths that need as many, a program all
+        rows, count = 0 if torch.compiler.is_exporting() else _rows_at_once(call), 1
+        while 0 < count * rows < queries:
+            count *= 2
+        return [(queries * i // count, queries * (i + 1) // count) for i in range(count)]
+    rows = _rows_at_once(call)
+    if rows >= queries:
+        return [(0, queries)]
+    return [(start, min(start + rows, queries)) for start in range(0, queries, rows)]
 
 
 def _rows_at_once(call: Call) -> int:
@@ -54,8 +67,8 @@ def rows_of_window(call: Call) -> int | None:
 
 def _reach(call: Call) -> Reach | None:
     """How far queries can see, where their positions are known without reading them."""
-    # terms on the scores may count the keys between, and weights are asked for of all
-    everything = call.wants_weights or "adjust_scores" in call.encoding.enters()
+    # terms on the scores may count the keys between, weights are asked for of all, a graph serves every length
+    everything = call.wants_weights or "adjust_scores" in call.encoding.enters() or is_symbol(call.k.shape[2])
     return reach_of(call.encoding) if call.consecutive and not everything else None
 
 

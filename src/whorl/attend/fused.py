@@ -68,16 +68,17 @@ def _attend(
     """``step`` is False for a shape that comes again, and is worth a plan."""
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     mask, (_, heads, queries, _) = None if closed is None else ~closed, q.shape
-    grouped, step = k.shape[1] != heads, step and q.device.type == "cuda" and queries != k.shape[2]
-    together = False
+    cuda, grouped, together = q.device.type == "cuda", False, False
+    if k.shape[1] != heads:  # asked and not computed: torch's kernel takes a bool, and no symbol of a graph
+        grouped = cuda
+    if not cuda or queries == k.shape[2]:
+        step = False
     if grouped and step:
         flash = mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]
         together = not flash and queries * heads // k.shape[1] <= MOST_ROWS
         if together:  # heads that share keys are rows of one: no backend but the first has groups
             q, mask = _as_rows(q, k.shape[1]), None if mask is None else _mask_as_rows(mask, heads, k.shape[1])
         grouped = flash
-    elif grouped and q.device.type == "cpu":
-        grouped = False
     if not grouped:
         k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     q, k, v = once_differentiable(q, k, v)

@@ -201,7 +201,7 @@ class LinearState:
         index = rows if self.sums is None else row_numbers("LinearState.reorder", rows, batch).to(self.sums.sums.device)
 
         def moved(x: Tensor | None) -> Tensor | None:
-            return x if x is None or len(x) == 1 else x.index_select(0, index)  # one for all rows stays
+            return x if x is None or x.shape[0] == 1 else x.index_select(0, index)  # one for all rows stays
 
         sums, plain = (
             None if state is None else State(state.sums.index_select(0, index), moved(state.at))
@@ -214,7 +214,7 @@ class LinearState:
         if self.position is None:
             raise WhorlError("LinearState: positions of several axes do not tell the next ones. Pass positions=….")
         ids = self.position[:, None] + make_positions(length, device=self.position.device)
-        return ids[0] if len(ids) == 1 else ids
+        return ids[0] if ids.shape[0] == 1 else ids
 
     def _see(self, key_mask: Tensor | None) -> Tensor | None:
         """Which of these queries see a key: all but those of rows that begin with padding."""

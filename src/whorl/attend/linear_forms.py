@@ -91,7 +91,7 @@ def one_token(a: Tensor, b: Tensor, v: Tensor, fade: Fade | None, state: State |
 def go_on(a: Tensor, b: Tensor, v: Tensor, fade: Fade | None, chunk: int, state: State | None) -> tuple[Tensor, State]:
     """The next tokens after those of a state: one by the recurrence, more by chunks."""
     if fade is not None and state is not None and state.at is not None:  # one position for all rows, or one for each
-        rows = max(len(fade.positions), len(state.at))
+        rows = max(fade.positions.shape[0], state.at.shape[0])
         fade = fade._replace(positions=fade.positions.expand(rows, -1))
         state = state._replace(at=state.at.expand(rows, 1, 1, 1))
     if a.shape[-2] == 1:

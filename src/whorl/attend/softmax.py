@@ -27,6 +27,7 @@ from whorl.attend.visibility import Causal, closed_keys
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, unknown
+from whorl.graphs import is_symbol
 from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
 from whorl.kernels.ops import differentiated_further
@@ -147,8 +148,8 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         if reason is None:
             return "alibi", "asked for"
         raise WhorlError(f"impl={impl!r} cannot run here: {reason}. Use impl='auto' or 'torch'.")
-    refusal = why_not_flex(call)
     if impl == "flex":
+        refusal = why_not_flex(call)
         if refusal:
             raise WhorlError(f"impl='flex' cannot run here: {refusal}. Use impl='torch'.")
         return "flex", "asked for"
@@ -165,7 +166,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
-    branches = "branches" in uses and not (call.consecutive and call.encoding.one_branch(call.k.shape[2]))
+    branches = "branches" in uses and not (call.consecutive and _one_branch(call))
     # few rows of scores are small, and need no compiling
     several: Path = "flex" if cuda and refusal is None and call.q.shape[2] >= BLOCK else "dense"
     for reason, holds in (
@@ -195,6 +196,12 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"the few parameters of {name} gather their gradients faster from scores that are formed"
     refused = f", and {refusal}" if cuda and refusal else ""
     return several, f"{name} has a bias for each pair of positions{refused}"
+
+
+def _one_branch(call: Call) -> bool:
+    """Whether the first branch has all pairs of consecutive positions, for every length that a program is made for."""
+    keys = call.k.shape[2]
+    return not (is_symbol(keys) and torch.compiler.is_exporting()) and call.encoding.one_branch(keys)
 
 
 def _why_not_alibi(call: Call) -> str | None:

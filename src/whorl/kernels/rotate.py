@@ -279,7 +279,7 @@ def _taken(table: Tensor, rows: Tensor) -> Tensor:
     if table.ndim == 2 and count:
         taken = table[rows]
     elif count:
-        batch = max(len(rows) if rows.ndim > 1 else 1, table.shape[0])
+        batch = max(rows.shape[0] if rows.ndim > 1 else 1, table.shape[0])
         index = rows.expand(batch, rows.shape[-1])
         table = table.expand(batch, *table.shape[1:])
         index = index[:, None, :, None] if table.ndim == 4 else index[..., None]

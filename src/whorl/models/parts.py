@@ -76,7 +76,7 @@ class SelfAttention(nn.Module):
         q, k, v = self.project(x)
         axes = encoding.axes
         if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
-            positions = positions.expand(axes, len(x), -1)
+            positions = positions.expand(axes, x.shape[0], -1)
         if self.rotary_value:
             v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
         options |= {
