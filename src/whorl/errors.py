@@ -37,6 +37,8 @@ def shown(value: object) -> str:
     ('[1, 2]', 'an object of type int')
     """
     try:
+        if getattr(value, "is_nested", False) is True:  # it has no one shape, and raises where it is asked for
+            return f"a nested tensor of {value.dtype}"  # pyright: ignore[reportAttributeAccessIssue]
         shape = getattr(value, "shape", None)
         if shape is not None and hasattr(value, "dtype"):
             return f"{value.dtype} of shape {tuple(shape)}"  # pyright: ignore[reportAttributeAccessIssue]

@@ -152,8 +152,8 @@ class MixedRope(Rotary):
         # trained frequencies change from step to step: nothing to keep
         return self.tables(positions, length, dtype=dtype)
 
-    def _check_head(self, x: Tensor, positions: Tensor, order: Order) -> None:
-        super()._check_head(x, positions, order)
+    def _check_head(self, name: str, x: Tensor, positions: Tensor, order: Order) -> None:
+        super()._check_head(name, x, positions, order)
         call, heads = type(self).__name__, self.config.heads
         if x.ndim not in (3, 4):
             raise invalid(call, "x", "of shape (heads, length, head_dim) or (batch, heads, length, head_dim)", x)

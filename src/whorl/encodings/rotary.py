@@ -136,6 +136,8 @@ class Rotary(Encoding):
     ) -> table.Tables:
         """cos and sin for these positions, the attention factor included, shape (…, pairs)."""
         axes_first = table.check_positions(type(self).__name__, positions, self.axes)
+        if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+            raise invalid(type(self).__name__, "dtype", "a floating dtype", dtype, "Use torch.float32.")
         frequencies, factor = self._table_frequencies(length, positions.device), self.attention_factor(length)
 
         def build(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
@@ -157,7 +159,7 @@ class Rotary(Encoding):
         impl: Impl = "auto",
     ) -> Tensor:
         """One tensor, queries or keys, rotated to its positions, or back with ``inverse=True``."""
-        self._check_head(x, positions, order)
+        self._check_head("x", x, positions, order)
         tables = self._shared_tables(positions, length, wide_dtype(x))
         return self.turn(x, tables, inverse=inverse, order=order, impl=impl)
 
@@ -173,8 +175,8 @@ class Rotary(Encoding):
         impl: Impl = "auto",
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
-        self._check_head(q, q_positions, order)
-        self._check_head(k, k_positions, order)
+        self._check_head("q", q, q_positions, order)
+        self._check_head("k", k, k_positions, order)
         q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
         if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
@@ -242,9 +244,9 @@ class Rotary(Encoding):
 
         return super()._apply(at_least_float32, recurse)
 
-    def _check_head(self, x: Tensor, positions: Tensor, order: Order) -> None:
+    def _check_head(self, name: str, x: Tensor, positions: Tensor, order: Order) -> None:
         call, head_dim = type(self).__name__, self.config.head_dim
-        check_input(x, order, call)
+        check_input(x, order, call, name)
         if x.shape[-1] != head_dim:
             raise WhorlError(
                 f"{call}: head_dim is {head_dim}, got a tensor with {x.shape[-1]} dimensions per head. "

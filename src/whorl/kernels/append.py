@@ -9,9 +9,10 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
-from whorl.kernels.choose import Impl, choose
-from whorl.kernels.ops import LIBRARY
+from whorl.kernels.choose import Impl, check_impl, choose
+from whorl.kernels.ops import LIBRARY, addressed
 from whorl.kernels.rotate import Order, check_pair, length_of, rotate_qk, turn_of, why_not, wide_dtype
+from whorl.memory import check_dense, check_written
 from whorl.rotary.rotation import Layout
 from whorl.rotary.tables import INTEGERS, readable
 
@@ -54,9 +55,12 @@ def rotate_append(
     >>> torch.equal(values[1, :, 3], v[1, :, 0])
     True
     """
+    check_impl(impl, "rotate_append")
     _check(q, k, v, cos, sin, keys, values, slots, rows, layout, order, start, blocks)
     kernel = choose(impl, "rotate_append", {"triton": _why_not(q, cos, sin)} if impl != "torch" else None)
     if kernel == "torch" or (impl == "auto" and q.device.type != "cuda"):
+        if addressed(q, k, v, cos, sin, rows, keys, values, slots):
+            _check_memory(q, k, v, cos, sin, rows, keys, values, slots)
         with torch.no_grad():
             return _by_torch(q, k, v, cos, sin, rows, keys, values, slots, layout, start, blocks, order)
     turn = turn_of(layout, False, order, start, blocks, kernel)[:5]
@@ -113,13 +117,16 @@ def _check(
     blocks: int,
 ) -> None:
     call = "rotate_append"
-    check_pair(call, q, k, cos, sin, rows, layout, order, start, blocks)
+    check_pair(call, q, k, cos, sin, rows, (layout, False, start, blocks, order))
     if order != "thd" and q.ndim != 4:
         raise invalid(call, "q", "of four axes, or three with order='thd'", q)
     axis = {"bhld": 2, "blhd": 1, "thd": 0}[order]
-    if v.shape[:-1] != k.shape[:-1] or v.dtype != k.dtype:
-        raise invalid(call, "v", f"{k.dtype} of shape {(*k.shape[:-1], 'value dim')}", v)
+    expected = f"{k.dtype} of shape {(*k.shape[:-1], 'value dim')} on {k.device}"
+    check_dense(call, "v", v, expected)
+    if v.shape[:-1] != k.shape[:-1] or v.dtype != k.dtype or v.device != k.device:
+        raise invalid(call, "v", expected, v)
     for name, cache, new in (("keys", keys, k), ("values", values, v)):
+        check_dense(call, name, cache, "a tensor", "The memory of a cache, torch.zeros with its slots for the length.")
         want = [*new.shape]
         want[axis] = cache.shape[axis] if cache.ndim == new.ndim else -1
         if list(cache.shape) != want or cache.dtype != new.dtype or cache.device != new.device:
@@ -131,10 +138,28 @@ def _check(
         )
     length = length_of(q, order)
     shapes = [(length,)] if order == "thd" else [(length,), (1, length), (q.shape[0], length)]
+    check_dense(call, "slots", slots, f"integers of shape {shapes[-1]} on {q.device}", "One slot per token.")
     if slots.dtype not in INTEGERS or not equals_any(tuple(slots.shape), *shapes) or slots.device != q.device:
         raise invalid(call, "slots", f"integers of shape {shapes[-1]} on {q.device}", slots)
     if readable(slots) and slots.numel() and int(slots.max()) >= keys.shape[axis]:
         raise invalid(call, "slots", f"below the {keys.shape[axis]} slots there are", int(slots.max()))
+
+
+def _check_memory(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    rows: Tensor | None,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+) -> None:
+    """Raises a WhorlError unless the cache has memory apart from all that is read."""
+    read = (("q", q), ("k", k), ("v", v), ("cos", cos), ("sin", sin), ("rows", rows), ("slots", slots))
+    check_written("rotate_append", "keys", keys, ("values", values), *read)
+    check_written("rotate_append", "values", values, *read)
 
 
 def _append(
@@ -151,6 +176,7 @@ def _append(
 ) -> Tensor:
     from whorl.kernels.append_triton import append
 
+    _check_memory(q, k, v, cos, sin, rows, keys, values, slots)
     out = torch.empty_like(q)
     append(q, k, v, cos, sin, rows, keys, values, slots, out, *turn)
     return out

@@ -26,8 +26,7 @@ def choose(impl: Impl, operation: str, kernels: Mapping[str, str | None] | None 
     >>> choose("auto", "rotate", {"triton": "no CUDA device", "numba": None})
     'numba'
     """
-    if impl not in IMPLS:
-        raise unknown("impl", impl, IMPLS, call=operation)
+    check_impl(impl, operation)
     kernels = kernels or {}
     if impl == "auto":
         return next((name for name, reason in kernels.items() if reason is None), "torch")
@@ -37,6 +36,12 @@ def choose(impl: Impl, operation: str, kernels: Mapping[str, str | None] | None 
     if reason is None:
         return impl
     raise WhorlError(f"impl={impl!r} cannot run here: {reason}. Use impl='torch', or run `whorl doctor`.")
+
+
+def check_impl(impl: Impl, call: str) -> None:
+    """Raises a WhorlError unless there is such an implementation."""
+    if not isinstance(impl, str) or impl not in IMPLS:
+        raise unknown("impl", impl, IMPLS, call=call)
 
 
 @cache

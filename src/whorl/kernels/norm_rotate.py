@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from whorl.errors import invalid
-from whorl.kernels.choose import Impl, choose
+from whorl.kernels.choose import Impl, check_impl, choose
 from whorl.kernels.ops import LIBRARY, TURN, no_second_gradient, one_tensor, readable, traced
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
+from whorl.memory import check_dense
 from whorl.rotary.rotation import Layout
 
 NORMED = f"Tensor q_weight, Tensor k_weight, float eps, {TURN}"
@@ -54,13 +55,21 @@ def norm_rotate_qk(
     >>> float(q.square().mean())  # doctest: +ELLIPSIS
     0.9999...
     """
-    check_pair("norm_rotate_qk", q, k, cos, sin, rows, layout, order, start, blocks)
+    check_impl(impl, "norm_rotate_qk")
+    check_pair("norm_rotate_qk", q, k, cos, sin, rows, (layout, False, start, blocks, order))
+    expected = f"a tensor ({q.shape[-1]},) on {q.device}"
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
-        if not isinstance(weight, Tensor) or weight.shape != q.shape[-1:] or weight.device != q.device:
-            raise invalid("norm_rotate_qk", name, f"a tensor ({q.shape[-1]},) on {q.device}", weight)
+        check_dense("norm_rotate_qk", name, weight, expected, "One weight for each dimension of a head.")
+        if weight.shape != q.shape[-1:] or weight.device != q.device:
+            raise invalid("norm_rotate_qk", name, expected, weight, "One weight for each dimension of a head.")
+        if not weight.is_floating_point():
+            raise invalid("norm_rotate_qk", name, "floating", weight, f"Pass {name}.float().")
+    if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0.0 <= eps < 1e30:
+        raise invalid("norm_rotate_qk", "eps", "a number from 0", eps, "Models use 1e-6 or 1e-5.")
     kernel = choose(impl, "norm_rotate_qk", {"triton": why_not("triton", q, cos, sin)} if impl != "torch" else None)
     if impl == "auto" and q.device.type != "cuda":
         kernel = "torch"
+    eps = float(eps)
     if kernel == "torch":
         how: tuple[Any, ...] = (cos, sin, rows, layout, False, start, blocks, order)
         return (

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError
 from whorl.graphs import constant_in_graphs
+from whorl.memory import check_written, same_place
 
 # How a rotation reads, turns and writes: the arguments of every operator behind its tensors.
 TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
@@ -91,15 +92,33 @@ def _rotate_qk(
     return outs
 
 
-def rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *turn: Any) -> None:
-    """Writes x, turned, into ``out``."""
+def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *turn: Any) -> None:
+    check_into(out, x, cos, sin, rows, *turn[1:3])
     run_kernel((x,), cos, sin, (out,), rows, *turn)
+
+
+def check_into(
+    out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, reads: str, writes: str
+) -> None:
+    """Raises a WhorlError unless out is x itself, element by element, or has memory apart from all that is read."""
+    in_place = same_place(out, x)
+    if in_place and reads != writes:
+        raise not_in_place()
+    check_written("rotate", "out", out, ("x", None if in_place else x), ("cos", cos), ("sin", sin), ("rows", rows))
+
+
+def not_in_place() -> WhorlError:
+    """The error for a rotation whose pairs lie elsewhere afterwards, asked for in place."""
+    return WhorlError(
+        "rotate: layout='interleaved_to_half' writes where it has yet to read, so not in place. "
+        "Pass other memory as out=."
+    )
 
 
 for _device in ("CPU", "CUDA"):
     LIBRARY.impl("rotate", _rotate, _device)
     LIBRARY.impl("rotate_qk", _rotate_qk, _device)
-    LIBRARY.impl("rotate_into", rotate_into, _device)
+    LIBRARY.impl("rotate_into", _rotate_into, _device)
 
 
 @torch.library.register_fake("whorl::rotate", lib=LIBRARY)
@@ -196,6 +215,12 @@ def why_not_memory(name: str, x: Tensor) -> str | None:
 def readable(x: Tensor) -> bool:
     """Whether the memory of x holds its numbers: no subclass, no sign or zero that torch adds when it reads them."""
     return type(x) is Tensor and not x.is_neg() and not x._is_zerotensor()
+
+
+def addressed(*tensors: Tensor | None) -> bool:
+    """Whether nobody traces, and every tensor has an address that may be looked at."""
+    known = (type(None), Tensor, torch.nn.Parameter)
+    return not traced() and all(type(one) in known for one in tensors)
 
 
 def one_tensor(x: Tensor) -> bool:

@@ -8,6 +8,7 @@ torch    everywhere, and where tables need gradients or torch.func transforms th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,8 +16,19 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import constant_in_graphs, equals_any
-from whorl.kernels.choose import Impl, choose, why_not_installed
-from whorl.kernels.ops import Ready, ready_kernel, rotate_into, traced, turn_ready, why_not_memory, why_not_transformed
+from whorl.kernels.choose import Impl, check_impl, choose, why_not_installed
+from whorl.kernels.ops import (
+    Ready,
+    addressed,
+    check_into,
+    not_in_place,
+    ready_kernel,
+    traced,
+    turn_ready,
+    why_not_memory,
+    why_not_transformed,
+)
+from whorl.memory import check_dense, check_floating
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
 from whorl.rotary.tables import INTEGERS
 
@@ -58,7 +70,8 @@ def rotate(
     says which row of the tables each token takes, and NaN comes of one that is not there.
     ``inverse=True`` undoes the rotation, an attention factor inside the tables included. With ``blocks`` > 1
     the rotated dimensions are that many heads side by side, each with a layout of its own. ``heads`` limits
-    the rotation to some heads. ``out`` is memory to write into, x itself to rotate in place.
+    the rotation to some heads. ``out`` is memory to write into: x itself to rotate in place, or memory apart from x
+    and the tables.
 
     >>> import torch, whorl
     >>> rope = whorl.Rope(head_dim=4, layout="interleaved")
@@ -68,39 +81,72 @@ def rotate(
     tensor([[-2.2347,  0.0770,  2.9194,  4.0592]])
     """
     how = (layout, inverse, start, blocks, order, impl)
+    if out is not None:
+        return _rotate_into(out, x, cos, sin, rows, heads, how)
     key = None
-    if heads is None and out is None and _eager((x,), cos, sin):
-        key = _signature(x, cos, sin, how, rows)
-        found = _READY.get(key)
+    if heads is None:
+        key, found = _look_up(how, cos, sin, rows, x)
         if found is not None:
             return turn_ready(found, (x,), cos, sin, rows)[0]
-    _check(x, cos, sin, rows, layout, order, start, blocks)
-    kernel = _kernel_for(impl, x, cos, sin)
-    if out is not None:
-        _check_out(x, out, cos, layout)
+    _check("rotate", "x", x, cos, sin, rows, how)
     if heads is not None:
+        turns = _turning_heads(x, heads, order)
         turned = rotate(
             x, cos, sin, layout, inverse=inverse, start=start, blocks=blocks, order=order, rows=rows, impl=impl
         )
-        turned = _only_heads(x, turned, heads, order)
-        return turned if out is None else out.copy_(turned)
+        return torch.where(turns, turned, x)
+    kernel = _kernel_for(impl, x, cos, sin)
     if kernel == "torch":
-        turned = turn_by_torch(x, cos, sin, rows, layout, inverse, start, blocks, order)
-        return turned if out is None else out.copy_(turned)
+        return turn_by_torch(x, cos, sin, rows, layout, inverse, start, blocks, order)
     if not _wide(cos, sin, x):
         cos, sin, key = cos.to(wide_dtype(x)), sin.to(wide_dtype(x)), None
     turn = turn_of(layout, inverse, order, start, blocks, kernel)
-    if out is not None:
-        if _eager((x, out), cos, sin):
-            rotate_into(out, x, cos, sin, rows, *turn)
-            if not out.is_inference():
-                torch.autograd.graph.increment_version(out)  # so that a backward pass sees that it was written into
-        else:
-            torch.ops.whorl.rotate_into(out, x, cos, sin, rows, *turn)
-        return out
     if key is None:
         return torch.ops.whorl.rotate(x, cos, sin, rows, *turn)
     return turn_ready(_keep_ready(key, (x,), cos, sin, rows, turn), (x,), cos, sin, rows)[0]
+
+
+def _rotate_into(
+    out: Tensor,
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    rows: Tensor | None,
+    heads: Sequence[int] | None,
+    how: tuple[Any, ...],
+) -> Tensor:
+    """``rotate`` with memory to write into."""
+    layout, inverse, start, blocks, order, impl = how
+    key = found = None
+    if heads is None:
+        key, found = _look_up((*how, "in place" if out is x else "into"), cos, sin, rows, x, out)
+    if found is None:
+        _check("rotate", "x", x, cos, sin, rows, how)
+        _check_out(x, out, layout)
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad or cos.requires_grad or sin.requires_grad):
+        raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
+    if found is not None or addressed(out, x, cos, sin, rows):
+        check_into(out, x, cos, sin, rows, *layout_ends(layout))
+    if found is None:
+        kernel = _kernel_for(impl, x, cos, sin)
+        if kernel == "torch" or heads is not None:
+            return out.copy_(
+                rotate(
+                    *(x, cos, sin, layout), inverse=inverse, start=start, blocks=blocks, heads=heads, order=order,
+                    rows=rows, impl=impl,
+                )
+            )  # fmt: skip
+        turn = turn_of(layout, inverse, order, start, blocks, kernel)
+        if not _wide(cos, sin, x):
+            cos, sin, key = cos.to(wide_dtype(x)), sin.to(wide_dtype(x)), None
+        if key is None:
+            torch.ops.whorl.rotate_into(out, x, cos, sin, rows, *turn)
+            return out
+        found = _keep_ready(key, (x,), cos, sin, rows, turn, (out,))
+    found[0]((x,), cos, sin, (out,), rows)
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)  # so that a backward pass sees that it was written into
+    return out
 
 
 def rotate_qk(
@@ -128,14 +174,11 @@ def rotate_qk(
     (torch.Size([2, 8, 10, 64]), torch.Size([2, 2, 10, 64]))
     """
     how = (layout, inverse, start, blocks, order, impl)
-    key = None
-    if _eager((q, k), cos, sin):
-        key = _signature(q, cos, sin, how, k, rows)
-        found = _READY.get(key)
-        if found is not None:
-            turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
-            return turned_q, turned_k
-    check_pair("rotate_qk", q, k, cos, sin, rows, layout, order, start, blocks)
+    key, found = _look_up(how, cos, sin, rows, q, k)
+    if found is not None:
+        turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
+        return turned_q, turned_k
+    check_pair("rotate_qk", q, k, cos, sin, rows, how)
     kernel = _kernel_for(impl, q, cos, sin)
     if kernel == "torch" or type(k) is not type(q):
         given = (cos, sin, rows, layout, inverse, start, blocks, order)
@@ -157,6 +200,9 @@ def explain_rotate(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") 
     >>> whorl.explain_rotate(torch.randn(3, 4), cos, sin)
     'torch: numba cannot run here, the tables need gradients'
     """
+    for name, one, remedy in (("x", x, ""), ("cos", cos, FROM_TABLES), ("sin", sin, FROM_TABLES)):
+        check_floating("explain_rotate", name, one, remedy)
+    check_impl(impl, "explain_rotate")
     if impl != "auto":
         return _kernel_for(impl, x, cos, sin)
     kernel = AUTO.get(x.device.type)
@@ -200,42 +246,60 @@ def _why_not_tensors(x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
 
 
 def _kernel_for(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:
+    check_impl(impl, "rotate")
     if impl == "torch":
         return "torch"
     if impl == "auto":
         kernel = AUTO.get(x.device.type)
         return "torch" if kernel is None or why_not(kernel, x, cos, sin) else kernel
-    known = impl in ("triton", "numba")
-    return choose(impl, "rotate", {impl: why_not(impl, x, cos, sin)} if known else None)
+    return choose(impl, "rotate", {impl: why_not(impl, x, cos, sin)} if impl in ("triton", "numba") else None)
 
 
-def _eager(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor) -> bool:
-    """Whether nobody traces or transforms what happens here: a kernel may be called directly."""
-    if traced():
-        return False
-    for one in (*xs, cos, sin):  # ``readable``, but for what gradients alone can be: a decoding step waits for this
-        if type(one) is not Tensor or one.is_neg():
-            return False
-    return not (torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad))
+def _look_up(
+    how: tuple[Any, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, x: Tensor, *others: Tensor
+) -> tuple[tuple[Any, ...] | None, Ready | None]:
+    """By what a call is kept, with what is ready for it.
 
-
-def _signature(x: Tensor, cos: Tensor, sin: Tensor, how: tuple[Any, ...], *more: Tensor | None) -> tuple[Any, ...]:
-    """All that a kernel is made ready for. The tensors of every call are written out, which a loop is slower than."""
-    key = (
-        *(how, x.shape, x.stride(), x.dtype, x.device),
-        *(cos.shape, cos.stride(), cos.dtype, cos.device),
-        *(sin.shape, sin.stride(), sin.dtype, sin.device),
-    )
-    for one in more:
-        key += (None,) if one is None else (one.shape, one.stride(), one.dtype, one.device)
-    return key
+    No key where a kernel may not be called directly: somebody traces or transforms what happens here, or a tensor is
+    of a kind that only the dispatcher knows to read. A decoding step waits for this, hence every tensor written out.
+    """
+    if traced() or type(x) is not Tensor or type(cos) is not Tensor or type(sin) is not Tensor:
+        return None, None
+    if x.is_neg() or cos.is_neg() or sin.is_neg():  # ``readable``, but for what gradients alone can be
+        return None, None
+    if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
+        return None, None
+    try:
+        key = (
+            *(how, x.shape, x.stride(), x.dtype, x.device),
+            *(cos.shape, cos.stride(), cos.dtype, cos.device),
+            *(sin.shape, sin.stride(), sin.dtype, sin.device),
+        )
+        for other in others:
+            if type(other) is not Tensor or other.is_neg():
+                return None, None
+            key += (other.shape, other.stride(), other.dtype, other.device)
+        if rows is not None:
+            if type(rows) is not Tensor:
+                return None, None
+            key += ("rows", rows.shape, rows.stride(), rows.dtype, rows.device)
+        return key, _READY.get(key)
+    except (TypeError, RuntimeError):  # a setting without hash, a tensor without strides: the checks will name it
+        return None, None
 
 
 def _keep_ready(
-    key: tuple[Any, ...], xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, turn: tuple[Any, ...]
+    key: tuple[Any, ...],
+    xs: tuple[Tensor, ...],
+    cos: Tensor,
+    sin: Tensor,
+    rows: Tensor | None,
+    turn: tuple[Any, ...],
+    outs: tuple[Tensor, ...] | None = None,
 ) -> Ready:
     """The kernel made ready for a call, and for the next like it."""
-    outs = tuple(torch.empty_like(x) for x in xs)
+    if outs is None:
+        outs = tuple(torch.empty_like(x) for x in xs)
     found = ready_kernel(xs, cos, sin, outs, rows, *turn), turn
     if len(_READY) >= MOST_READY:
         _READY.clear()
@@ -299,38 +363,33 @@ def _wide(cos: Tensor, sin: Tensor, x: Tensor) -> bool:
     return cos.dtype == sin.dtype == wide_dtype(x)
 
 
+# What a message says of wrong tables.
+FROM_TABLES = "Take both from one call of tables()."
+
+
 def _check(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    layout: Layout,
-    order: Order,
-    start: int,
-    blocks: int,
+    call: str, name: str, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, how: tuple[Any, ...]
 ) -> None:
-    """Raises a WhorlError unless everything fits."""
-    if layout not in LAYOUTS:
-        raise unknown("layout", layout, LAYOUTS, call="rotate")
-    check_input(x, order)
-    _check_tables(x, cos, sin, rows, order, start, blocks)
+    """Raises a WhorlError unless everything fits; ``how`` is (layout, inverse, start, blocks, order, …)."""
+    layout, inverse, start, blocks, order = how[:5]
+    if not isinstance(layout, str) or layout not in LAYOUTS:
+        raise unknown("layout", layout, LAYOUTS, call=call)
+    if not isinstance(inverse, int) or inverse not in (0, 1):
+        raise invalid(call, "inverse", "True or False", inverse)
+    for setting, value in (("start", start), ("blocks", blocks)):
+        if isinstance(value, bool) or not isinstance(value, (int, torch.SymInt)):
+            raise invalid(call, setting, "an integer", value)
+    check_input(x, order, call, name)
+    _check_tables(call, name, x, cos, sin, order, start, blocks)
+    _check_rows(call, name, x, cos, rows, order)
 
 
 def check_pair(
-    call: str,
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    layout: Layout,
-    order: Order,
-    start: int,
-    blocks: int,
+    call: str, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, how: tuple[Any, ...]
 ) -> None:
     """Raises a WhorlError unless everything fits both tensors, and they differ in heads only."""
-    for x in (q, k):
-        _check(x, cos, sin, rows, layout, order, start, blocks)
+    _check(call, "q", q, cos, sin, rows, how)
+    _check(call, "k", k, cos, sin, rows, how)
     same = q.dtype == k.dtype and q.shape[-1] == k.shape[-1] and q.ndim == k.ndim and q.device == k.device
     if not same or (q.ndim == 4 and q.shape[0] != k.shape[0]):
         raise WhorlError(
@@ -339,31 +398,28 @@ def check_pair(
         )
 
 
-def _check_out(x: Tensor, out: Tensor, cos: Tensor, layout: Layout) -> None:
+def _check_out(x: Tensor, out: Tensor, layout: Layout) -> None:
+    expected = f"of shape {tuple(x.shape)}, {x.dtype} on {x.device}"
+    check_dense("rotate", "out", out, expected, "Use empty_like(x).")
     if out.shape != x.shape or out.dtype != x.dtype or out.device != x.device:
-        raise invalid("rotate", "out", f"of shape {tuple(x.shape)}, {x.dtype} on {x.device}", out, "Use empty_like(x).")
-    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad or cos.requires_grad):
-        raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
+        raise invalid("rotate", "out", expected, out, "Use empty_like(x).")
     reads, writes = layout_ends(layout)
-    if reads != writes and out.untyped_storage().data_ptr() == x.untyped_storage().data_ptr():
-        raise WhorlError(
-            f"rotate: layout={layout!r} writes where it has yet to read, so not in place. Pass other memory as out=."
-        )
+    if out is x and reads != writes:
+        raise not_in_place()
 
 
-def check_input(x: Tensor, order: Order, call: str = "rotate") -> None:
+def check_input(x: Tensor, order: Order, call: str = "rotate", name: str = "x") -> None:
     """Raises a WhorlError unless x is a floating tensor of the named order."""
-    if order not in ORDERS:
+    if not isinstance(order, str) or order not in ORDERS:
         raise unknown("order", order, ORDERS, call=call)
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise invalid(call, "x", "a floating tensor", x)
+    check_floating(call, name, x)
     if (order == "blhd" and x.ndim != 4) or (order == "thd" and x.ndim != 3) or x.ndim < 2:
         shape = {
             "bhld": "(batch, heads, length, head_dim)",
             "blhd": "(batch, length, heads, head_dim)",
             "thd": "(tokens, heads, head_dim)",
         }[order]
-        raise invalid(call, "x", f"of shape {shape} for order={order!r}", x, f"Orders: {', '.join(ORDERS)}.")
+        raise invalid(call, name, f"of shape {shape} for order={order!r}", x, f"Orders: {', '.join(ORDERS)}.")
 
 
 def length_of(x: Tensor, order: Order) -> int:
@@ -371,46 +427,65 @@ def length_of(x: Tensor, order: Order) -> int:
     return x.shape[{"bhld": -2, "blhd": 1, "thd": 0}[order]]
 
 
+def _heads_axis(order: Order) -> int:
+    """Which axis of a tensor that has heads holds them."""
+    return -3 if order == "bhld" else -2
+
+
 def _check_tables(
-    x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, order: Order, start: int, blocks: int
+    call: str, name: str, x: Tensor, cos: Tensor, sin: Tensor, order: Order, start: int, blocks: int
 ) -> None:
+    for table_name, table in (("cos", cos), ("sin", sin)):
+        check_floating(call, table_name, table, FROM_TABLES)
+        if table.device != x.device:
+            raise WhorlError(
+                f"{call}: tables are on {table.device} and {name} on {x.device}. "
+                f"Make the positions on the device of {name}."
+            )
     if cos.shape != sin.shape or not 2 <= cos.ndim <= 4:
         raise WhorlError(
-            f"rotate: cos and sin must have one shape (…, length, pairs), got {tuple(cos.shape)} and "
-            f"{tuple(sin.shape)}. Take both from one call of tables()."
-        )
-    if cos.device != x.device:
-        raise WhorlError(
-            f"rotate: tables are on {cos.device} and x on {x.device}. Make the positions on the device of x."
+            f"{call}: cos and sin must have one shape (…, length, pairs), got {tuple(cos.shape)} and "
+            f"{tuple(sin.shape)}. {FROM_TABLES}"
         )
     dim, pairs = x.shape[-1], cos.shape[-1]
     if start < 0 or start + 2 * pairs > dim:
         raise WhorlError(
-            f"rotate: tables of {pairs} pairs from dimension {start} need {start + 2 * pairs} dimensions, x has {dim}. "
-            "Use tables of fewer pairs or a smaller start."
+            f"{call}: tables of {pairs} pairs from dimension {start} need {start + 2 * pairs} dimensions, {name} has "
+            f"{dim}. Use tables of fewer pairs or a smaller start."
         )
     if blocks < 1 or pairs % blocks:
-        raise invalid("rotate", "blocks", f"a divisor of the {pairs} pairs", blocks)
-    length = length_of(x, order)
-    if rows is not None:
-        batched = order != "thd" and rows.ndim == 2 and equals_any(rows.shape[0], 1, x.shape[0] if x.ndim == 4 else 1)
-        if rows.dtype not in INTEGERS or not (rows.ndim == 1 or batched) or rows.shape[-1] != length:
-            shapes = f"({length},)" if order == "thd" else f"({length},) or (batch, {length})"
-            raise invalid("rotate", "rows", f"integers of shape {shapes}", rows, "One row of the tables per token.")
-        if rows.device != x.device:
-            raise WhorlError(f"rotate: rows are on {rows.device} and x on {x.device}. Make them there.")
-    elif cos.shape[-2] != length:
-        raise WhorlError(
-            f"rotate: tables are for {cos.shape[-2]} positions, x has {length_of(x, order)} in order {order!r}. "
-            "Pass one position per token, or name the order of x."
-        )
+        raise invalid(call, "blocks", f"a divisor of the {pairs} pairs", blocks)
     if cos.ndim > 2 and order == "thd":
-        raise WhorlError("rotate: order='thd' takes tables of shape (tokens, pairs). Flatten the batch into tokens.")
+        raise WhorlError(f"{call}: order='thd' takes tables of shape (tokens, pairs). Flatten the batch into tokens.")
     if cos.ndim > 2 and (x.ndim != 4 or not equals_any(cos.shape[0], 1, x.shape[0])):
         raise WhorlError(
-            f"rotate: tables are for a batch of {cos.shape[0]}, x has shape {tuple(x.shape)}. "
+            f"{call}: tables are for a batch of {cos.shape[0]}, {name} has shape {tuple(x.shape)}. "
             "Pass positions of shape (length,) or (batch, length)."
         )
+    if cos.ndim == 4 and not equals_any(cos.shape[1], 1, x.shape[_heads_axis(order)]):
+        raise WhorlError(
+            f"{call}: tables are for {cos.shape[1]} heads, {name} has {x.shape[_heads_axis(order)]}. "
+            f"Pass tables of as many heads as {name}, or of one."
+        )
+
+
+def _check_rows(call: str, name: str, x: Tensor, cos: Tensor, rows: Tensor | None, order: Order) -> None:
+    length = length_of(x, order)
+    if rows is None:
+        if cos.shape[-2] != length:
+            raise WhorlError(
+                f"{call}: tables are for {cos.shape[-2]} positions, {name} has {length} in order {order!r}. "
+                "Pass one position per token, or name the order of x."
+            )
+        return
+    expected = f"integers of shape ({length},)" + ("" if order == "thd" else f" or (batch, {length})")
+    remedy = "One row of the tables per token, int32 or int64."
+    check_dense(call, "rows", rows, expected, remedy)
+    batched = order != "thd" and rows.ndim == 2 and equals_any(rows.shape[0], 1, x.shape[0] if x.ndim == 4 else 1)
+    if rows.dtype not in INTEGERS or not (rows.ndim == 1 or batched) or rows.shape[-1] != length:
+        raise invalid(call, "rows", expected, rows, remedy)
+    if rows.device != x.device:
+        raise WhorlError(f"{call}: rows are on {rows.device} and {name} on {x.device}. Make them there.")
 
 
 def _aligned(table: Tensor, x: Tensor, order: Order) -> Tensor:
@@ -423,12 +498,22 @@ def _aligned(table: Tensor, x: Tensor, order: Order) -> Tensor:
     return table if order == "bhld" else table.transpose(1, 2)
 
 
-def _only_heads(x: Tensor, out: Tensor, heads: Sequence[int], order: Order) -> Tensor:
-    axis = -3 if order == "bhld" else -2
+def _turning_heads(x: Tensor, heads: Sequence[int], order: Order) -> Tensor:
+    """Which heads of x turn, as bools that broadcast against it."""
+    axis = _heads_axis(order)
+    if x.ndim < 3:
+        raise invalid(
+            "rotate", "x", "a tensor with an axis of heads where only some turn", x, "Pass x of shape (1, length, dim)."
+        )
     count = x.shape[axis]
-    if not all(0 <= head < count for head in heads):
+    try:
+        named = None if isinstance(heads, Tensor) else {index(head) for head in heads}
+    except TypeError:
+        named = None
+    if named is None:  # a tensor neither: its numbers may be on a device
+        raise invalid("rotate", "heads", "a sequence of head indices", heads, "Use None for all heads.")
+    if not all(0 <= head < count for head in named):
         raise invalid("rotate", "heads", f"between 0 and {count - 1}", tuple(heads))
-    turns = [head in set(heads) for head in range(count)]
     shape = [1] * x.ndim
     shape[axis] = count
-    return torch.where(torch.tensor(turns, device=x.device).view(shape), out, x)
+    return torch.tensor([head in named for head in range(count)], device=x.device).view(shape)

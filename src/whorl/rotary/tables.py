@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import invalid
+from whorl.memory import check_dense
 
 INTEGERS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
@@ -36,8 +37,7 @@ def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
 
     One-dimensional positions serve every axis of a multi-axis encoding (text among images).
     """
-    if not isinstance(positions, Tensor):
-        raise invalid(call, "positions", "a tensor", positions, "Make one with whorl.positions(length).")
+    check_dense(call, "positions", positions, "a tensor", "Make one with whorl.positions(length).")
     if positions.dtype not in INTEGERS + FLOATS:
         raise invalid(
             call,
