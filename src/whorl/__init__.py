@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from whorl.forks import uncut
+
 if TYPE_CHECKING:
     from whorl import analysis as analysis
     from whorl import claims as claims
@@ -165,11 +167,12 @@ __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ROOMS:
-        return import_module(f"whorl.{name}")
-    if name not in _HOMES:
+    if name not in _ROOMS and name not in _HOMES:
         raise AttributeError(f"module 'whorl' has no attribute {name!r}")
-    value = getattr(import_module(f"whorl.{_HOMES[name]}"), name)
+    with uncut:
+        if name in _ROOMS:
+            return import_module(f"whorl.{name}")
+        value = getattr(import_module(f"whorl.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

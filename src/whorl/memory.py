@@ -16,6 +16,9 @@ from whorl.errors import WhorlError, invalid
 # Steps of the search for a byte that two tensors share. Views of one tensor need a few dozen.
 MOST_STEPS = 1000
 
+# A tensor and what it is called; None where it is not given.
+Named = tuple[str, Tensor | None]
+
 
 def check_dense(call: str, name: str, x: object, expected: str, remedy: str = "") -> None:
     """Raises a WhorlError unless x is a tensor whose elements lie in memory, one stride apart."""
@@ -34,17 +37,16 @@ def check_floating(call: str, name: str, x: object, remedy: str = "") -> None:
         raise invalid(call, name, "a floating tensor", x, remedy)
 
 
-def check_written(call: str, name: str, out: Tensor, *others: tuple[str, Tensor | None]) -> None:
-    """Raises a WhorlError unless every element of out has memory of its own, apart from all others."""
-    if overlaps_itself(out):
-        raise WhorlError(
-            f"{call}: elements of {name} share memory, its strides are {out.stride()} for shape {tuple(out.shape)}. "
-            f"Pass {name}.contiguous(), or memory from torch.empty."
-        )
-    first, end = span(out)
-    for other_name, other in others:
-        if other is not None:
-            low, high = span(other)
+def check_written(call: str, written: tuple[tuple[str, Tensor], ...], read: tuple[Named, ...]) -> None:
+    """Raises a WhorlError unless every element that is written has memory of its own."""
+    spans = [(name, x, *span(x)) for name, x in (*written, *read) if x is not None]
+    for i, (name, out, first, end) in enumerate(spans[: len(written)]):
+        if overlaps_itself(out):
+            raise WhorlError(
+                f"{call}: elements of {name} share memory, its strides are {out.stride()} for shape "
+                f"{tuple(out.shape)}. Pass {name}.contiguous(), or memory from torch.empty."
+            )
+        for other_name, other, low, high in spans[i + 1 :]:
             if low < end and first < high and _share(out, other):
                 raise WhorlError(
                     f"{call}: {name} shares memory with {other_name}, so that writing one changes the other. "

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from whorl.errors import WhorlError, shown, unknown
+from whorl.forks import uncut
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
@@ -153,5 +154,6 @@ def _find(table: dict[str, str | type], kind: str, name: str) -> Any:
     entry = table[name]
     if isinstance(entry, str):
         module, cls = entry.split(":")
-        return getattr(import_module(module), cls)
+        with uncut:
+            return getattr(import_module(module), cls)
     return entry

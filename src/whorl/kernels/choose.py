@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Literal, get_args
 
 from whorl.errors import WhorlError, unknown
+from whorl.forks import uncut
 
 Impl = Literal["auto", "torch", "triton", "numba", "flex"]
 
@@ -48,7 +49,8 @@ def check_impl(impl: Impl, call: str) -> None:
 def why_not_installed(package: str) -> str | None:
     """What keeps a package from being imported, with the remedy, or None."""
     try:
-        import_module(package)
+        with uncut:
+            import_module(package)
     except ImportError as error:
         return f'{error} (pip install "whorl[{EXTRAS[package]}]")'
     return None

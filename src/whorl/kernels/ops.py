@@ -21,7 +21,7 @@ from whorl.memory import check_written, same_place
 TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
 
 # A kernel made ready for a call (``ready_kernel``), and the last arguments of its operator.
-Ready = tuple[Callable[..., None], tuple[Any, ...]]
+Ready = tuple[Callable[..., Any], tuple[Any, ...]]
 
 # What every call asks, by short ways: a decoding step waits for the answers.
 _functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
@@ -104,7 +104,8 @@ def check_into(
     in_place = same_place(out, x)
     if in_place and reads != writes:
         raise not_in_place()
-    check_written("rotate", "out", out, ("x", None if in_place else x), ("cos", cos), ("sin", sin), ("rows", rows))
+    read = (("x", None if in_place else x), ("cos", cos), ("sin", sin), ("rows", rows))
+    check_written("rotate", (("out", out),), read)
 
 
 def not_in_place() -> WhorlError:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.forks import uncut
 from whorl.graphs import constant_in_graphs, equals_any
 from whorl.kernels.choose import Impl, check_impl, choose, why_not_installed
 from whorl.kernels.ops import (
@@ -85,7 +86,7 @@ def rotate(
         return _rotate_into(out, x, cos, sin, rows, heads, how)
     key = None
     if heads is None:
-        key, found = _look_up(how, cos, sin, rows, x)
+        key, found = look_up(how, cos, sin, rows, x)
         if found is not None:
             return turn_ready(found, (x,), cos, sin, rows)[0]
     _check("rotate", "x", x, cos, sin, rows, how)
@@ -119,7 +120,7 @@ def _rotate_into(
     layout, inverse, start, blocks, order, impl = how
     key = found = None
     if heads is None:
-        key, found = _look_up((*how, "in place" if out is x else "into"), cos, sin, rows, x, out)
+        key, found = look_up((*how, "in place" if out is x else "into"), cos, sin, rows, x, out)
     if found is None:
         _check("rotate", "x", x, cos, sin, rows, how)
         _check_out(x, out, layout)
@@ -174,7 +175,7 @@ def rotate_qk(
     (torch.Size([2, 8, 10, 64]), torch.Size([2, 2, 10, 64]))
     """
     how = (layout, inverse, start, blocks, order, impl)
-    key, found = _look_up(how, cos, sin, rows, q, k)
+    key, found = look_up(how, cos, sin, rows, q, k)
     if found is not None:
         turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
         return turned_q, turned_k
@@ -223,13 +224,14 @@ def why_not_here(kernel: str, device: str, dtype: torch.dtype | None = None) -> 
     missing = why_not_installed(kernel)
     if missing is not None:
         return missing
-    if kernel == "numba":
-        from whorl.kernels.rotate_numba import why_not as why_not_numba
+    with uncut:  # imports
+        if kernel == "numba":
+            from whorl.kernels.rotate_numba import why_not as why_not_numba
 
-        return why_not_numba(dtype) if device == "cpu" else f"it runs on the CPU, the tensors are on {device}"
-    from whorl.kernels.triton_launch import why_not_triton
+            return why_not_numba(dtype) if device == "cpu" else f"it runs on the CPU, the tensors are on {device}"
+        from whorl.kernels.triton_launch import why_not_triton
 
-    return why_not_triton(device)
+        return why_not_triton(device)
 
 
 def _why_not_tensors(x: Tensor, cos: Tensor, sin: Tensor) -> str | None:
@@ -255,7 +257,7 @@ def _kernel_for(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:
     return choose(impl, "rotate", {impl: why_not(impl, x, cos, sin)} if impl in ("triton", "numba") else None)
 
 
-def _look_up(
+def look_up(
     how: tuple[Any, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, x: Tensor, *others: Tensor
 ) -> tuple[tuple[Any, ...] | None, Ready | None]:
     """By what a call is kept, with what is ready for it.
@@ -301,10 +303,15 @@ def _keep_ready(
     if outs is None:
         outs = tuple(torch.empty_like(x) for x in xs)
     found = ready_kernel(xs, cos, sin, outs, rows, *turn), turn
+    keep(key, found)
+    return found
+
+
+def keep(key: tuple[Any, ...], found: Ready) -> None:
+    """Keeps what is ready for the next call of the kind."""
     if len(_READY) >= MOST_READY:
         _READY.clear()
     _READY[key] = found
-    return found
 
 
 def turn_of(layout: Layout, inverse: bool, order: Order, start: int, blocks: int, kernel: str) -> tuple[Any, ...]:

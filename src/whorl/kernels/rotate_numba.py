@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl.forks import uncut
 from whorl.kernels.numba_threads import Compiled, share
 
 SUPPORTED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -183,7 +184,7 @@ _COMPILING = threading.Lock()
 
 def _compiled(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     """The machine code of one form, made once, or found in numba's cache on disk."""
-    with _COMPILING:
+    with uncut, _COMPILING:
         if (dtype, reads, writes) not in _KERNELS:
             _KERNELS[dtype, reads, writes] = _compile(dtype, reads, writes)
         return _KERNELS[dtype, reads, writes]
@@ -192,6 +193,7 @@ def _compiled(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
 def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     from numba import njit, types
 
+    _hold_locks()
     _teach()
     function = _rows(_FORMS.index((dtype, reads, writes)))
     for cache in (True, False):
@@ -204,6 +206,16 @@ def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     result = next(iter(made.overloads.values()))
     # The entry point itself: the dispatcher around it would look at the type of the argument first.
     return Compiled(result.entry_point, result.library.get_pointer_to_function(result.fndesc.llvm_cfunc_wrapper_name))
+
+
+def _hold_locks() -> None:
+    """Has forks wait for numba's locks too: other threads take them for code of their own, and to let go of it."""
+    from llvmlite.binding import ffi
+    from numba.core.compiler_lock import global_compiler_lock
+
+    for lock in (global_compiler_lock, getattr(ffi.lib, "_lock", None)):
+        if lock is not None:
+            uncut.hold(lock)
 
 
 def _rows(form: int) -> Callable[[int], int]:

@@ -8,10 +8,12 @@ tables are computed.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Literal, get_args
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -41,6 +43,7 @@ class TableCache:
         self.max_bytes = max_bytes
         self._tables: OrderedDict[Hashable, Tables] = OrderedDict()
         self._lock = threading.Lock()
+        _caches.add(self)
 
     @property
     def bytes(self) -> int:
@@ -103,7 +106,16 @@ class TableCache:
             total -= _bytes(dropped)
 
 
+def _after_fork() -> None:
+    """The child has none of the threads that may hold the locks of its caches; what they keep is whole."""
+    for cache in list(_caches):
+        cache._lock = threading.Lock()
+
+
+_caches: WeakSet[TableCache] = WeakSet()
 _current = TableCache()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def current_table_cache() -> TableCache:
