@@ -11,22 +11,28 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
+# Seconds that a thread lets a waiting fork go first. Many of them, one after the other, would keep it waiting for ever.
+POLITE = 0.1
+
 
 class Uncut(AbstractContextManager[None]):
     """Forks wait until no other thread is inside: ``with uncut: …``.
 
-    Threads inside do not wait for each other, nor for a fork that waits for them, so that no order of locks can keep
-    any of them from going on. A thread that forks from inside is not waited for.
+    Threads inside do not wait for each other, and who enters lets a waiting fork go first for a moment only, so that
+    no order of locks can keep any of them from going on. A thread that forks from inside is not waited for.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._depth: dict[int, int] = {}
+        self._depth: dict[int, int] = {}  # how often each thread is inside
+        self._waiting = 0  # forks that wait
         self._foreign: list[AbstractContextManager[Any]] = []
 
     def __enter__(self) -> None:
         thread = threading.get_ident()
         with self._changed:
+            if self._waiting and thread not in self._depth:
+                self._changed.wait(POLITE)
             self._depth[thread] = self._depth.get(thread, 0) + 1
 
     def __exit__(self, *error: object) -> None:
@@ -49,8 +55,10 @@ class Uncut(AbstractContextManager[None]):
     def before_fork(self) -> None:
         """Waits for the other threads, and keeps new ones out until the fork is done."""
         self._changed.acquire()
+        self._waiting += 1
         while self._depth.keys() - {threading.get_ident()}:
             self._changed.wait()
+        self._waiting -= 1
         for lock in self._foreign:
             lock.__enter__()
 
@@ -58,12 +66,13 @@ class Uncut(AbstractContextManager[None]):
         """Lets threads in again."""
         for lock in reversed(self._foreign):
             lock.__exit__(None, None, None)
+        self._changed.notify_all()
         self._changed.release()
 
     def after_fork_in_child(self) -> None:
         """The same where nobody is left who may have been waiting."""
         self.after_fork()
-        self._changed = threading.Condition()
+        self._changed, self._waiting = threading.Condition(), 0
 
 
 uncut = Uncut()

@@ -8,17 +8,16 @@ tables are computed.
 
 from __future__ import annotations
 
-import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Literal, get_args
-from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.forks import uncut
 from whorl.rotary.tables import INTEGERS, Tables, readable
 
 Policy = Literal["full", "on_the_fly", "hybrid"]
@@ -41,20 +40,20 @@ class TableCache:
         self.policy: Policy = policy
         self.length = length
         self.max_bytes = max_bytes
-        self._tables: OrderedDict[Hashable, Tables] = OrderedDict()
-        self._lock = threading.Lock()
-        _caches.add(self)
+        # Replaced and never changed, so that who reads it needs no lock and the child of a fork finds it whole.
+        self._kept: dict[Hashable, _Kept] = {}
+        self._clock = count()
+        self._building = threading.RLock()
 
     @property
     def bytes(self) -> int:
         """Memory the kept tables take."""
-        with self._lock:
-            return sum(_bytes(kept) for kept in self._tables.values())
+        return sum(kept.bytes for kept in self._kept.values())
 
     def clear(self) -> None:
         """Drops every table."""
-        with self._lock:
-            self._tables.clear()
+        with uncut, self._building:  # what is being built now is dropped too
+            self._kept = {}
 
     def prefix(
         self, key: Hashable, positions: Tensor, row_bytes: int, build: Callable[[Tensor], Tables]
@@ -70,18 +69,27 @@ class TableCache:
         low, high = (int(bound) for bound in torch.aminmax(positions))
         if low < 0 or (self.policy == "hybrid" and high >= self.length):
             return None
-        with self._lock:
-            kept = self._tables.get(key)
-            if kept is None or kept[0].shape[0] <= high:
-                rows = self._rows(high, row_bytes)
-                if rows is None:
-                    return None
-                with torch.inference_mode(False):  # training may come after, and must be able to use the table
-                    kept = build(torch.arange(rows, device="cpu"))
-                self._tables[key] = kept
-            self._tables.move_to_end(key)
-            self._make_room()
-            return kept
+        kept = self._kept.get(key)
+        if kept is None or kept.rows <= high:
+            kept = self._build(key, high, row_bytes, build)
+            if kept is None:
+                return None
+        kept.used = next(self._clock)
+        return kept.tables
+
+    def _build(self, key: Hashable, high: int, row_bytes: int, build: Callable[[Tensor], Tables]) -> _Kept | None:
+        """The tables up to a position, made by one thread at a time, or None if they are not to be kept."""
+        with uncut, self._building:
+            kept = self._kept.get(key)
+            if kept is not None and kept.rows > high:  # another thread was first
+                return kept
+            rows = self._rows(high, row_bytes)
+            if rows is None:
+                return None
+            with torch.inference_mode(False):  # training may come after, and must be able to use the table
+                made = _Kept(build(torch.arange(rows, device="cpu")), next(self._clock))
+            self._kept = self._with_room({**self._kept, key: made})
+            return made
 
     def _rows(self, high: int, row_bytes: int) -> int | None:
         """How many rows to build: a power of two, so that growing costs little in all."""
@@ -99,23 +107,27 @@ class TableCache:
             f"{self.max_bytes / 2**20:.0f} MiB. Raise max_bytes, or use policy='hybrid' or 'on_the_fly'."
         )
 
-    def _make_room(self) -> None:
-        total = sum(_bytes(kept) for kept in self._tables.values())
-        while total > self.max_bytes:
-            _, dropped = self._tables.popitem(last=False)
-            total -= _bytes(dropped)
+    def _with_room(self, kept: dict[Hashable, _Kept]) -> dict[Hashable, _Kept]:
+        """Those that fit into ``max_bytes``, the last used first."""
+        total, fits = 0, {}
+        for key, one in sorted(kept.items(), key=lambda item: -item[1].used):
+            total += one.bytes
+            if total > self.max_bytes:
+                break
+            fits[key] = one
+        return fits
 
 
-def _after_fork() -> None:
-    """The child has none of the threads that may hold the locks of its caches; what they keep is whole."""
-    for cache in list(_caches):
-        cache._lock = threading.Lock()
+class _Kept:
+    """Tables, and when they were used last."""
+
+    def __init__(self, tables: Tables, used: int) -> None:
+        self.tables, self.used = tables, used
+        self.rows = tables[0].shape[0]
+        self.bytes = sum(t.numel() * t.element_size() for t in tables)
 
 
-_caches: WeakSet[TableCache] = WeakSet()
 _current = TableCache()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def current_table_cache() -> TableCache:
@@ -135,7 +147,3 @@ def use_table_cache(cache: TableCache) -> TableCache:
         raise invalid("use_table_cache", "cache", "a TableCache", cache)
     before, _current = _current, cache
     return before
-
-
-def _bytes(kept: Tables) -> int:
-    return sum(t.numel() * t.element_size() for t in kept)
