@@ -137,5 +137,7 @@ def _meet(
         behind_low, behind_high = reach[axis + 1]
         begin = max(least, -(-(low - behind_high) // stride))
         last = min(most, (high - behind_low) // stride)
-        todo += [(axis + 1, low - stride * k, high - stride * k) for k in range(begin, min(last, begin + MOST_STEPS) + 1)]
+        todo += [
+            (axis + 1, low - stride * k, high - stride * k) for k in range(begin, min(last, begin + MOST_STEPS) + 1)
+        ]
     return False

@@ -87,9 +87,7 @@ def _ready(
     return _by_kernel, turn_of(layout, False, order, start, blocks, kernel)[:5]
 
 
-def _by_kernel(
-    q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *more: Any
-) -> Tensor:
+def _by_kernel(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *more: Any) -> Tensor:
     wide = wide_dtype(q)
     return torch.ops.whorl.rotate_append(q, k, v, cos.to(wide), sin.to(wide), rows, *more)
 

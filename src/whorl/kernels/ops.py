@@ -97,9 +97,7 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor 
     run_kernel((x,), cos, sin, (out,), rows, *turn)
 
 
-def check_into(
-    out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, reads: str, writes: str
-) -> None:
+def check_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, reads: str, writes: str) -> None:
     """Raises a WhorlError unless out is x itself, element by element, or has memory apart from all that is read."""
     in_place = same_place(out, x)
     if in_place and reads != writes:
