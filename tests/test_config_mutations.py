@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+import re
 import warnings
 from typing import Any
 
@@ -108,7 +109,8 @@ def read_mutations(seeds: range) -> int:
         config = mutated(config, HF_NAMES, pick)
         if pick.random() < 0.1:
             layer_type = hostile(pick) if pick.random() < 0.3 else pick.choice(LAYER_TYPES)
-        rope = ends_well(f"mutation {seed}", Rope.from_hf, config, layer_type)
+        cls = pick.choice((Rope, Rope, whorl.ReRope, whorl.MRope))
+        rope = ends_well(f"mutation {seed}", cls.from_hf, config, layer_type)
         if rope is not None:
             check_rope(f"mutation {seed}", rope)
             read += 1
@@ -182,6 +184,31 @@ def test_a_mutated_dict_is_built_or_refused():
 @pytest.mark.parametrize("start", range(10_000, 20_000, 2_000))
 def test_many_mutated_dicts_are_built_or_refused(start):
     build_mutations(range(start, start + 2_000))
+
+
+ENDLESS: dict[str, Any] = {"name": "resonance"}
+ENDLESS["inner"] = ENDLESS
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"name": ["rope"], "head_dim": 8}, "unknown encoding ['rope']. Expected one of: "),
+        ({"name": "rope", "head_dim": 8, 7: 1}, "Rope: unknown setting 7. Expected one of: "),
+        ({"name": "rope", "head_dim": 8, "scaling": {"name": {}}}, "unknown scaling {}. Expected one of: "),
+        ({"name": "rope", "head_dim": 8, "scaling": {"name": "linear", 7: 1}}, "Linear: unknown setting 7."),
+        (
+            {"name": "rope", "head_dim": 8, "scaling": ENDLESS},
+            "from_dict: the dict holds others more than 16 levels deep.",
+        ),
+        ({"name": "combined", "parts": 3}, "Combined.from_dict: parts must be a list of dicts, got 3."),
+        ({"name": "combined", "parts": [3]}, "Combined.from_dict: every part must be a dict with a name, got 3."),
+        ([10**5000], "from_dict: a dict with the encoding's name needed, got an object of type list."),
+    ],
+)
+def test_a_dict_that_describes_no_encoding_says_what_is_wrong(data, message):
+    with pytest.raises(WhorlError, match=re.escape(message)):
+        whorl.from_dict(data)
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=lambda value: shown(value)[:12])

@@ -475,7 +475,70 @@ def nested(**parts):
 
 LINEAR = {"rope_type": "linear", "factor": 2.0}
 
+ENDLESS = {"model_type": "llama"}
+ENDLESS["text_config"] = ENDLESS
+
 BAD = {
+    "per_layer_config that is a list": (
+        LLAMA | {"per_layer_config": [64]},
+        None,
+        'per_layer_config must be a dict of dicts by layer, such as {"0": {}}, got [64].',
+    ),
+    "per_layer_config of numbers": (LLAMA | {"per_layer_config": {"0": 64}}, None, "must be a dict of dicts by layer"),
+    "per_layer_config of a named layer": (
+        LLAMA | {"per_layer_config": {"last": {"head_dim": 64}}},
+        None,
+        "a key of per_layer_config must be the index of a layer, got 'last'.",
+    ),
+    "layer_types that are a number": (
+        LLAMA | {"layer_types": 3},
+        None,
+        "layer_types must be a list of names, one per layer, got 3.",
+    ),
+    "layer_types that are one word": (
+        LLAMA | {"layer_types": "full_attention"},
+        "full_attention",
+        "layer_types must be a list of names, one per layer, got 'full_attention'.",
+    ),
+    "rope_scaling_layers that are a number": (
+        LLAMA | {"rope_scaling_layers": 4, "num_hidden_layers": 4},
+        None,
+        "cannot place the field 'rope_scaling_layers'.",
+    ),
+    "qk_nope_head_dim that is a word": (
+        {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "qk_nope_head_dim": "128"},
+        None,
+        "qk_nope_head_dim must be an integer from 0, got '128'.",
+    ),
+    "partial_rotary_factors of lists": (
+        LLAMA | {"partial_rotary_factors": [[0.5], [0.5]]},
+        None,
+        "partial_rotary_factors must be a list of numbers, one per layer, got [[0.5], [0.5]].",
+    ),
+    "a layer type that is a list": (NESTED, ["full_attention"], "layer_type must be a string or None, got ['full_"),
+    "a key that is no string": (
+        LLAMA | {7: 1},
+        None,
+        "every key of the config must be a string, got 7. Pass json.load",
+    ),
+    "a rope dict with a key that is no string": (
+        LLAMA | {"rope_parameters": {None: 1}},
+        None,
+        "every key of rope_parameters must be a string, got None.",
+    ),
+    "a rope dict with a tensor": (
+        LLAMA | {"rope_parameters": {"rope_theta": torch.ones(2)}},
+        None,
+        "rope_parameters must be made of numbers, strings, lists and dicts, got torch.float32 of shape (2,).",
+    ),
+    "a config that holds itself": (ENDLESS, None, "the config holds configs of text models 8 levels deep. Pass the"),
+    "a rope dict that holds itself": (LLAMA | {"rope_parameters": ENDLESS}, None, "holds more than 8 levels."),
+    "a size beyond 64 bits": (LLAMA | {"head_dim": 10**400}, None, "head_dim must be below 2^63, got 1000000"),
+    "a size that cannot be written": (LLAMA | {"head_dim": 10**5000}, None, "got an object of type int."),
+    "a head that fills the memory": (LLAMA | {"head_dim": 2**40}, None, "head_dim must be at most 1,048,576, got"),
+    "a base beyond every float": (LLAMA | {"rope_theta": 10**400}, None, "Rope: base must be finite, got 1000000"),
+    "a type of the model that is a list": (LLAMA | {"model_type": ["llama"]}, None, "model_type must be a string or"),
+    "alibi that is a word": (LLAMA | {"alibi": "no"}, None, "alibi must be true, false or null, got 'no'."),
     "not a dict": (
         ["llama"],
         None,
