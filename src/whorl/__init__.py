@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from whorl.forks import uncut
-
 if TYPE_CHECKING:
     from whorl import analysis as analysis
     from whorl import claims as claims
@@ -169,6 +167,8 @@ __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll
 def __getattr__(name: str) -> Any:
     if name not in _ROOMS and name not in _HOMES:
         raise AttributeError(f"module 'whorl' has no attribute {name!r}")
+    from whorl.forks import uncut
+
     with uncut:
         if name in _ROOMS:
             return import_module(f"whorl.{name}")

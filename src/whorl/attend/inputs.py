@@ -8,14 +8,17 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
+from whorl.memory import check_dense
 from whorl.rotary.tables import INTEGERS, readable
 
 
 def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises a WhorlError unless the three tensors fit each other."""
     for name, x in (("q", q), ("k", k), ("v", v)):
-        if not isinstance(x, Tensor) or x.ndim != 4 or not x.is_floating_point():
-            raise invalid(call, name, "a floating tensor of shape (batch, heads, length, dim)", x)
+        expected = "a floating tensor of shape (batch, heads, length, dim)"
+        check_dense(call, name, x, expected)
+        if x.ndim != 4 or not x.is_floating_point():
+            raise invalid(call, name, expected, x)
         if x.device != q.device or x.dtype != q.dtype:
             raise WhorlError(
                 f"{call}: q, k and v must share device and dtype, got {q.dtype} on {q.device} and {name} in {x.dtype} "

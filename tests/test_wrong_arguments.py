@@ -1,0 +1,226 @@
+"""Wrong arguments of the public rotation calls get a WhorlError or a right answer, never another exception."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import whorl
+from whorl import WhorlError
+
+BATCH, HEADS, KEY_HEADS, LENGTH, DIM = 2, 4, 2, 3, 8
+
+
+class Sub(torch.Tensor):
+    """A subclass that does nothing of its own."""
+
+
+def draw(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def nested(layout=torch.strided):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a prototype
+        return torch.nested.nested_tensor([draw(LENGTH, DIM), draw(2, DIM)], layout=layout)
+
+
+def quantised(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch is about to drop them
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.quint8)
+
+
+def sparse_rows(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls them a beta
+        return x.to_sparse_csr()
+
+
+def odd_values():
+    """What is given in place of every argument, one by one."""
+    x, table, ids, weight = (
+        draw(BATCH, HEADS, LENGTH, DIM),
+        torch.ones(LENGTH, DIM // 2),
+        torch.arange(LENGTH),
+        draw(DIM),
+    )
+    plain = [None, 3, 0, -1, 1.5, True, 10**30, float("nan"), "abc", [0, 1, 2], (), (0,), (9,), {}, object()]
+    plain += [torch.float32, torch.int32, np.ones((LENGTH, DIM // 2)), np.arange(LENGTH), np.int64(2), x.numpy()]
+    plain += ["half", "interleaved_to_half", "thd", "blhd", "torch", "numba", "triton", "flex"]
+    queries = [x, x[0], x[0, 0], x[0, 0, 0], x[None], x.long(), x > 0, torch.complex(x, x), x.half(), x.double()]
+    queries += [x.to("meta"), x.to_sparse(), sparse_rows(x[0, 0]), nested(), nested(torch.jagged), x.to_mkldnn()]
+    queries += [x.as_subclass(Sub), quantised(x), x.to(torch.float8_e4m3fn), x[:0], x[..., :0], torch.tensor(1.0)]
+    queries += [x[:1, :1].expand(x.shape), x.clone().requires_grad_(), torch.nn.Parameter(x.clone())]
+    tables = [table, table.long(), table > 0, table.to(torch.complex64), table.to("meta"), table.to_sparse()]
+    tables += [table.repeat(3, 1), table.repeat(1, 2), table[:, :0], table[:0], table.half(), table.as_subclass(Sub)]
+    tables += [table.expand(n, LENGTH, DIM // 2) for n in (1, BATCH, 3)]
+    tables += [table.expand(BATCH, n, LENGTH, DIM // 2) for n in (1, KEY_HEADS, 3, HEADS)]
+    tables += [table.expand(1, BATCH, HEADS, LENGTH, DIM // 2), quantised(table), weight, weight.to("meta")]
+    rows = [ids, ids.float(), ids > 0, ids.to("meta"), ids[:2], ids.expand(BATCH, LENGTH), ids.expand(3, LENGTH)]
+    rows += [ids.int(), ids.short(), ids.to(torch.uint8), ids.to_sparse(), ids[0], ids.as_subclass(Sub), ids + 100]
+    return plain + queries + tables + rows
+
+
+def arguments(encoding, *names):
+    """Good arguments by name."""
+    cos, sin = whorl.Rope(head_dim=DIM).tables(torch.arange(LENGTH))
+    good = {
+        "x": draw(BATCH, HEADS, LENGTH, DIM),
+        "q": draw(BATCH, HEADS, LENGTH, DIM),
+        "k": draw(BATCH, KEY_HEADS, LENGTH, DIM),
+        "v": draw(BATCH, KEY_HEADS, LENGTH, DIM),
+        "keys": torch.zeros(BATCH, KEY_HEADS, 6, DIM),
+        "values": torch.zeros(BATCH, KEY_HEADS, 6, DIM),
+        "slots": torch.arange(LENGTH),
+        "q_weight": torch.ones(DIM),
+        "k_weight": torch.ones(DIM),
+        **{"cos": cos, "sin": sin, "rows": None, "out": None, "heads": None, "layout": "half", "inverse": False},
+        **{"start": 0, "blocks": 1, "order": "bhld", "impl": "auto", "eps": 1e-6, "length": None},
+        **{"dtype": torch.float32, "positions": torch.arange(LENGTH), "q_positions": torch.arange(LENGTH)},
+        "k_positions": torch.arange(LENGTH),
+    }
+    return encoding, {name: good[name] for name in names}
+
+
+TURN = ("cos", "sin", "layout", "start", "blocks", "order", "rows", "impl")
+ENCODINGS = {
+    "rope": lambda: whorl.Rope(head_dim=DIM),
+    "some_heads": lambda: whorl.Rope(head_dim=DIM, rotated_heads=(1,)),
+    "mrope": lambda: whorl.MRope(head_dim=DIM, sections=(2, 1, 1)),
+}
+CALLS = {
+    "rotate": lambda: arguments(whorl.rotate, "x", *TURN, "inverse", "heads", "out"),
+    "rotate_qk": lambda: arguments(whorl.rotate_qk, "q", "k", *TURN, "inverse"),
+    "rotate_append": lambda: arguments(whorl.rotate_append, "q", "k", "v", *TURN, "keys", "values", "slots"),
+    "norm_rotate_qk": lambda: arguments(whorl.norm_rotate_qk, "q", "k", *TURN, "q_weight", "k_weight", "eps"),
+    "explain_rotate": lambda: arguments(whorl.explain_rotate, "x", "cos", "sin", "impl"),
+}
+for _name, _make in ENCODINGS.items():
+    CALLS[f"{_name}.tables"] = lambda make=_make: arguments(make().tables, "positions", "length", "dtype")
+    CALLS[f"{_name}.rotate"] = lambda make=_make: arguments(
+        make().rotate, "x", "positions", "length", "inverse", "order", "impl"
+    )
+    CALLS[f"{_name}.transform_qk"] = lambda make=_make: arguments(
+        make().transform_qk, "q", "k", "q_positions", "k_positions", "length", "order", "impl"
+    )
+
+
+def attempt(name, changes):
+    """Whether the call was refused; any other exception than a WhorlError is raised with what was changed."""
+    call, given = CALLS[name]()
+    try:
+        call(**{**given, **changes})
+    except WhorlError as error:
+        assert str(error)[-1] in ".?", f"{name}: no sentence: {error}"
+        return True
+    except Exception as error:
+        what = {key: f"{type(value).__name__} {getattr(value, 'dtype', value)!r}" for key, value in changes.items()}
+        raise AssertionError(f"{name} with {what}: {type(error).__name__}: {error}") from error
+    return False
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_one_wrong_argument(name):
+    assert not attempt(name, {})  # and from now on a call of the kind is kept ready
+    values = odd_values()
+    refused = sum(attempt(name, {key: value}) for key in CALLS[name]()[1] for value in values)
+    assert refused > len(values)
+
+
+def check_several(count, seed):
+    rng, values = random.Random(seed), odd_values()
+    for _ in range(count):
+        name = rng.choice(list(CALLS))
+        keys = list(CALLS[name]()[1])
+        attempt(name, {key: rng.choice(values) for key in rng.sample(keys, min(len(keys), rng.choice((2, 3))))})
+
+
+def test_several_wrong_arguments():
+    check_several(800, seed=0)
+
+
+@pytest.mark.large
+def test_several_wrong_arguments_many_times():
+    check_several(60_000, seed=1)
+
+
+def test_tables_of_another_number_of_heads_are_refused(kernel):
+    """A kernel would read past them."""
+    name, device = kernel
+    q, k = draw(2, 4, 3, 8).to(device), draw(2, 2, 3, 8).to(device)
+    for heads in (2, 3, 8):
+        table = torch.ones(2, heads, 3, 4, device=device)
+        for impl in (name, "torch"):
+            with pytest.raises(WhorlError, match=f"rotate: tables are for {heads} heads, x has 4. Pass tables of"):
+                whorl.rotate(q, table, table, impl=impl)
+    table = torch.ones(2, 4, 3, 4, device=device)
+    with pytest.raises(WhorlError, match="rotate_qk: tables are for 4 heads, k has 2"):
+        whorl.rotate_qk(q, k, table, table, impl=name)
+    whorl.rotate_qk(q, k, table[:, :1], table[:, :1], impl=name)
+
+
+def test_one_table_elsewhere_is_refused(kernel):
+    """Its address is not one of this device."""
+    name, device = kernel
+    x, cos, sin = draw(2, 4, 3, 8).to(device), torch.ones(3, 4, device=device), torch.ones(3, 4, device="meta")
+    for impl in (name, "torch", "auto"):
+        for tables in ((cos, sin), (sin, cos)):
+            with pytest.raises(WhorlError, match="rotate: tables are on meta and x on"):
+                whorl.rotate(x, *tables, impl=impl)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v"])
+def test_attention_of_what_is_not_dense(name):
+    given = dict.fromkeys("qkv", draw(2, 4, 3, 8))
+    for value in (draw(2, 4, 3, 8).to_sparse(), nested(), nested(torch.jagged), draw(2, 4, 3, 8).to_mkldnn()):
+        with pytest.raises(WhorlError, match=f"attention: {name} must be .*stored densely; it is "):
+            whorl.attention(**{**given, name: value}, encoding=whorl.Rope(head_dim=8))
+
+
+def test_some_heads_of_a_tensor_without_heads():
+    rope = whorl.Rope(head_dim=8, rotated_heads=(0,))
+    with pytest.raises(
+        WhorlError, match=r"x must be a tensor with an axis of heads .* Pass x of shape \(1, length, dim"
+    ):
+        rope.rotate(draw(3, 8), torch.arange(3))
+    cos, sin = rope.tables(torch.arange(3))
+    with pytest.raises(WhorlError, match="x must be a tensor with an axis of heads"):
+        whorl.rotate(draw(3, 8), cos, sin, heads=(0,))
+
+
+def test_heads_as_a_tensor_are_refused():
+    """Their numbers would be looked up by identity, and none would turn."""
+    cos, sin = whorl.Rope(head_dim=8).tables(torch.arange(3))
+    x = draw(2, 4, 3, 8)
+    with pytest.raises(WhorlError, match="rotate: heads must be a sequence of head indices, got"):
+        whorl.rotate(x, cos, sin, heads=torch.tensor([0, 1]))
+    turned = whorl.rotate(x, cos, sin, heads=np.array([0, 1]))
+    assert torch.equal(turned[:, 2:], x[:, 2:]) and not torch.equal(turned[:, :2], x[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cos": None}, "rotate: cos must be a floating tensor, got None. Take both from one call of tables()."),
+        ({"sin": np.ones((3, 4))}, "rotate: sin must be a floating tensor, got float64 of shape (3, 4). Take both"),
+        ({"cos": torch.ones(3, 4).long()}, "rotate: cos must be a floating tensor, got torch.int64 of shape (3, 4)."),
+        ({"rows": [0, 1, 2]}, "rotate: rows must be integers of shape (3,) or (batch, 3), got [0, 1, 2]. One row of"),
+        ({"rows": torch.ones(3)}, "rotate: rows must be integers of shape (3,) or (batch, 3), got torch.float32"),
+        ({"rows": torch.arange(3, device="meta")}, "rotate: rows are on meta and x on cpu. Make them there."),
+        ({"out": 3}, "rotate: out must be of shape (2, 4, 3, 8), torch.float32 on cpu, got 3. Use empty_like(x)."),
+        ({"out": np.zeros((2, 4, 3, 8))}, "rotate: out must be of shape (2, 4, 3, 8), torch.float32 on cpu, got"),
+        ({"x": draw(2, 4, 3, 8).to_sparse()}, "rotate: x must be a floating tensor, stored densely; it is sparse_coo."),
+        ({"x": nested()}, "rotate: x must be a floating tensor, stored densely; it is nested. Pass to_padded_tensor"),
+        ({"x": quantised(draw(2, 4, 3, 8))}, "rotate: x must be a floating tensor, got torch.quint8 of shape"),
+        ({"start": 1.0}, "rotate: start must be an integer, got 1.0."),
+        ({"inverse": "no"}, "rotate: inverse must be True or False, got 'no'."),
+    ],
+)
+def test_what_is_wrong_is_said(changes, message):
+    call, given = CALLS["rotate"]()
+    with pytest.raises(WhorlError) as error:
+        call(**{**given, **changes})
+    assert message in str(error.value)
