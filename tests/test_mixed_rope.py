@@ -266,7 +266,7 @@ def test_config_is_identity():
         ({"head_dim": 16, "heads": 2, "base": 1.0}, "MixedRope: base must be larger than 1, got 1.0."),
         ({"head_dim": 16, "heads": 2, "base": math.inf}, "MixedRope: base must be finite, got inf."),
         ({"head_dim": 16, "heads": 2, "seed": -1}, "MixedRope: seed must be between 0 and 2^63 - 1, got -1."),
-        ({"head_dim": 16, "heads": 2, "seed": 2**63}, "MixedRope: seed must be between 0 and 2^63 - 1, got"),
+        ({"head_dim": 16, "heads": 2, "seed": 2**63}, "MixedRope: seed must be between -2^63 and 2^63 - 1, got"),
         ({"head_dim": 16, "heads": 2, "seed": 0.5}, "MixedRope: seed must be an integer, got 0.5."),
         ({"head_dim": 16, "heads": 2, "angles": "float32"}, "MixedRope: learned frequencies have no float32 mode."),
         ({"head_dim": 16, "heads": 2, "rotated_heads": [2]}, "MixedRope: rotated_heads must be between 0 and 1"),

@@ -57,7 +57,7 @@ class MixedRopeConfig(RotaryConfig):
             raise invalid(call, "head_dim", "a multiple of 4", self.head_dim, remedy)
         if self.base <= 1:
             raise invalid(call, "base", "larger than 1", self.base, "RoPE-Mixed uses 10.")
-        if not 0 <= self.seed < 2**63:
+        if self.seed < 0:
             raise invalid(call, "seed", "between 0 and 2^63 - 1", self.seed)
         if self.angles == "float32":
             raise WhorlError(f"{call}: learned frequencies have no float32 mode. Use angles='exact'.")
