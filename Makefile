@@ -21,7 +21,7 @@ test-all: $(VENV)/.installed lint types
 
 # On a machine with a CUDA device, in the environment that has its torch.
 test-gpu:
-	PYTHONPATH=src:tests python3 -m pytest -m gpu -q tests
+	PYTHONPATH=src:tests python3 -m pytest -m gpu -q -rs tests
 
 lint: $(VENV)/.installed
 	@echo "== format and lint =="

@@ -102,15 +102,19 @@ def _mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
     return torch.cat([mask] * (heads // shared), dim=-2)  # the same for all heads
 
 
-def once_differentiable(*tensors: Tensor) -> tuple[Tensor, ...]:
+def once_differentiable(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors, whose gradients refuse to be differentiated again: torch's fused kernels cannot be."""
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or not any(x.requires_grad for x in tensors):
-        return tensors
-    views = tuple(x.view_as(x) for x in tensors)  # of our own, so that no hook stays with a tensor of the caller
-    for view in views:
-        if view.requires_grad:
-            view.register_hook(_refuse_a_second)
-    return views
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return q, k, v
+    return _once(q), _once(k), _once(v)
+
+
+def _once(x: Tensor) -> Tensor:
+    if not x.requires_grad:
+        return x
+    view = x.view_as(x)  # of our own, so that no hook stays with a tensor of the caller
+    view.register_hook(_refuse_a_second)
+    return view
 
 
 def _refuse_a_second(gradient: Tensor) -> Tensor | None:

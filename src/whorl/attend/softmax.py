@@ -167,8 +167,9 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     if call.wants_weights:
         return "dense", "return_weights is asked for"
     branches = "branches" in uses and not (call.consecutive and _one_branch(call))
+    refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
     # few rows of scores are small, and need no compiling
-    several: Path = "flex" if cuda and refusal is None and call.q.shape[2] >= BLOCK else "dense"
+    several: Path = "flex" if refusal is None and call.q.shape[2] >= BLOCK else "dense"
     for reason, holds in (
         (f"{name} uses branches", branches),
         ("softcap is asked for", call.softcap is not None),

@@ -85,11 +85,11 @@ class Combined(Encoding):
         self.encodings = nn.ModuleList(_flat(self._parts))  # whorl 0.1 kept what was joined already as one part
         self.config = CombinedConfig(parts=tuple(part.config for part in self._parts))
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *more: Any, **named: Any) -> None:
         _flatten_names(
             state_dict, f"{prefix}encodings.", [i for i, part in enumerate(self._parts) if part.state_dict()]
         )
-        super()._load_from_state_dict(state_dict, prefix, *more)
+        super()._load_from_state_dict(state_dict, prefix, *more, **named)
 
     @property
     def claims(self) -> Claims:

@@ -5,7 +5,7 @@ heads of the tile, and the two members of a pair meet in one thread. Sizes are a
 kernel, so another length compiles nothing.
 """
 
-# pyright: reportArgumentType=false, reportPossiblyUnboundVariable=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportPossiblyUnboundVariable=false
 # A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
@@ -135,8 +135,9 @@ def turn_tile(
 ):  # fmt: skip
     """Reads rows that begin at o_x, turns them and writes them at o_out; the dimensions that do not turn are copied."""
     END: tl.constexpr = START + 2 * PAIRS
-    BEFORE: tl.constexpr = START > 0 and (NORM or not IN_PLACE)
-    AFTER: tl.constexpr = END < DIM and (NORM or not IN_PLACE)
+    MOVES: tl.constexpr = NORM or not IN_PLACE
+    BEFORE: tl.constexpr = MOVES and START > 0
+    AFTER: tl.constexpr = MOVES and END < DIM
     b_a, b_b = load_pairs(p_x, o_x, s_d, m_row, START, PAIRS, PADDED, BLOCKS, READS_HALF, DENSE, TOKENS, HEADS)
     b_a = b_a.to(b_cos.dtype)
     b_b = b_b.to(b_cos.dtype)
