@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+GPU_WORKERS ?= 6
 
 .PHONY: demo test test-all test-gpu lint format types docs bench clean
 
@@ -19,9 +20,11 @@ test-all: $(VENV)/.installed lint types
 	@echo "== tests, at full size =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q
 
-# On a machine with a CUDA device, in the environment that has its torch.
+# On a machine with a CUDA device, in the environment that has its torch. Files run side by side: most of the time goes
+# into compiling.
 test-gpu:
-	PYTHONPATH=src:tests python3 -m pytest -m gpu -q -rs tests
+	@PYTHONPATH=src:tests python3 -m pytest -m gpu --collect-only -q tests | grep :: | cut -d: -f1 | sort -u \
+	| PYTHONPATH=src:tests xargs -P $(GPU_WORKERS) -n 1 python3 -m pytest -m gpu -q -rs
 
 lint: $(VENV)/.installed
 	@echo "== format and lint =="
