@@ -35,12 +35,15 @@ def in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor) -> list[An
 def _bounds(call: Call) -> list[tuple[int, int]]:
     """Where each block of queries starts and stops."""
     queries = call.q.shape[2]
-    if is_symbol(queries):  # 1, 2, 4, … equal blocks: a graph serves all lengths that need as many, a program all
-        rows, count = 0 if torch.compiler.is_exporting() else _rows_at_once(call), 1
-        while 0 < count * rows < queries:
-            count *= 2
-        return [(queries * i // count, queries * (i + 1) // count) for i in range(count)]
+    if is_symbol(queries) and torch.compiler.is_exporting():
+        return [(0, queries)]  # one program for every length has one number of blocks
     rows = _rows_at_once(call)
+    if is_symbol(queries):  # 1, 2, 4, … blocks, the last with what is left: few graphs for all lengths
+        count = 1
+        while count * rows < queries:
+            count *= 2
+        size = queries // count
+        return [(size * i, queries if i + 1 == count else size * (i + 1)) for i in range(count)]
     if rows >= queries:
         return [(0, queries)]
     return [(start, min(start + rows, queries)) for start in range(0, queries, rows)]
