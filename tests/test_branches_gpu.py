@@ -3,6 +3,8 @@
 On the CPU FlexAttention has no log-sum-exp when compiled, so its function runs there as it is.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn.attention import flex_attention
@@ -58,7 +60,7 @@ def test_branches_merged_are_the_softmax_over_all_pairs(name, call, as_it_is):
     q, k, v = tokens(queries, keys)
     with torch.no_grad():
         given = checked(q, k, v, encoding=ENCODINGS[name], return_lse=True, **options)
-        got = branches.attend_branches(given, consecutive="positions" not in options)
+        got = branches.attend_branches(given)
         assert bool(flex._known) == (call == "blocks")
         for one, other in zip(got, dense(q, k, v, encoding=ENCODINGS[name], **options), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=5e-6)
@@ -71,7 +73,7 @@ def test_branches_on_both_sides(causal, as_it_is):
     with torch.no_grad():
         given = checked(q, k, v, encoding=encoding, causal=causal, return_lse=True)
         for consecutive in (True, False):
-            got = branches.attend_branches(given, consecutive=consecutive)
+            got = branches.attend_branches(replace(given, consecutive=consecutive))
             for one, other in zip(got, dense(q, k, v, encoding=encoding, causal=causal), strict=True):
                 torch.testing.assert_close(one, other, rtol=0, atol=5e-6)
 
@@ -98,7 +100,7 @@ def test_blocks_are_those_that_hold_a_pair(branch, causal):
     if branch is not None:
         allowed = allowed & encoding.branches(call.q_positions, call.k_positions)[branch].allowed
     elif not causal:
-        assert flex._blocks_of(call, None, consecutive=True) is None  # everything is seen
+        assert flex._blocks_of(call, None) is None  # everything is seen
         return
     found = [t[0, 0] for t in flex._visit(call, branch)]
     for row in range(3):
@@ -121,13 +123,14 @@ def test_blocks_are_known_only_where_positions_are():
     q, k, v = tokens(400, 400)
     call = checked(q, k, v, encoding=ENCODINGS["rerope"])
     for branch in (0, 1, 0):  # what is known of one branch is not taken for another
-        for one, other in zip(flex._blocks_of(call, branch, consecutive=True), flex._visit(call, branch), strict=True):
+        for one, other in zip(flex._blocks_of(call, branch), flex._visit(call, branch), strict=True):
             assert torch.equal(one, other)
-    assert flex._blocks_of(call, 0, consecutive=False) is None
+    assert flex._blocks_of(replace(call, consecutive=False), 0) is None
     documents = checked(q, k, v, encoding=ENCODINGS["rerope"], documents=torch.zeros(400))
-    assert flex._blocks_of(documents, 0, consecutive=True) is None
+    assert flex._blocks_of(documents, 0) is None
     # the order of tokens needs no positions
-    assert flex._blocks_of(checked(q, k, v, encoding=whorl.Alibi(heads=4)), None, consecutive=False) is not None
+    ordered = checked(q, k, v, encoding=whorl.Alibi(heads=4))
+    assert flex._blocks_of(replace(ordered, consecutive=False), None) is not None
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_no_nan():

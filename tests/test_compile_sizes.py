@@ -8,7 +8,7 @@ from torch._dynamo.exc import Unsupported
 import whorl
 from helpers import SCALINGS
 from registry_cases import HEADS, NAMES, WIDTH, build, hidden_for, tokens
-from whorl.attend import softmax
+from whorl.attend import blocks
 
 ANY_HEADS = ("axial_rope", "none", "rerope", "rope", "self_extend", "window", "xpos")
 LENGTHS = (100, 200, 256, 257, 300, 777, 1000, 1300, 2000, 3000, 4000, 4001)
@@ -224,7 +224,7 @@ def test_the_default_compiler_has_a_free_length(angles):
 
 
 def test_scores_in_blocks_take_few_graphs(monkeypatch):
-    monkeypatch.setitem(softmax.DENSE_SCORES, "cpu", 2**11)
+    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2**11)
     e = build("t5")
 
     def attend(q):

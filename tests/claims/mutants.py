@@ -473,13 +473,18 @@ def xpos_with_two_centres(patch: Patch) -> None:
 
 @mutant("xpos.overflow")
 def xpos_without_a_limit(patch: Patch) -> None:
-    patch.setattr(xpos.XPos, "_check_range", lambda self, q, k, q_positions: None)
+    patch.setattr(xpos.XPos, "_check_range", lambda self, q, k, span: 10**9)
 
 
 @mutant("xpos.overflow")
 def xpos_centred_far_away(patch: Patch) -> None:
-    own = xpos.centre
-    patch.setattr(xpos, "centre", lambda positions: (own(positions)[0] - 40_000, own(positions)[1]))
+    own = xpos.from_centre
+
+    def moved(q_positions: Any, k_positions: Any) -> Any:
+        before, after, span = own(q_positions, k_positions)
+        return before + 40_000, after - 40_000, span
+
+    patch.setattr(xpos, "from_centre", moved)
 
 
 # -- biases -----------------------------------------------------------------------------------------------------------
@@ -665,7 +670,8 @@ def a_cache_off_by_one(patch: Patch) -> None:
     own = cache.KVCache._new_positions
 
     def placed(self: Any, k: Any, positions: Any, key_mask: Any) -> Any:
-        return own(self, k, positions, key_mask) + (1 if len(self) else 0)
+        new, after = own(self, k, positions, key_mask)
+        return new + (1 if len(self) else 0), after
 
     patch.setattr(cache.KVCache, "_new_positions", placed)
 
@@ -683,14 +689,14 @@ def every_cache() -> tuple[str, ...]:
     "alibi+hf_bf16.cache",
 )
 def a_cache_that_loses_a_value(patch: Patch) -> None:
-    own = cache.KVCache._write
+    own = cache.KVCache._written
 
-    def write(self: Any, k: Any, v: Any, *given: Any) -> int:
+    def written(self: Any, k: Any, v: Any, *given: Any) -> Any:
         kept = v.clone()
         kept[:, :, -1] = 0
         return own(self, k, kept, *given)
 
-    patch.setattr(cache.KVCache, "_write", write)
+    patch.setattr(cache.KVCache, "_written", written)
 
 
 @mutant(

@@ -105,7 +105,8 @@ class Sinks(Window):
     @property
     def reach(self) -> Reach:
         """The window, and the positions that every query sees."""
-        return super().reach._replace(first=self.config.count)
+        before = self.config.size - 1
+        return Reach(before, before if self.config.symmetric else None, first=self.config.count)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes, _get_current_di
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
+from whorl.forks import uncut
 from whorl.graphs import constant_in_graphs, is_symbol
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
@@ -316,7 +317,7 @@ def _frequencies_on(config: RotaryConfig, length: int | None, device: torch.devi
 @lru_cache(maxsize=1024)
 def _constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
     # numbers and not a tensor: one made under a fake or functorch mode must not outlive it
-    with _disable_current_modes():
+    with uncut, _disable_current_modes():  # which imports a part of torch when it is first called
         found = tuple(config.scaled_frequencies(length).tolist())
     if not all(map(math.isfinite, found)):
         raise WhorlError(
