@@ -431,9 +431,10 @@ def _plan(
         moved = [(0, *one[:1], *one[2:]) for one in moved]
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
-    tokens, heads, warps = tile_of(
-        power_of_2(q.shape[-1]) // 2 * q.element_size(), length, max(q_heads, k_heads), side_by_side
-    )
+    in_place = q is outs[0]
+    width = 2 * pairs if in_place and not norm else q.shape[-1]  # what is moved of a row
+    row_bytes = power_of_2(width) // 2 * q.element_size()
+    tokens, heads, warps = tile_of(row_bytes, length, max(q_heads, k_heads), side_by_side)
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
     # along the tokens, by groups of equal size: all heads pass by a group while its table rows are still in the cache
     groups = -(-2 * length * pairs * cos.element_size() // MOST_TABLE)
@@ -453,7 +454,7 @@ def _plan(
     constants = (
         unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(q.shape[-1], start, pairs), blocks,
         reads == "half", writes == "half", conjugate, divide, rows is not None, table[2] != 0,
-        all(one[3] == 1 for one in moved), norm, q is outs[0],
+        all(one[3] == 1 for one in moved), norm, in_place,
     )  # fmt: skip
     return Launch(_turn_kernel, (sizes[0], sizes[1], sizes[2]), numbers, constants, warps=warps)
 
