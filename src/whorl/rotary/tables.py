@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import invalid
+from whorl.forks import uncut
 from whorl.memory import check_dense
 
 INTEGERS = (torch.int32, torch.int64)
@@ -69,7 +70,8 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
     ``frequencies`` are float64. Differentiable in both arguments.
     """
     if _splits(positions, frequencies):
-        return _split(positions, frequencies, factor, dtype)
+        with uncut:  # torch prepares each of its operations when it is first called
+            return _split(positions, frequencies, factor, dtype)
     if is_traced() or wants_grad(positions, frequencies):
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
