@@ -40,17 +40,21 @@ def expected(q, k, v, encoding, causal, key_mask):
     return weights @ v
 
 
-@pytest.mark.parametrize("queries", [700, 555])
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("queries", [230, 171])
 @pytest.mark.parametrize(
     ("name", "causal"), [(name, causal) for name in CASES for causal in (True, False) if causal or name != "scores"]
 )
-def test_blocks_of_a_window_are_the_whole(name, causal, queries):
-    encoding = CASES[name]().double()
+def test_blocks_of_a_window_are_the_whole(name, causal, queries, padded, monkeypatch):
+    """Without padding, blocks that see as many keys are one batch."""
+    monkeypatch.setattr(blocks, "WINDOW_ROWS", range(16, 2049))
+    encoding, keys = CASES[name]().double(), 230
     q = normal(2, HEADS, queries, DIM, grad=True)
-    k, v = normal(2, 2, 700, DIM, seed=1, grad=True), normal(2, 2, 700, 8, seed=2, grad=True)
-    key_mask = torch.rand(2, 700, generator=torch.Generator().manual_seed(0)) > 0.1
+    k, v = normal(2, 2, keys, DIM, seed=1, grad=True), normal(2, 2, keys, 8, seed=2, grad=True)
+    key_mask = torch.rand(2, keys, generator=torch.Generator().manual_seed(0)) > 0.1 * padded
     wanted = [q, k, v, *(p for p in encoding.parameters() if p.requires_grad)]
-    got = whorl.attention(q, k, v, encoding=encoding, causal=causal, key_mask=key_mask)
+    more = {"key_mask": key_mask} if padded else {}
+    got = whorl.attention(q, k, v, encoding=encoding, causal=causal, **more)
     true = expected(q, k, v, encoding, causal, key_mask)
     torch.testing.assert_close(got, true, rtol=0, atol=1e-10)
     for one, other in zip(*(torch.autograd.grad(out.sin().sum(), wanted) for out in (got, true)), strict=True):

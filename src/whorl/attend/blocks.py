@@ -75,24 +75,41 @@ def _reach(call: Call) -> Reach | None:
     return reach_of(call.encoding) if call.consecutive and not everything else None
 
 
+def blocks_alike(call: Call, start: int, rows: int) -> int:
+    """How many blocks of so many queries, from ``start`` on, differ only in where they lie, with their last keys."""
+    count, queries, first = 1, call.q.shape[2], _runs(call, start, min(start + rows, call.q.shape[2]))
+    if call.visible.given:  # a mask, padding or documents may differ from block to block
+        return 1
+    while start + (count + 1) * rows <= queries:
+        *fixed, last = _runs(call, start + count * rows, start + (count + 1) * rows)
+        if (*fixed, slice(last.start - count * rows, last.stop - count * rows)) != first:
+            break
+        count += 1
+    return count
+
+
 def seen(call: Call, start: int, stop: int) -> tuple[Tensor | None, Keys]:
     """What queries [start, stop) may see of the keys that they can see at all, and which keys those are."""
-    keys, reach = call.k.shape[2], _reach(call)
-    place = keys - call.q.shape[2]  # of the first query among the keys
-    last = place + stop if call.visible.causal is True else keys
-    runs: Keys = (slice(0, last),)
-    if reach is not None:
-        first = max(0, place + start - reach.before)
-        if reach.after is not None:
-            last = min(last, place + stop + reach.after)
-        if first <= reach.first:
-            runs = (slice(0, last),)
-        else:
-            runs = (slice(0, reach.first), slice(first, last)) if reach.first else (slice(first, last),)
+    runs = _runs(call, start, stop)
     allowed = [call.visible.rows(start, stop, run) for run in runs]
     if allowed[0] is None:
         return None, runs
     return torch.cat([one for one in allowed if one is not None], dim=-1), runs
+
+
+def _runs(call: Call, start: int, stop: int) -> Keys:
+    """The keys that queries [start, stop) can see at all."""
+    keys, reach = call.k.shape[2], _reach(call)
+    place = keys - call.q.shape[2]  # of the first query among the keys
+    last = place + stop if call.visible.causal is True else keys
+    if reach is None:
+        return (slice(0, last),)
+    first = max(0, place + start - reach.before)
+    if reach.after is not None:
+        last = min(last, place + stop + reach.after)
+    if first <= reach.first:
+        return (slice(0, last),)
+    return (slice(0, reach.first), slice(first, last)) if reach.first else (slice(first, last),)
 
 
 def taken(x: Tensor, runs: Keys, axis: int = 2) -> Tensor:

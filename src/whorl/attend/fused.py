@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from whorl.attend.blocks import rows_of_window, seen, taken
+from whorl.attend.blocks import Keys, blocks_alike, rows_of_window, seen, taken
 from whorl.attend.call import Call
 from whorl.attend.reference import repeat_heads
 from whorl.attend.visibility import closed_keys
@@ -50,16 +50,36 @@ def fused(call: Call, *, folded: bool) -> Tensor:
 def _in_windows(call: Call, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:
     """Blocks of queries, each with the keys it can see alone.
 
-    All have the same number of queries, the last one some of the block before it, so that few shapes are planned.
+    Neighbours that see as many keys are one batch. The last block takes some queries of the one before it, so that
+    few shapes are planned.
     """
     outs, queries, done = [], q.shape[2], 0
     while done < queries:
         start = max(0, min(done, queries - rows))
+        count = blocks_alike(call, start, rows)
         allowed, keys = seen(call, start, min(start + rows, queries))
-        out = _attend(call, q[:, :, start : start + rows], taken(k, keys), taken(v, keys), allowed, step=False)
+        here = (slice(start, min(start + rows, queries)),)
+        blocks = (_blocks(x, runs, rows, count) for x, runs in ((q, here), (k, keys), (v, keys)))
+        out = _attend(call, *blocks, allowed, step=False)
+        if count > 1:
+            out = out.unflatten(0, (-1, count)).transpose(1, 2).flatten(2, 3)
         outs.append(out[:, :, done - start :])
-        done = start + rows
+        done = start + count * rows
     return torch.cat(outs, dim=2)
+
+
+def _blocks(x: Tensor, runs: Keys, rows: int, count: int) -> Tensor:
+    """The runs of x and those of the next blocks, ``rows`` further each, (batch * count, heads, tokens, dim).
+
+    All but the last run are the same for every block.
+    """
+    if count == 1:
+        return taken(x, runs)
+    *fixed, last = runs
+    moving = x[:, :, last.start : last.stop + (count - 1) * rows].unfold(2, last.stop - last.start, rows)
+    parts = [moving.permute(0, 2, 1, 4, 3)]
+    parts[:0] = [x[:, None, :, run].expand(-1, count, -1, -1, -1) for run in fixed]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=3)).flatten(0, 1)
 
 
 def _attend(

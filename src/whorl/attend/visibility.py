@@ -45,10 +45,13 @@ class Visibility:
         return free and not self._other_rules
 
     @property
+    def given(self) -> bool:
+        """Whether a mask, padding or documents were given."""
+        return any(rule is not None for rule in (self.mask, self.key_mask, self.q_documents))
+
+    @property
     def _other_rules(self) -> bool:
-        return "mask" in self.encoding.enters() or any(
-            rule is not None for rule in (self.mask, self.key_mask, self.q_documents)
-        )
+        return "mask" in self.encoding.enters() or self.given
 
     def rows(self, start: int = 0, stop: int | None = None, among: slice = slice(None)) -> Tensor | None:
         """The mask of queries [start, stop) among some keys, broadcasting against (batch, heads, rows, keys).

@@ -79,7 +79,9 @@ def position_term(q: Tensor, weight: Tensor, q_positions: Tensor, k_positions: T
     cos, sin = (_by_head(wave) for wave in waves(q_positions, width, base, q.dtype))
     turned = turn_pairs(torch.cat((by_cosine, -by_sine), dim=-1), cos, sin, "half")
     key = torch.cat(waves(k_positions, width, base, q.dtype), dim=-1)
-    return turned @ _by_head(key).mT
+    # heads are rows of one product: their keys are the same, and a product by head would copy them for each
+    rows, columns = turned.flatten(-3, -2), key.mT
+    return (rows @ columns).unflatten(-2, turned.shape[-3:-1])
 
 
 def clamped_position_term(q: Tensor, weight: Tensor, distance: Tensor, clamp: int, base: float) -> Tensor:
