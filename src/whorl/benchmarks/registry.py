@@ -21,6 +21,7 @@ Benchmark = Callable[..., "tuple[Group, ...]"]
 BENCHMARKS: dict[str, str | Benchmark] = {
     "attention": "whorl.benchmarks.attention:attention",
     "bias": "whorl.benchmarks.bias:bias",
+    "decode": "whorl.benchmarks.decode:decode",
     "linear": "whorl.benchmarks.linear:linear",
     "rotary": "whorl.benchmarks.rotary:rotary",
     "tables": "whorl.benchmarks.tables:tables",

@@ -1,0 +1,145 @@
+"""A decoding step as a user calls it: one token through ``KVCache``, each at a length that was never met before.
+
+The yardstick is torch's kernel alone on as many keys and values. Times are those of the whole call, until the device
+is done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from whorl.attend.cache import KVCache
+from whorl.attend.softmax import attention
+from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.runner import Case, Group
+from whorl.encodings.base import Encoding
+from whorl.registry import build_for
+
+LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+ROOM = 1024  # tokens decoded before the cache is cropped: more than a run takes
+CHECKED = 64  # tokens of the text that is compared with float64
+
+
+def decode(
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    batch: int = 8,
+    kept: int = 2000,
+    heads: int = 32,
+    kv_heads: int = 8,
+    head_dim: int = 128,
+    encodings: str = "none,rope,alibi,t5,kerple,window,rerope,fire",
+) -> tuple[Group, ...]:
+    """The groups to time: steps of the encodings named, with commas between them, without padding and with it."""
+    sizes = {"batch": batch, "kept": kept, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
+    check_sizes("bench decode", **sizes)
+    where = device_of("bench decode", device)
+    usual = "bfloat16" if where == "cuda" else "float32"
+    kind = dtypes_of("bench decode", usual if dtype == "auto" else dtype)[0]
+    groups = []
+    for padded in (False, True):
+        plain = _plain(batch, kept, heads, kv_heads, head_dim, kind, where)
+        cases = [Case(name="torch's kernel", run=plain, check=not_judged)]
+        for name in encodings.split(","):
+            encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=kept).to(where)
+            make = _Steps(encoding, batch, heads, kv_heads, head_dim, kind, where, padded)
+            cases.append(Case(name=name, run=make.timed(kept), check=judged(make.got, make.expected, LIMIT[kind])))
+        shape = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept"
+        summary = f"{shape}, {str(kind).removeprefix('torch.')}"
+        what = "a step, rows of unequal length" if padded else "a step"
+        groups.append(Group(name=what, summary=summary, cases=tuple(cases), device=where, host=True))
+    return tuple(groups)
+
+
+class _Steps:
+    """Tokens of a text for one encoding: a prompt into a cache, and one token after another."""
+
+    def __init__(
+        self,
+        encoding: Encoding,
+        batch: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: str,
+        padded: bool,
+    ) -> None:
+        self.encoding, self.padded, self.width = encoding, padded, heads * head_dim
+        self.shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
+        self.made = {"dtype": dtype, "device": device}
+
+    def tokens(self, count: int) -> tuple[list[Tensor], dict[str, Tensor]]:
+        drawn = [torch.randn(batch, heads, count, dim, **self.made) for batch, heads, dim in self.shapes]
+        batch, more = self.shapes[0][0], {}
+        if self.encoding.reads_hidden:
+            more["hidden"] = torch.randn(batch, count, self.width, **self.made)
+        return drawn, more
+
+    def mask(self, count: int) -> Tensor | None:
+        """Row i begins with i tokens of padding."""
+        if not self.padded:
+            return None
+        rows = torch.arange(self.shapes[0][0], device=self.made["device"]).clamp(max=count - 1)
+        return torch.arange(count, device=self.made["device"]) >= rows[:, None]
+
+    def timed(self, kept: int) -> Callable[[], object]:
+        """A function that decodes the next token of a text that grows."""
+        cache = KVCache(encoding=self.encoding, capacity=kept + ROOM)
+        step, more = self.tokens(1)
+
+        def run() -> Tensor:
+            if not len(cache):
+                prompt, hidden = self.tokens(kept)
+                cache.attend(*prompt, key_mask=self.mask(kept), **hidden)
+            if len(cache) == kept + ROOM:
+                cache.crop(kept)
+            out = cache.attend(*step, **more)
+            if out.is_cuda:
+                torch.cuda.synchronize()
+            return out
+
+        return run
+
+    def got(self) -> Tensor:
+        """The last step of a short text."""
+        torch.manual_seed(0)
+        (q, k, v), more = self.tokens(CHECKED)
+        cache, last = KVCache(encoding=self.encoding), CHECKED - 1
+        mask = self.mask(CHECKED)
+        first = {name: x[:, :last] for name, x in more.items()}
+        cache.attend(*(x[:, :, :last] for x in (q, k, v)), key_mask=None if mask is None else mask[:, :last], **first)
+        return cache.attend(*(x[:, :, last:] for x in (q, k, v)), **{name: x[:, last:] for name, x in more.items()})
+
+    def expected(self) -> Tensor:
+        """The last row of a whole pass in float64."""
+        torch.manual_seed(0)
+        drawn, more = self.tokens(CHECKED)
+        mask, rows = self.mask(CHECKED), {name: x.double() for name, x in more.items()}
+        if mask is not None:
+            rows |= {"key_mask": mask, "positions": (mask.cumsum(-1) - 1).clamp(min=0)}
+        with torch.no_grad():
+            return attention(*(x.double() for x in drawn), encoding=self.encoding, impl="torch", **rows)[:, :, -1:]
+
+
+def _plain(
+    batch: int, kept: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
+) -> Callable[[], Tensor]:
+    q = torch.randn(batch, heads, 1, head_dim, dtype=dtype, device=device)
+    k, v = (torch.randn(batch, kv_heads, kept, head_dim, dtype=dtype, device=device) for _ in range(2))
+    backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
+
+    def run() -> Tensor:
+        with sdpa_kernel(backends):
+            out = scaled_dot_product_attention(q, k, v, enable_gqa=heads != kv_heads)
+        if out.is_cuda:
+            torch.cuda.synchronize()
+        return out
+
+    return run
