@@ -229,7 +229,7 @@ def test_kept_tables_that_differ_are_not_timed(monkeypatch):
 
 SMALL = {
     "rotary": {"length": 8, "heads": 2, "kv_heads": 1, "head_dim": 8, "dtype": "bfloat16", "device": "cpu"},
-    "decode": {"batch": 2, "kept": 9, "heads": 2, "kv_heads": 1, "head_dim": 16, "device": "cpu"},
+    "decode": {"batch": 2, "kept": 130, "heads": 2, "kv_heads": 1, "head_dim": 16, "device": "cpu"},
     "bias": {"length": 32, "heads": 2, "head_dim": 16, "dtype": "float32", "device": "cpu"},
     "linear": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu"},
     "attention": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu", "encodings": "none,rope,alibi"},
