@@ -200,6 +200,19 @@ def test_cross_attention():
     torch.testing.assert_close(got, (turned.softmax(-1) @ v.double()).float(), rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("form", ["causal", "symmetric"])
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+def test_more_queries_than_keys_in_blocks(form, impl, monkeypatch):
+    """The last query stands at the last key, so whole blocks of the first see nothing."""
+    q, k, encoding = torch.randn(1, 2, 13, 8), torch.randn(1, 2, 4, 8), whorl.Alibi(heads=2, form=form)
+    places = {"positions": torch.arange(13), "key_positions": torch.arange(4)}
+    whole = whorl.attention(q, k, k, encoding=encoding, impl=impl, **places)
+    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2 * 2 * 4)
+    parts = whorl.attention(q, k, k, encoding=encoding, impl=impl, **places)
+    assert not parts[:, :, :9].any() and parts[:, :, 9:].all()
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-6)
+
+
 def test_softcap_bounds_the_scores():
     q, k, v = tokens(6)
     scores = 30 * torch.tanh((q * 100) @ k.mT / 4 / 30)

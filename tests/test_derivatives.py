@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.autograd.forward_ad import dual_level, make_dual, unpack_dual
-from torch.func import grad, jvp
+from torch.func import grad, jacrev, jvp, vmap
 
 import whorl
 from dense_flow import normal
@@ -46,6 +46,17 @@ def test_second_gradients_are_refused_in_words_and_computed_by_torch(name):
     (again,) = torch.autograd.grad(attend(encoding, "torch")(x).sin().sum(), x, create_graph=True)
     (expected,) = torch.autograd.grad(again.sin().sum(), x)
     torch.testing.assert_close(twice, expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_first_gradients_of_each_sample_and_output(name):
+    run, x = attend(ENCODINGS[name]()), normal(3, 1, 2, 5, 8)
+    got = vmap(grad(lambda one: run(one).sin().sum()))(x)
+    true = torch.stack([torch.autograd.functional.vjp(lambda y: run(y).sin().sum(), one)[1] for one in x])
+    torch.testing.assert_close(got, true, rtol=1e-9, atol=1e-9)
+    jacobian = torch.autograd.functional.jacobian(run, x[0])
+    torch.testing.assert_close(jacrev(run)(x[0]).detach(), jacobian, rtol=1e-9, atol=1e-9)
 
 
 def test_a_first_gradient_leaves_no_hook_behind():

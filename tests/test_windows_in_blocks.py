@@ -14,6 +14,9 @@ CASES = {
     "sinks": lambda: whorl.Combined(whorl.Rope(head_dim=DIM), whorl.Sinks(size=33, count=5)),
     "symmetric": lambda: whorl.Combined(whorl.Rope(head_dim=DIM), whorl.Window(size=40, symmetric=True)),
     "two": lambda: whorl.Combined(whorl.Window(size=7), whorl.Sinks(size=33, count=3)),
+    "many sinks": lambda: whorl.Combined(
+        whorl.Rope(head_dim=DIM), whorl.Sinks(size=3, count=300, symmetric=True), whorl.Window(size=9)
+    ),
     "folded": lambda: whorl.Combined(whorl.Alibi(heads=HEADS), whorl.Sinks(size=33)),
     "masked": lambda: whorl.Combined(whorl.Kerple(heads=HEADS).requires_grad_(False), whorl.Window(size=40)),
     "learned": lambda: whorl.Combined(whorl.T5(heads=HEADS), whorl.Sinks(size=33)),

@@ -101,12 +101,12 @@ def _runs(call: Call, start: int, stop: int) -> Keys:
     """The keys that queries [start, stop) can see at all."""
     keys, reach = call.k.shape[2], _reach(call)
     place = keys - call.q.shape[2]  # of the first query among the keys
-    last = place + stop if call.visible.causal is True else keys
+    last = max(0, place + stop) if call.visible.causal is True else keys  # more queries than keys: the first see none
     if reach is None:
         return (slice(0, last),)
     first = max(0, place + start - reach.before)
     if reach.after is not None:
-        last = min(last, place + stop + reach.after)
+        last = min(last, max(place + stop + reach.after, reach.first))  # the first of a text may lie ahead
     if first <= reach.first:
         return (slice(0, last),)
     return (slice(0, reach.first), slice(first, last)) if reach.first else (slice(first, last),)

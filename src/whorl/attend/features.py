@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from whorl.encodings.base import Encoding
+from whorl.encodings.combined import Combined
 from whorl.errors import WhorlError, invalid
 
 Feature = Literal["elu+1", "relu", "squared_relu", "identity"]
@@ -147,14 +148,13 @@ def decay_rates(encoding: Encoding | None, form: Form) -> tuple[float, ...] | No
 
 def position_axes(encoding: Encoding | None) -> int:
     """How many position axes a token has."""
-    return 1 if encoding is None else max(getattr(part.config, "axes", 1) for part in parts_of(encoding))
+    return 1 if encoding is None else encoding.axes
 
 
 def parts_of(encoding: Encoding) -> Iterator[Encoding]:
-    """The encodings that a combined one is made of, or the one itself."""
-    parts = getattr(encoding, "encodings", None)
-    if parts is None:
+    """The encodings that a combined one is made of, or the one itself, also where a subclass turns in its own way."""
+    if not isinstance(encoding, Combined) or encoding.writes_over("transform_qk"):
         yield encoding
     else:
-        for part in parts:
+        for part in encoding._parts:
             yield from parts_of(part)

@@ -18,8 +18,9 @@ from torch.nn.functional import pad
 from whorl.attend.call import Call
 from whorl.attend.fused import once_differentiable
 from whorl.attend.visibility import Causal
-from whorl.encodings.base import Encoding
+from whorl.encodings.base import Encoding, says
 from whorl.encodings.bias import Bias
+from whorl.encodings.combined import Combined
 
 # Queries and keys of a block that is visited or not.
 BLOCK = 128
@@ -81,16 +82,17 @@ def _why_not_elsewhere(call: Call) -> str | None:
 
 
 def bias_of(encoding: Any) -> Bias | None:
-    """The part of an encoding that has a bias formula."""
-    if isinstance(encoding, Bias):
-        return encoding
+    """The part of an encoding that has a bias formula, and no bias of a user's own written over it."""
     parts = _parts_with("score_bias", encoding)
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], Bias) else None
+    if len(parts) != 1 or not isinstance(parts[0], Bias):
+        return None
+    return parts[0] if says(parts[0], "bias_at", "score_bias") else None
 
 
 def _parts_with(hook: str, encoding: Encoding) -> tuple[Encoding, ...]:
     """The encoding, or those it joins, that use a hook."""
-    parts = getattr(encoding, "encodings", (encoding,))
+    joined = isinstance(encoding, Combined) and not encoding.writes_over(hook)
+    parts = encoding._parts if joined else (encoding,)
     return tuple(part for part in parts if hook in part.enters())
 
 
@@ -237,7 +239,8 @@ def _blocks_of(call: Call, branch: int | None) -> tuple[Tensor, ...] | None:
         return None
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return None  # tensors made here are kept, and must be real ones
-    key = (call.encoding.config, branch, visible.queries, visible.keys, visible.causal, call.q.device)
+    kinds = tuple(type(part) for part in call.encoding.modules())  # a subclass may have a mask of its own
+    key = (call.encoding.config, kinds, branch, visible.queries, visible.keys, visible.causal, call.q.device)
     if key not in _known:
         if len(_known) >= MOST_KNOWN:
             _known.clear()

@@ -25,7 +25,7 @@ from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.encodings.alibi import Alibi
-from whorl.encodings.base import Encoding
+from whorl.encodings.base import Encoding, has_one_branch
 from whorl.errors import WhorlError, unknown
 from whorl.graphs import is_symbol
 from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
@@ -202,7 +202,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
 def _one_branch(call: Call) -> bool:
     """Whether the first branch has all pairs of consecutive positions, for every length that a program is made for."""
     keys = call.k.shape[2]
-    return not (is_symbol(keys) and torch.compiler.is_exporting()) and call.encoding.one_branch(keys)
+    return not (is_symbol(keys) and torch.compiler.is_exporting()) and has_one_branch(call.encoding, keys)
 
 
 def _why_not_alibi(call: Call) -> str | None:

@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims
+from whorl.encodings.base import Claims, says
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import constant_in_graphs
@@ -274,9 +274,9 @@ class Alibi(Bias):
         return bias if own.rounding == "exact" else bias * own.scale
 
     @property
-    def folds(self) -> bool:
-        """Whether the bias is separable: m (j - i) is, what depends on the side or is rounded is not."""
-        return self.config.form == "causal" and self.config.rounding == "exact"
+    def _separable(self) -> bool:
+        """m (j - i) is, what depends on the side or is rounded is not."""
+        return says(self, "fold", "slopes") and self.config.form == "causal" and self.config.rounding == "exact"
 
     @property
     def fold_dims(self) -> int:

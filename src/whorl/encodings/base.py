@@ -212,9 +212,28 @@ class Encoding(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != fields[name].default)
 
 
+def says(encoding: Encoding, short: str, *hooks: str) -> bool:
+    """Whether what an encoding says in short still tells of its hooks: none was written over below the class that said.
+
+    >>> import whorl
+    >>> class Mine(whorl.Window):
+    ...     def mask(self, q_positions, k_positions):
+    ...         return super().mask(q_positions, k_positions) | (k_positions % 7 == 0)
+    >>> says(whorl.Window(), "reach", "mask"), says(Mine(), "reach", "mask")
+    (True, False)
+    """
+    said, *below = (
+        next(i for i, cls in enumerate(type(encoding).__mro__) if name in cls.__dict__) for name in (short, *hooks)
+    )
+    return said <= min(below)
+
+
 def reach_of(encoding: Encoding) -> Reach | None:
     """How far an encoding's mask lets a query see; None for one whose ``mask`` was written over what it says."""
-    mask, reach = (
-        next(i for i, cls in enumerate(type(encoding).__mro__) if name in cls.__dict__) for name in ("mask", "reach")
-    )
-    return encoding.reach if reach <= mask else None
+    return encoding.reach if says(encoding, "reach", "mask") else None
+
+
+def has_one_branch(encoding: Encoding, keys: int) -> bool:
+    """Whether all pairs of so many consecutive positions are in the first branch, unless it was written over."""
+    hooks = ("branches", "transform_branch", "scale_queries")
+    return says(encoding, "one_branch", *hooks) and encoding.one_branch(keys)

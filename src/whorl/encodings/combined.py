@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import HOOKS, Branch, Claims, Encoding, Reach, reach_of
+from whorl.encodings.base import HOOKS, Branch, Claims, Encoding, Reach, has_one_branch, reach_of, says
 from whorl.errors import WhorlError, invalid
 
 
@@ -137,14 +137,18 @@ class Combined(Encoding):
         return found
 
     def enters(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]  # by its parts, not its class
-        """The hooks its parts use."""
+        """The hooks its parts use, and those that a user's own subclass writes over."""
         used = {hook for part in self._parts for hook in part.enters()}
-        return tuple(hook for hook in HOOKS if hook in used)
+        return tuple(hook for hook in HOOKS if hook in used or self.writes_over(hook))
+
+    def writes_over(self, hook: str) -> bool:
+        """Whether a subclass has a hook of its own, so that the parts do not tell what it does."""
+        return getattr(type(self), hook) is not getattr(Combined, hook)
 
     @property
     def folds(self) -> bool:
         """Whether the bias among the parts is separable."""
-        return any(part.folds for part in self._parts)
+        return any(part.folds for part in self._parts) and says(self, "fold", "score_bias")
 
     @property
     def fold_dims(self) -> int:
@@ -221,7 +225,7 @@ class Combined(Encoding):
         return None
 
     def one_branch(self, keys: int) -> bool:
-        return any(part.one_branch(keys) for part in self._parts)
+        return any(has_one_branch(part, keys) for part in self._parts)
 
     def remember(self, hidden: Tensor) -> Tensor | None:
         for part in self._parts:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims
+from whorl.encodings.base import Claims, says
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.position_ids import difference
 
@@ -146,6 +146,8 @@ class Fire(Bias):
 
         x is the same for every head, and so is the straight line it falls on: one search for each pair of positions.
         """
+        if not says(self, "score_bias", "bias_at"):
+            return super().score_bias(q_positions, k_positions, length)
         call = type(self).__name__
         check_bias_positions(call, q_positions)
         check_bias_positions(call, k_positions)

@@ -109,10 +109,6 @@ class Remap(Rope):
         """Whether only causal attention has a meaning."""
         return not getattr(self.config, "bidirectional", False)
 
-    def one_branch(self, keys: int) -> bool:
-        """Whether nothing is as far as the window, within which it is RoPE."""
-        return keys <= self.config.window  # pyright: ignore[reportAttributeAccessIssue]
-
     @property
     def claims(self) -> Claims:
         keeps = self.attention_factor() == 1.0
@@ -144,6 +140,10 @@ class ReRope(Remap):
         k_far, q_far = self._far(k_positions, q_positions, window)
         after = Branch(q_far, k_far, distance <= -window)
         return Branch(q_positions, k_positions, distance.abs() < window), before, after
+
+    def one_branch(self, keys: int) -> bool:
+        """Whether nothing is as far as the window, within which it is RoPE."""
+        return keys <= self.config.window
 
     def _far(self, q_positions: Tensor, k_positions: Tensor, window: int) -> tuple[Tensor, Tensor]:
         return rerope_far(q_positions, k_positions, window)
@@ -191,3 +191,7 @@ class SelfExtend(Remap):
         distance = distances("SelfExtend", q_positions, k_positions)
         far = self_extend_far(q_positions, k_positions, window, self.config.group)
         return Branch(q_positions, k_positions, distance < window), Branch(*far, distance >= window)
+
+    def one_branch(self, keys: int) -> bool:
+        """Whether nothing is as far as the window, within which it is RoPE."""
+        return keys <= self.config.window

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims
+from whorl.encodings.base import Claims, says
 from whorl.encodings.bias import Bias, check_bias_positions
 from whorl.encodings.sinusoidal import sinusoidal
 from whorl.errors import invalid
@@ -99,13 +99,15 @@ class Sandwich(Bias):
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
+        if not says(self, "score_bias", "bias_at"):
+            return super().score_bias(q_positions, k_positions, length)
         queries, keys = self._codes(q_positions, k_positions)
         product = (queries @ keys.mT).unsqueeze(-3)
         head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
         return (self.weights(head) * product).float()
 
     @property
-    def folds(self) -> bool:
+    def _separable(self) -> bool:
         """True: the bias is a product of codes."""
         return True
 
