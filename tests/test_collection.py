@@ -15,7 +15,14 @@ PRESENT = {"mpmath", "triton", "pytest", "pytest_xdist"}
 HIDDEN = sorted(set(optional.optional_packages()) - PRESENT)
 # as if a package were not installed: importing it says ModuleNotFoundError
 PLUGIN = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
-FEW = ("test_from_hf.py", "test_t5.py", "test_cli.py", "test_rotate_numba.py", "lab/test_on_ray.py", "test_gpu.py")
+FEW = (
+    "dialects/test_from_hf.py",
+    "test_t5.py",
+    "test_cli.py",
+    "test_rotate_numba.py",
+    "lab/test_on_ray.py",
+    "test_gpu.py",
+)
 
 
 def collect(folder, hidden, *files):

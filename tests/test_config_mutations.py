@@ -17,10 +17,10 @@ from hf_configs import GEMMA3_4B, LLAMA, NESTED, RELEASED, TYPES, draw_parameter
 from mutations import NUMBERS, hostile, mutated
 from optional import optional
 from whorl import Rope, WhorlError
-from whorl.encodings.from_hf import ALPHA, EVERYWHERE, PASSED_OVER, PHIMOE, RULES
-from whorl.encodings.hf_fields import LENGTHS, ORIGINAL, PARTS, READ
-from whorl.encodings.hf_models import FAMILIES
-from whorl.encodings.hf_sizes import HEAD_DIMS, HEADS, WIDTHS
+from whorl.dialects.families import FAMILIES
+from whorl.dialects.fields import LENGTHS, ORIGINAL, PARTS, READ
+from whorl.dialects.sizes import HEAD_DIMS, HEADS, WIDTHS
+from whorl.dialects.transformers import ALPHA, EVERYWHERE, PASSED_OVER, PHIMOE, ROPE_TYPES
 from whorl.errors import shown
 from whorl.models import load_decoder, load_roformer
 
@@ -83,7 +83,11 @@ def readable_configs() -> list[tuple[dict[str, Any], str | None]]:
 HF_NAMES = tuple(
     sorted(
         {*READ, *LENGTHS, ORIGINAL, *PARTS, *HEAD_DIMS, *HEADS, *WIDTHS, *EVERYWHERE, *PASSED_OVER}
-        | {key for rule in (*RULES.values(), ALPHA, PHIMOE) for key in (*rule.needs, *rule.takes, *rule.passes_over)}
+        | {
+            key
+            for rule in (*ROPE_TYPES.values(), ALPHA, PHIMOE)
+            for key in (*rule.needs, *rule.takes, *rule.passes_over)
+        }
         | {"model_type", "layer_types", "per_layer_config", "rope_scaling_layers", "num_hidden_layers", "attn_config"}
         | {"qk_nope_head_dim", "global_head_dim", "sliding_window", "position_embedding_type", "alibi", "mrope_section"}
     )

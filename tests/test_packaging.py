@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "whorl"
 
 # Law 5 of design.md: a room imports from its own line and from those above it. Files beside the rooms are formulas.
 LAYERS = (
-    {"formulas", "rotary"},
+    {"formulas", "dialects", "rotary"},
     {"kernels"},
     {"encodings"},
     {"attend"},

@@ -23,6 +23,7 @@ from whorl.errors import WhorlError, invalid
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Factors, Scaling
 from whorl.rotary.scalings.ramp import pair_range, ramp
+from whorl.rotary.scalings.temperature import temperature
 
 
 @config
@@ -103,8 +104,3 @@ class Yarn(Scaling):
         assert self.mscale_all_dim is not None
         stretched = temperature(self.factor, self.mscale_all_dim)
         return Factors(attention, stretched * stretched)
-
-
-def temperature(factor: float, weight: float = 1.0) -> float:
-    """g(s, m) = 0.1 m ln(s) + 1, and 1 where nothing is stretched."""
-    return 1.0 if factor <= 1 else 0.1 * weight * math.log(factor) + 1.0

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from whorl.encodings.hf_models import FULL, Family
-from whorl.encodings.hf_values import CALL, layer_types, number_per_layer, parts_by_layer, whole_number
+from whorl.dialects.families import FULL, Family
+from whorl.dialects.values import CALL, layer_types, number_per_layer, parts_by_layer, whole_number
 from whorl.errors import WhorlError, invalid
 
 HEAD_DIMS = ("head_dim", "attention_head_dim", "kv_channels", "attention_head_size", "size_per_head")

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from whorl.rotary.rotation import Layout
+if TYPE_CHECKING:
+    from whorl.rotary.rotation import Layout
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

@@ -364,7 +364,7 @@ def check_module(module, cls):
 @pytest.mark.slow
 @pytest.mark.parametrize(("letters", "least"), [("abcd", 31), ("efg", 44), ("hijklm", 42), ("nopqrstuvwxyz", 56)])
 def test_every_rotary_module_rotates_as_its_config_is_read(letters, least):
-    """The layouts, bases and shares of hf_models.py, against the code of all families at their default configs."""
+    """The layouts, bases and shares of families.py, against the code of all families at their default configs."""
     torch.manual_seed(0)
     results = [check_module(module, cls) for module, cls in rotary_modules(letters)]
     assert results.count("agrees") >= least

@@ -1,7 +1,7 @@
 """Where a transformers config keeps the fields of its rotation: one flat view of what versions 4 and 5 write.
 
 The priority of the fields is that of transformers 5: what the rope dict says, then the fields beside it, then
-what the family's code fixes (``hf_models.py``).
+what the family's code fixes (``families.py``).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.encodings.hf_models import FAMILIES, Family, family_name, family_of
-from whorl.encodings.hf_sizes import (
+from whorl.dialects.families import FAMILIES, Family, family_name, family_of
+from whorl.dialects.sizes import (
     BASES,
     SHARES,
     WHOLE_CONFIG,
@@ -20,7 +20,7 @@ from whorl.encodings.hf_sizes import (
     sizes_of,
     unrotated,
 )
-from whorl.encodings.hf_values import (
+from whorl.dialects.values import (
     CALL,
     DEEPEST,
     check_fields,
@@ -52,7 +52,7 @@ class Fields:
     """What a config says of the rotation of one layer type.
 
     config           the text part of the config
-    parameters       its rope dict, nulls left out; ``place`` is what messages call it
+    parameters       its rope dict, nulls left out; messages call it ``parameters_name``
     rope_type        its type, by the present name
     share            the share of the head that is rotated
     length           max_position_embeddings, if there is one
@@ -63,7 +63,7 @@ class Fields:
     family: Family
     layer_type: str | None
     parameters: dict[str, Any]
-    place: str
+    parameters_name: str
     rope_type: str
     base: Any
     head_dim: int
@@ -81,22 +81,22 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
     family = family_of(config)
     check_rotates(config, family)
     check_names(config)
-    parameters, place = rope_dict(config, family, layer_type)
+    parameters, name = rope_dict(config, family, layer_type)
     # yarn takes a null factor for max_position_embeddings / original_max_position_embeddings
     parameters = {key: value for key, value in parameters.items() if value is not None or key == "factor"}
-    rope_type = type_of(config, parameters, place)
+    rope_type = type_of(config, parameters, name)
     share = share_of(config, parameters, layer_type)
     # a proportional rotation is one of the whole head, with a share of still pairs
     head_dim, rotary_dim = sizes_of(config, family, 1 if rope_type == "proportional" else share, layer_type)
     length = whole_number(config, LENGTHS)
     # the field beside the rope dict wins there, but does not reach into layer types
-    beside = None if "[" in place else whole_number(config, (ORIGINAL,))
+    beside = None if "[" in name else whole_number(config, (ORIGINAL,))
     return Fields(
         config=config,
         family=family,
         layer_type=layer_type,
         parameters=parameters,
-        place=place,
+        parameters_name=name,
         rope_type=rope_type,
         base=base_of(config, family, parameters, layer_type),
         head_dim=head_dim,
@@ -239,7 +239,7 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(repr(name) for name in dict.fromkeys(names))
 
 
-def type_of(config: dict[str, Any], parameters: dict[str, Any], place: str) -> str:
+def type_of(config: dict[str, Any], parameters: dict[str, Any], parameters_name: str) -> str:
     """The rope type by its present name."""
     legacy = {"su": "longrope", "mrope": "default"}
     if family_name(config) in ("phi3", "phi4_multimodal"):
@@ -248,5 +248,7 @@ def type_of(config: dict[str, Any], parameters: dict[str, Any], place: str) -> s
     names = [name if isinstance(name, str) else shown(name) for name in given]
     types = [legacy.get(name, name) for name in names] or ["default"]
     if len(set(types)) > 1:
-        raise WhorlError(f"{CALL}: {place} has rope_type {names[0]!r} and type {names[1]!r}. Keep one of them.")
+        raise WhorlError(
+            f"{CALL}: {parameters_name} has rope_type {names[0]!r} and type {names[1]!r}. Keep one of them."
+        )
     return types[0]

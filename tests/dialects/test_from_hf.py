@@ -24,7 +24,7 @@ from whorl import (
     Yarn,
 )
 from whorl.config import config as declared
-from whorl.encodings.hf_models import FAMILIES, family_name
+from whorl.dialects.families import FAMILIES, family_name
 from whorl.encodings.rope import RopeConfig
 from whorl.encodings.rotary import RotaryConfig
 

@@ -1,0 +1,261 @@
+"""Rotations of transformers configs, each given as the dict its config.json holds: what ``Rope.from_hf`` reads.
+
+Every rope type of transformers is read as transformers computes it. In the rope dict
+    a key its type uses is placed,
+    a key that transformers does not read for that type is passed over only where released checkpoints carry it
+    (``PASSED_OVER``), since the numbers are the same without it,
+    any other key raises.
+Where transformers 5.22.2 does not do what the config says, the config wins: ``truncate`` inside a layer type,
+``head_dim: null`` with yarn, dynamic or longrope, ``rotary_dim`` of MiniMax-M3, ``attn_config.rope_theta`` of DBRX,
+a partial_rotary_factor in families that rotate the whole head for the default type and fail for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from whorl.dialects.families import family_name
+from whorl.dialects.fields import ORIGINAL, Fields, read_fields
+from whorl.dialects.values import CALL, check_positive, switch
+from whorl.errors import WhorlError, invalid, shown, unknown
+from whorl.rotary.scalings.temperature import temperature
+
+if TYPE_CHECKING:
+    from whorl.rotary.rotation import Layout
+
+EVERYWHERE = (
+    *("rope_type", "type", "rope_theta", "partial_rotary_factor"),
+    *("mrope_section", "mrope_interleaved", "interleaved"),
+)
+# llama_4_scaling_beta makes queries longer with the position: a temperature beside the rotation, not part of it
+PASSED_OVER = ("llama_4_scaling_beta", "max_position_embeddings", "finetuned")
+
+
+def read_rotation(config: dict[str, Any], layer_type: str | None = None) -> dict[str, Any]:
+    """Settings of the rotation of a transformers config, by the names that Rope gives them.
+
+    ``scaling`` is a dict with the name and the settings of the scaling, or None. Where the model has an M-RoPE, its
+    ``sections`` and their ``arrangement`` are there too. ``layer_type`` is asked for where layers differ.
+
+    >>> config = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}
+    >>> read_rotation(config)["scaling"]
+    {'name': 'linear', 'factor': 2.0}
+    """
+    if not isinstance(config, dict):
+        raise invalid(CALL, "config", "a dict", config, "Pass json.load of config.json, or config.to_dict().")
+    fields = read_fields(config, layer_type)
+    rope_type = _rope_type(fields)
+    family = fields.family
+    rotation: dict[str, Any] = {
+        "head_dim": fields.head_dim,
+        "rotary_dim": None if fields.rotary_dim == fields.head_dim else fields.rotary_dim,
+        "base": fields.base,
+        "layout": _layout(fields),
+        "slice": family.slice if fields.rotary_dim < fields.head_dim else "leading",
+        "scaling": rope_type.scaling(fields),
+        "rotated_heads": family.rotated_heads,
+        "learnable": family.learnable,
+    }
+    sections = fields.parameters.get("mrope_section", family.sections)
+    return rotation if sections is None else rotation | {"sections": sections, "arrangement": _arrangement(fields)}
+
+
+def _layout(fields: Fields) -> Layout:
+    """The family's layout; ``rope_interleave`` chooses between those of DeepSeek-V3."""
+    interleave, layout = switch(fields.config, "rope_interleave"), fields.family.layout
+    if interleave is None or layout == "interleaved":
+        return layout
+    return "interleaved_to_half" if interleave else "half"
+
+
+def _arrangement(fields: Fields) -> str:
+    """The family's arrangement of the axes; mrope_interleaved chooses in a family that is not known."""
+    own = fields.family.arrangement
+    said = fields.parameters.get("mrope_interleaved", fields.parameters.get("interleaved"))
+    if said is None or (fields.family.sections is None and not said):
+        return own
+    if fields.family.sections is None:
+        return "interleaved"
+    if bool(said) != (own == "interleaved"):
+        raise WhorlError(
+            f"{CALL}: mrope_interleaved={shown(said)} in {fields.parameters_name}, but model_type "
+            f"{fields.config.get('model_type')!r} arranges its axes {own}. Leave mrope_interleaved out."
+        )
+    return own
+
+
+# --- rope types
+
+
+@dataclass(frozen=True)
+class RopeType:
+    """Keys of the rope dict that one rope type needs, takes and passes over, and the scaling that they describe."""
+
+    scaling: Callable[[Fields], dict[str, Any] | None]
+    needs: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
+    passes_over: tuple[str, ...] = (ORIGINAL,)
+
+
+def _rope_type(fields: Fields) -> RopeType:
+    """The rope type of these fields, once every key of the rope dict is known to it."""
+    if fields.rope_type == "axial":
+        raise WhorlError(f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope.")
+    if fields.rope_type not in ROPE_TYPES:
+        raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, ROPE_TYPES)
+    rope_type = ROPE_TYPES[fields.rope_type]
+    if _is_hunyuan(fields) and fields.rope_type == "dynamic" and fields.parameters.get("alpha"):
+        rope_type = ALPHA
+    elif family_name(fields.config) == "phimoe" and fields.rope_type == "longrope":
+        rope_type = PHIMOE
+    understood = (*EVERYWHERE, *rope_type.needs, *rope_type.takes)
+    for key in fields.parameters:
+        if key not in (*understood, *PASSED_OVER, *rope_type.passes_over) and fields.parameters[key] is not None:
+            raise WhorlError(
+                f"{CALL}: cannot place {key!r} in {fields.parameters_name} of rope_type {fields.rope_type!r}. "
+                f"Understood are: {', '.join(sorted(understood))}."
+            )
+    for key in rope_type.needs:
+        if key not in fields.parameters:
+            raise WhorlError(
+                f"{CALL}: rope_type {fields.rope_type!r} needs {key!r}, which {fields.parameters_name} lacks. "
+                f"Understood are: {', '.join(sorted(understood))}."
+            )
+    return rope_type
+
+
+def _is_hunyuan(fields: Fields) -> bool:
+    return family_name(fields.config).startswith("hunyuan")
+
+
+def _none(fields: Fields) -> None:
+    return None
+
+
+def _linear(fields: Fields) -> dict[str, Any]:
+    return {"name": "linear", "factor": fields.parameters["factor"]}
+
+
+def _dynamic(fields: Fields) -> dict[str, Any]:
+    # transformers measures against the present length here, not against the original one
+    length = _needed(fields, fields.length)
+    return {"name": "dynamic_ntk", "factor": fields.parameters["factor"], "original_length": length}
+
+
+def _alpha(fields: Fields) -> dict[str, Any]:
+    """HunYuan calls "dynamic" what is the NTK-aware base for a fixed factor."""
+    return {"name": "ntk", "factor": fields.parameters["alpha"]}
+
+
+def _yarn(fields: Fields) -> dict[str, Any]:
+    given, original = fields.parameters, _needed(fields, fields.original_length)
+    factor = given["factor"] if given["factor"] is not None else _needed(fields, fields.length) / original
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise invalid(CALL, "factor", "a number", factor)
+    return {
+        "name": "yarn",
+        "factor": factor,
+        "original_length": original,
+        "beta_fast": given.get("beta_fast") or 32.0,  # transformers reads 0 as absent
+        "beta_slow": given.get("beta_slow") or 1.0,
+        "truncate": given.get("truncate", True),
+        **_temperature(fields, factor),
+    }
+
+
+def _temperature(fields: Fields, factor: Any) -> dict[str, Any]:
+    """The settings behind Yarn's two factors: which of the keys transformers and the family's attention heed."""
+    given = fields.parameters
+    both = {key: given.get(key) or None for key in ("mscale", "mscale_all_dim")}
+    layer = fields.family.layers.get(fields.layer_type or "")
+    attention = given.get("attention_factor", layer.attention_factor if layer else None)
+    softmax = fields.family.scale_softmax and both["mscale_all_dim"] is not None
+    if attention is None and None not in both.values():
+        return {**both, "scale_softmax": softmax}
+    if not softmax:
+        return {"attention_factor": attention}  # one of the two alone counts for nothing on cos and sin
+    if attention is None:
+        attention = temperature(factor)
+    return {"attention_factor": attention, "mscale_all_dim": both["mscale_all_dim"], "scale_softmax": True}
+
+
+def _longrope(fields: Fields) -> dict[str, Any]:
+    given, original = fields.parameters, _needed(fields, fields.original_length)
+    attention, factor = given.get("attention_factor"), given.get("factor")
+    if attention is None and factor is None:
+        factor = max(1.0, _needed(fields, fields.length) / original)
+    return {
+        "name": "longrope",
+        "short_factor": given["short_factor"],
+        "long_factor": given["long_factor"],
+        "original_length": original,
+        "factor": None if attention is not None else factor,
+        "attention_factor": attention,
+    }
+
+
+def _phimoe(fields: Fields) -> dict[str, Any]:
+    """Phi-3.5-MoE states the factor on cos and sin for both lists; all its checkpoints state one value."""
+    given = fields.parameters
+    if given["short_mscale"] != given["long_mscale"]:
+        raise WhorlError(
+            f"{CALL}: short_mscale={shown(given['short_mscale'])} and long_mscale={shown(given['long_mscale'])} in "
+            f"{fields.parameters_name} differ, and LongRope has one attention_factor. "
+            "Build whorl.Rope by hand, one per length."
+        )
+    check_positive(given, ("factor", "attention_factor"))  # which the two values replace
+    return _longrope(fields) | {"factor": None, "attention_factor": given["long_mscale"]}
+
+
+def _llama3(fields: Fields) -> dict[str, Any]:
+    given = fields.parameters
+    return {
+        "name": "llama3",
+        "factor": given["factor"],
+        "original_length": _needed(fields, fields.original_length),
+        "low_freq_factor": given["low_freq_factor"],
+        "high_freq_factor": given["high_freq_factor"],
+    }
+
+
+def _proportional(fields: Fields) -> dict[str, Any]:
+    factor = fields.parameters.get("factor")
+    return {"name": "proportional", "fraction": fields.share, "factor": 1.0 if factor is None else factor}
+
+
+def _needed(fields: Fields, length: int | None) -> int:
+    if length is None:
+        raise WhorlError(
+            f"{CALL}: rope_type {fields.rope_type!r} needs max_position_embeddings, which the config lacks. "
+            "Add it to the config."
+        )
+    return length
+
+
+ROPE_TYPES = {
+    "default": RopeType(_none),
+    "linear": RopeType(_linear, needs=("factor",)),
+    "dynamic": RopeType(_dynamic, needs=("factor",)),
+    "yarn": RopeType(
+        _yarn,
+        needs=("factor",),
+        takes=(ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
+    ),
+    "longrope": RopeType(
+        _longrope, needs=("short_factor", "long_factor"), takes=(ORIGINAL, "factor", "attention_factor")
+    ),
+    "llama3": RopeType(_llama3, needs=("factor", "low_freq_factor", "high_freq_factor"), takes=(ORIGINAL,)),
+    "proportional": RopeType(_proportional, takes=("factor",)),
+}
+ALPHA = RopeType(
+    _alpha,
+    needs=("alpha",),
+    passes_over=(ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+)
+PHIMOE = RopeType(
+    _phimoe,
+    needs=("short_factor", "long_factor", "short_mscale", "long_mscale"),
+    takes=(ORIGINAL, "factor", "attention_factor"),
+)
