@@ -11,12 +11,13 @@ import re
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 import whorl
+from whorl import registry
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "whorl"
@@ -29,11 +30,17 @@ LAYERS = (
     {"attend"},
     {"models"},
     {"claims", "analysis", "plot"},
-    {"lab", "hf", "web"},
+    {"lab"},
+    {"bridge", "web"},
     {"benchmarks"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+
+# Late imports that may point up, by module and room, and why.
+MAY_POINT_UP = {
+    ("whorl.registry", "encodings"): "a table of names holds import paths, and a class is imported once it is asked for"
+}
 
 # What a room may import at the top of a file beside the standard library; extras are imported where they are used.
 FOREIGN = {"torch", "numpy"}
@@ -121,11 +128,15 @@ def room_of(module: str) -> str:
     return first if (SOURCE / first).is_dir() else "formulas"
 
 
-def imports(tree: ast.AST, module: str, package: str, at_top: bool = True) -> Iterator[tuple[str, bool]]:
-    """Each module imported at run time, and whether at the top of the file; TYPE_CHECKING blocks do not run."""
+def imports(tree: ast.AST, package: str, at_top: bool = True) -> Iterator[tuple[str, bool]]:
+    """Each module imported at run time, and whether at the top of the file; TYPE_CHECKING blocks do not run.
+
+    Modules named in strings count as late imports: "whorl.encodings.rope:Rope", and "whorl.encodings" in
+    f"whorl.encodings.{name}".
+    """
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            yield from imports(ast.Module(node.orelse, []), module, package, at_top)
+            yield from imports(ast.Module(node.orelse, []), package, at_top)
         elif isinstance(node, ast.Import):
             yield from ((alias.name, at_top) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -133,17 +144,29 @@ def imports(tree: ast.AST, module: str, package: str, at_top: bool = True) -> It
             home = importlib.util.resolve_name(name, package) if node.level else name
             for alias in node.names:
                 yield target_of(home, alias.name), at_top
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "whorl":
+            yield target_of("whorl", node.attr), at_top
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            path = re.fullmatch(r"(whorl(?:\.\w+)+)(?::\w+)?", node.value)
+            yield from [(path[1], False)] if path and is_module(path[1]) else ()
+        elif isinstance(node, ast.JoinedStr):
+            path = re.match(r"f['\"](whorl(?:\.\w+)+)\.\{", ast.unparse(node))
+            yield from [(path[1], False)] if path else ()
         else:
             inner = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-            yield from imports(node, module, package, at_top and not inner)
+            yield from imports(node, package, at_top and not inner)
+
+
+def is_module(path: str) -> bool:
+    file = SOURCE.joinpath(*path.split(".")[1:])
+    return file.with_suffix(".py").exists() or (file / "__init__.py").exists()
 
 
 def target_of(home: str, name: str) -> str:
     """The module that ``from home import name`` reads: a submodule, or for whorl itself the home of a public name."""
     if home.partition(".")[0] != "whorl":
         return home
-    folder = SOURCE.joinpath(*home.split(".")[1:])
-    if (folder / f"{name}.py").exists() or (folder / name / "__init__.py").exists():
+    if is_module(f"{home}.{name}"):
         return f"{home}.{name}"
     return f"whorl.{whorl._HOMES[name]}" if home == "whorl" and name in whorl._HOMES else home
 
@@ -152,19 +175,18 @@ def source_imports() -> Iterator[tuple[str, str, bool]]:
     for path in sorted(SOURCE.rglob("*.py")):
         module = module_of(path)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        for target, at_top in imports(ast.parse(path.read_text(encoding="utf-8")), module, package):
+        for target, at_top in imports(ast.parse(path.read_text(encoding="utf-8")), package):
             yield module, target, at_top
 
 
-def upward(found: Iterator[tuple[str, str, bool]]) -> list[str]:
+def upward(found: Iterable[tuple[str, str, bool]]) -> list[tuple[str, str, bool]]:
     """The imports that point up, inside functions too: a late import hides a dependency, it does not turn it round."""
-    bad = []
-    for module, target, _ in found:
-        if target.partition(".")[0] != "whorl" or "whorl" in (module, target):
-            continue
-        if RANK[room_of(target)] > RANK[room_of(module)]:
-            bad.append(f"{module} imports {target}")
-    return bad
+    inside = [one for one in found if one[1].partition(".")[0] == "whorl" and "whorl" not in one[:2]]
+    return [(module, target, top) for module, target, top in inside if RANK[room_of(target)] > RANK[room_of(module)]]
+
+
+def may_point_up(module: str, target: str, at_top: bool) -> bool:
+    return not at_top and (module, room_of(target)) in MAY_POINT_UP
 
 
 def test_every_room_has_a_place_among_the_layers():
@@ -173,7 +195,19 @@ def test_every_room_has_a_place_among_the_layers():
 
 
 def test_imports_point_down():
-    assert upward(source_imports()) == []
+    assert [one for one in upward(source_imports()) if not may_point_up(*one)] == []
+
+
+def test_what_may_point_up_does():
+    used = {(module, room_of(target)) for module, target, _ in upward(source_imports())}
+    assert used >= set(MAY_POINT_UP)
+
+
+def test_every_name_of_the_registry_is_seen():
+    seen = {target for module, target, _ in source_imports() if module == "whorl.registry"}
+    tables = (registry.ENCODINGS, registry.SCALINGS, registry.JOINED)
+    paths = {path.partition(":")[0] for table in tables for path in table.values() if isinstance(path, str)}
+    assert len(paths) > 30 and paths <= seen
 
 
 def test_the_package_itself_imports_nothing_at_run_time():
@@ -220,24 +254,66 @@ def test_the_command_line_and_the_registries_need_no_torch():
     assert said == "[]"
 
 
+def test_readers_of_foreign_configs_need_no_torch():
+    late = {
+        target.partition(".")[0]
+        for module, target, _ in source_imports()
+        if module.startswith("whorl.dialects") and target.partition(".")[0] not in sys.stdlib_module_names
+    }
+    assert late == {"whorl"}
+    readers = [module_of(path) for path in SOURCE.glob("dialects/*.py")]
+    assert len(readers) > 5
+    said = python(
+        "import sys, importlib\n"
+        "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "from whorl.dialects.transformers import read_rotation\n"
+        "scaling = {'rope_type': 'yarn', 'factor': 40, 'mscale_all_dim': 1.0}\n"
+        "config = {'model_type': 'deepseek_v3', 'qk_rope_head_dim': 64, 'max_position_embeddings': 4096}\n"
+        "read = read_rotation(config | {'rope_scaling': scaling})\n"
+        "print(read['head_dim'], read['scaling']['name'], sorted({'torch', 'numpy'} & set(sys.modules)))",
+        *readers,
+    )
+    assert said == "64 yarn []"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("from whorl.cli.app import run", ["whorl.kernels.rotate imports whorl.cli.app"]),
-        ("import whorl.encodings.rope", ["whorl.kernels.rotate imports whorl.encodings.rope"]),
-        ("from whorl import Rope", ["whorl.kernels.rotate imports whorl.encodings.rope"]),
-        ("from whorl import encodings", ["whorl.kernels.rotate imports whorl.encodings"]),
-        ("from ..encodings import rope", ["whorl.kernels.rotate imports whorl.encodings.rope"]),
-        ("def late():\n    from whorl.encodings import rope", ["whorl.kernels.rotate imports whorl.encodings.rope"]),
+        ("from whorl.cli.app import run", ["whorl.cli.app"]),
+        ("import whorl.encodings.rope", ["whorl.encodings.rope"]),
+        ("import whorl\nwhorl.Rope", ["whorl.encodings.rope"]),
+        ("import whorl\ndef late():\n    return whorl.models", ["whorl.models"]),
+        ("from whorl import Rope", ["whorl.encodings.rope"]),
+        ("from whorl import encodings", ["whorl.encodings"]),
+        ("from ..encodings import rope", ["whorl.encodings.rope"]),
+        ("def late():\n    from whorl.encodings import rope", ["whorl.encodings.rope"]),
         ("if TYPE_CHECKING:\n    from whorl.encodings import rope", []),
-        ("if TYPE_CHECKING: pass\nelse: from whorl.cli import app", ["whorl.kernels.rotate imports whorl.cli.app"]),
+        ("if TYPE_CHECKING: pass\nelse: from whorl.cli import app", ["whorl.cli.app"]),
         ("from whorl.errors import WhorlError\nfrom whorl.rotary import tables\nimport torch", []),
+        ('TABLE = {"rope": "whorl.encodings.rope:Rope"}', ["whorl.encodings.rope"]),
+        ('TABLE = {"yarn": "whorl.rotary.scalings.yarn:Yarn"}', []),
+        ('import_module("whorl.cli.app")', ["whorl.cli.app"]),
+        ('import_module(f"whorl.claims.{topic}")', ["whorl.claims"]),
+        ('"whorl.encodings.rope is a module"', []),
     ],
 )
 def test_the_walk_sees_what_points_up(text, expected):
     module, package = "whorl.kernels.rotate", "whorl.kernels"
-    found = ((module, target, at_top) for target, at_top in imports(ast.parse(text), module, package))
-    assert upward(found) == expected
+    found = [(module, target, at_top) for target, at_top in imports(ast.parse(text), package)]
+    assert [target for _, target, _ in upward(found)] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [
+        ('TABLE = {"rope": "whorl.encodings.rope:Rope"}', True),
+        ("from whorl.encodings.rope import Rope", False),
+        ('TABLE = {"decoder": "whorl.models.decoder:Decoder"}', False),
+    ],
+)
+def test_only_what_is_named_may_point_up(text, allowed):
+    found = [("whorl.registry", target, at_top) for target, at_top in imports(ast.parse(text), "whorl")]
+    assert [may_point_up(*one) for one in upward(found)] == [allowed]
 
 
 # -- the wheel --------------------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ A config is a file that anyone may have written: no field is trusted to hold wha
 
 from __future__ import annotations
 
-import math
 import numbers
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -93,7 +93,7 @@ def check_positive(source: Source, names: Iterable[str]) -> None:
         value = source.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 < value < math.inf:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
             raise invalid(CALL, name, "a number above 0", value)
 
 

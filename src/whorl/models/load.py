@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl.dialects.models import ModelFields
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.learned import Learned
 from whorl.encodings.rope import Rope
 from whorl.errors import unknown
 from whorl.models.decoder import Decoder
-from whorl.models.foreign import Angles, Fields, Weights, as_is, check_given, differs, filled, in_layers
 from whorl.models.roformer import RoFormer, RoFormerClassifier, RoFormerMaskedLM
+from whorl.models.weights import Angles, Weights, as_is, check_given, differs, filled, in_layers
 
 # Their names of activations, and ours.
 PLAIN = {
@@ -52,7 +53,7 @@ def load_decoder(
     if not isinstance(name, str) or name not in FAMILIES:
         raise unknown("model_type", name, FAMILIES, call=call)
     family = FAMILIES[name]
-    fields, weights = Fields(call, config), Weights(call, state_dict, family.prefix)
+    fields, weights = ModelFields(call, config), Weights(call, state_dict, family.prefix)
     settings = family.settings(fields, weights, angles)
     weights.check_layers(settings["layers"], family.layers, family.layer)
     with torch.device("meta"):
@@ -78,7 +79,7 @@ def load_roformer(
     check_given(call, state_dict, config, angles)
     if config.get("model_type", "roformer") != "roformer":
         raise unknown("model_type", config["model_type"], ("roformer",), call=call)
-    fields, weights = Fields(call, config), Weights(call, state_dict, "roformer.")
+    fields, weights = ModelFields(call, config), Weights(call, state_dict, "roformer.")
     fields.require(is_decoder=False, add_cross_attention=False, tie_word_embeddings=True)
     width, heads, layers = fields.size("hidden_size"), fields.heads, fields.layers
     weights.check_layers(layers, "encoder.layer", ROFORMER_LAYER)
@@ -162,7 +163,7 @@ class Family:
     buffers        what is in a layer's state beside weights, and what is wrong with it, if anything
     """
 
-    settings: Callable[[Fields, Weights, Angles], dict[str, Any]]
+    settings: Callable[[ModelFields, Weights, Angles], dict[str, Any]]
     prefix: str
     top: dict[str, str]
     layer: dict[str, str]
@@ -171,7 +172,7 @@ class Family:
     buffers: dict[str, Callable[[Tensor, Decoder], str | None]]
 
 
-def _llama(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
+def _llama(fields: ModelFields, weights: Weights, angles: Angles) -> dict[str, Any]:
     rope = Rope.from_hf(fields.config)
     return {
         **fields.common("rms_norm_eps", 1e-6, tied=False),
@@ -193,7 +194,7 @@ def _has_frequencies(given: Tensor, model: Decoder) -> str | None:
     return differs(given, rope.frequencies().float())
 
 
-def _gpt2(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
+def _gpt2(fields: ModelFields, weights: Weights, angles: Angles) -> dict[str, Any]:
     fields.require(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     width, length = fields.size("n_embd", "hidden_size"), fields.size("n_positions", "max_position_embeddings")
     return {
@@ -223,7 +224,7 @@ def _is_number(value: Tensor, model: Decoder) -> str | None:
     return None if value.numel() == 1 else "is not one number"
 
 
-def _bloom(fields: Fields, weights: Weights, angles: Angles) -> dict[str, Any]:
+def _bloom(fields: ModelFields, weights: Weights, angles: Angles) -> dict[str, Any]:
     fields.require(apply_residual_connection_post_layernorm=False, slow_but_exact=False)
     rounded = angles == "float32" and weights.take("word_embeddings.weight").dtype == torch.bfloat16
     return {
