@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from whorl.dialects.families import family_name
 from whorl.dialects.fields import ORIGINAL, Fields, read_fields
-from whorl.dialects.values import CALL, check_positive, switch
+from whorl.dialects.values import CALL, switch
 from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.rotary.scalings.temperature import temperature
 
@@ -36,8 +36,9 @@ PASSED_OVER = ("llama_4_scaling_beta", "max_position_embeddings", "finetuned")
 def read_rotation(config: dict[str, Any], layer_type: str | None = None) -> dict[str, Any]:
     """Settings of the rotation of a transformers config, by the names that Rope gives them.
 
-    ``scaling`` is a dict with the name and the settings of the scaling, or None. Where the model has an M-RoPE, its
-    ``sections`` and their ``arrangement`` are there too. ``layer_type`` is asked for where layers differ.
+    ``scaling`` is a dict with the name and the settings of the scaling, or None; its key ``replaces``, if any, holds
+    settings that the config states as well and that count for nothing where they are sound. Where the model has an
+    M-RoPE, its ``sections`` and their ``arrangement`` are there too. ``layer_type`` is needed where layers differ.
 
     >>> config = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}
     >>> read_rotation(config)["scaling"]
@@ -205,8 +206,9 @@ def _phimoe(fields: Fields) -> dict[str, Any]:
             f"{fields.parameters_name} differ, and LongRope has one attention_factor. "
             "Build whorl.Rope by hand, one per length."
         )
-    check_positive(given, ("factor", "attention_factor"))  # which the two values replace
-    return _longrope(fields) | {"factor": None, "attention_factor": given["long_mscale"]}
+    settings = _longrope(fields)
+    replaced = {key: settings[key] for key in ("factor", "attention_factor")}
+    return {**settings, "factor": None, "attention_factor": given["long_mscale"], "replaces": replaced}
 
 
 def _llama3(fields: Fields) -> dict[str, Any]:

@@ -6,7 +6,6 @@ A config is a file that anyone may have written: no field is trusted to hold wha
 from __future__ import annotations
 
 import numbers
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -85,16 +84,6 @@ def parts_by_layer(source: Source, name: str) -> dict[int, dict[str, Any]]:
             raise invalid(CALL, f"a key of {name}", "the index of a layer", key)
         found[int(key)] = part
     return found
-
-
-def check_positive(source: Source, names: Iterable[str]) -> None:
-    """Raises a WhorlError unless these fields, where they are there, are numbers above 0."""
-    for name in names:
-        value = source.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= sys.float_info.max:
-            raise invalid(CALL, name, "a number above 0", value)
 
 
 def check_fields(config: dict[Any, Any]) -> None:

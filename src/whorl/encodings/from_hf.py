@@ -44,7 +44,10 @@ def rope_from_hf(
     return _built(cls, read, settings)
 
 
-def _scaling(name: str, **settings: Any) -> Scaling:
+def _scaling(name: str, replaces: Mapping[str, Any] = NOTHING, **settings: Any) -> Scaling:
+    """The scaling of that name; the settings of the config that its own replace are checked as well."""
+    if replaces:
+        scaling_class(name)(**{**settings, **replaces})
     return scaling_class(name)(**settings)
 
 
