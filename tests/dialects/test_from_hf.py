@@ -25,6 +25,7 @@ from whorl import (
 )
 from whorl.config import config as declared
 from whorl.dialects.families import FAMILIES, family_name
+from whorl.dialects.transformers import read_rotation
 from whorl.encodings.rope import RopeConfig
 from whorl.encodings.rotary import RotaryConfig
 
@@ -37,6 +38,17 @@ def test_released_config_is_read(name):
     assert type(rope) is type(expected)
     assert rope.config == expected.config
     assert config == before
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_what_is_read_is_plain(name):
+    config, expected = RELEASED[name]
+    rotation = json.loads(json.dumps(read_rotation(config)))
+    scaling = rotation.pop("scaling")
+    for key, value in rotation.items():
+        assert value is None or expected.config.to_dict()[key] == value
+    assert (scaling is None) == (expected.config.scaling is None)
+    assert scaling is None or scaling["name"] == expected.config.scaling.name
 
 
 def test_version_4_gemma3_scales_its_full_layers_only():
@@ -787,6 +799,12 @@ BAD = {
         | {"rope_scaling": {"type": "longrope", **LISTS, "short_mscale": 1.0, "long_mscale": 1.2}},
         None,
         "short_mscale=1.0 and long_mscale=1.2 in rope_scaling differ, and LongRope has one attention_factor.",
+    ),
+    "phimoe with a wrong factor beside the one that replaces it": (
+        {"model_type": "phimoe", "head_dim": 96, "max_position_embeddings": 8192}
+        | {"rope_scaling": {"type": "longrope", **LISTS, "short_mscale": 1.2, "long_mscale": 1.2, "factor": "4"}},
+        None,
+        "LongRope: factor must be a number, got '4'.",
     ),
     "axes arranged against the family": (
         {"model_type": "qwen2_vl", "head_dim": 128}

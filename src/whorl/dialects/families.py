@@ -1,4 +1,4 @@
-"""What the model families of transformers fix in their code and leave out of their config files.
+"""Families of transformers models: what each fixes in its code and leaves out of its config files.
 
 One row per family whose rotary code differs from Llama's (half layout, whole head, base 10,000); every family
 without a row is read as Llama is. Families are named by ``model_type``, without the ``_text`` of the text part
@@ -20,7 +20,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True, kw_only=True)
 class LayerDefaults:
-    """How one layer type reads the flat (version 4) fields of a family whose layers differ."""
+    """Defaults of one layer type in a family whose layers differ, for flat configs of version 4."""
 
     base: float
     base_key: str = "rope_theta"
@@ -30,7 +30,7 @@ class LayerDefaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What a family's code says of its rotation.
+    """Rotation of a model family, as its code fixes it.
 
     layout            which two dimensions make a pair
     base, partial     the base, and the share of the head that is rotated, where the config names none

@@ -1,4 +1,4 @@
-"""Where a transformers config keeps the fields of its rotation: one flat view of what versions 4 and 5 write.
+"""Rotary fields of transformers configs: one flat view of what versions 4 and 5 write in different places.
 
 The priority of the fields is that of transformers 5: what the rope dict says, then the fields beside it, then
 what the family's code fixes (``families.py``).
@@ -11,25 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from whorl.dialects.families import FAMILIES, Family, family_name, family_of
-from whorl.dialects.sizes import (
-    BASES,
-    SHARES,
-    WHOLE_CONFIG,
-    base_of,
-    share_of,
-    sizes_of,
-    unrotated,
-)
-from whorl.dialects.values import (
-    CALL,
-    DEEPEST,
-    check_fields,
-    check_plain,
-    layer_types,
-    switch,
-    whole_number,
-    word,
-)
+from whorl.dialects.sizes import BASES, SHARES, WHOLE_CONFIG, base_of, share_of, sizes_of, unrotated
+from whorl.dialects.values import CALL, DEEPEST, check_fields, check_plain, layer_types, switch, whole_number, word
 from whorl.errors import WhorlError, invalid, shown, unknown
 
 PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")  # where the text model is
@@ -49,7 +32,7 @@ READ = {
 
 @dataclass(frozen=True, kw_only=True)
 class Fields:
-    """What a config says of the rotation of one layer type.
+    """Fields of a config that describe the rotation of one layer type.
 
     config           the text part of the config
     parameters       its rope dict, nulls left out; messages call it ``parameters_name``

@@ -22,12 +22,12 @@ class ModelFields:
 
     def size(self, *names: str) -> int:
         """The first of these fields that is there, a positive integer."""
-        found = self.size_if_given(*names)
-        if found is None:
+        size = self.size_if_given(*names)
+        if size is None:
             raise WhorlError(
                 f"{self.call}: {names[0]} missing in the config. Pass all of config.json or config.to_dict()."
             )
-        return found
+        return size
 
     def size_if_given(self, *names: str) -> int | None:
         """The first of these fields that is there, a positive integer; None if none is."""

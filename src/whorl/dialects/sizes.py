@@ -1,4 +1,4 @@
-"""The numbers of a rotation that stand beside the rope dict of a transformers config: base, share, head size.
+"""Base, rotated share and head size: numbers of a rotation that stand beside the rope dict of a transformers config.
 
 The names differ by family and version; null stands for absent.
 """
@@ -90,11 +90,11 @@ def _two_sizes(name: str, value: int, share: float) -> WhorlError:
 
 
 def _head_dim(config: dict[str, Any], family: Family, layer_type: str | None) -> int:
-    own = _per_layer_head_dim(config, layer_type)
+    of_layer = _per_layer_head_dim(config, layer_type)
     by_layer = parts_by_layer(config, "per_layer_config")
-    if own is None and layer_type == FULL and family.full_head_dim is not None and not by_layer:
-        own = whole_number(config, ("global_head_dim",)) or family.full_head_dim
-    head_dim = own or whole_number(config, HEAD_DIMS)
+    if of_layer is None and layer_type == FULL and family.full_head_dim is not None and not by_layer:
+        of_layer = whole_number(config, ("global_head_dim",)) or family.full_head_dim
+    head_dim = of_layer or whole_number(config, HEAD_DIMS)
     if head_dim is not None:
         return head_dim
     width, heads = whole_number(config, WIDTHS), whole_number(config, HEADS)

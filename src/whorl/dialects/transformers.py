@@ -73,18 +73,18 @@ def _layout(fields: Fields) -> Layout:
 
 def _arrangement(fields: Fields) -> str:
     """The family's arrangement of the axes; mrope_interleaved chooses in a family that is not known."""
-    own = fields.family.arrangement
-    said = fields.parameters.get("mrope_interleaved", fields.parameters.get("interleaved"))
-    if said is None or (fields.family.sections is None and not said):
-        return own
+    arrangement = fields.family.arrangement
+    interleaved = fields.parameters.get("mrope_interleaved", fields.parameters.get("interleaved"))
+    if interleaved is None or (fields.family.sections is None and not interleaved):
+        return arrangement
     if fields.family.sections is None:
         return "interleaved"
-    if bool(said) != (own == "interleaved"):
+    if bool(interleaved) != (arrangement == "interleaved"):
         raise WhorlError(
-            f"{CALL}: mrope_interleaved={shown(said)} in {fields.parameters_name}, but model_type "
-            f"{fields.config.get('model_type')!r} arranges its axes {own}. Leave mrope_interleaved out."
+            f"{CALL}: mrope_interleaved={shown(interleaved)} in {fields.parameters_name}, but model_type "
+            f"{fields.config.get('model_type')!r} arranges its axes {arrangement}. Leave mrope_interleaved out."
         )
-    return own
+    return arrangement
 
 
 # --- rope types
@@ -167,7 +167,7 @@ def _yarn(fields: Fields) -> dict[str, Any]:
 
 
 def _temperature(fields: Fields, factor: Any) -> dict[str, Any]:
-    """The settings behind Yarn's two factors: which of the keys transformers and the family's attention heed."""
+    """Settings of Yarn's two factors, from those keys that transformers and the family's attention use."""
     given = fields.parameters
     both = {key: given.get(key) or None for key in ("mscale", "mscale_all_dim")}
     layer = fields.family.layers.get(fields.layer_type or "")

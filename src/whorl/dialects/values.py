@@ -71,19 +71,19 @@ def number_per_layer(source: Source, name: str) -> tuple[float, ...] | None:
 
 
 def parts_by_layer(source: Source, name: str) -> dict[int, dict[str, Any]]:
-    """A dict of dicts by the index of their layer, empty where there is none."""
+    """Dicts of single layers by the index of the layer, empty where the config has none."""
     parts = source.get(name)
     if parts is None:
         return {}
     expected = 'a dict of dicts by layer, such as {"0": {}}'
     if not isinstance(parts, dict) or not all(isinstance(part, dict) for part in parts.values()):
         raise invalid(CALL, name, expected, parts)
-    found = {}
+    by_layer = {}
     for key, part in parts.items():
         if isinstance(key, bool) or not str(key if isinstance(key, (int, str)) else "").isdecimal():
             raise invalid(CALL, f"a key of {name}", "the index of a layer", key)
-        found[int(key)] = part
-    return found
+        by_layer[int(key)] = part
+    return by_layer
 
 
 def check_fields(config: dict[Any, Any]) -> None:
