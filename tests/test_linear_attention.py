@@ -835,7 +835,7 @@ def test_positions_that_fall_on_a_device_make_their_row_nan(monkeypatch):
     """Values on a device are not read, so the call cannot refuse; it must not return numbers either."""
     from whorl.attend import linear_checks
 
-    monkeypatch.setattr(linear_checks, "readable", lambda positions: False)
+    monkeypatch.setattr(linear_checks, "may_read_values", lambda positions: False)
     q, k, v = qkv(6, batch=2)
     positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 2]])
     out = linear_attention(q, k, v, positions=positions, decay=0.1)

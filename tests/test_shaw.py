@@ -8,7 +8,8 @@ import torch
 import whorl
 from dense_flow import attend, by_parameters, normal, tokens, trained
 from oracles import shaw as oracle
-from whorl.encodings.shaw import clipped_index, distances, key_term, value_term
+from whorl.encodings.pairs import distances
+from whorl.encodings.shaw import clipped_index, key_term, value_term
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -34,16 +32,3 @@ def equals_any(size: object, *others: object) -> bool:
     (True, False)
     """
     return any(size == other for other in others)
-
-
-def is_symbol(number: int | None) -> bool:
-    """Whether a graph has a number as a symbol, which stands for many values, and not as a constant.
-
-    >>> is_symbol(3), is_symbol(None)
-    (False, False)
-    """
-    if number is None or not (torch.compiler.is_compiling() or isinstance(number, torch.SymInt)):
-        return False
-    from torch.fx.experimental.symbolic_shapes import has_static_value  # late: it imports sympy
-
-    return not has_static_value(number)

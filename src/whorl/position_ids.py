@@ -19,6 +19,7 @@ import torch
 from torch.nn.functional import pad
 
 from whorl.errors import WhorlError, invalid
+from whorl.tracing import making_graph
 
 Device = torch.device | str | None
 Integers = Sequence[int] | torch.Tensor
@@ -255,7 +256,7 @@ def whole_numbers(call: str, name: str, values: object, *, least: int | None = 0
     if isinstance(values, torch.Tensor):
         if values.ndim != 1 or not _counts(values.dtype):
             raise invalid(call, name, "integers in one row", values, "Pass an integer tensor of shape (n,).")
-        if values.device.type != "cpu" or torch.compiler.is_compiling():
+        if values.device.type != "cpu" or making_graph():
             return values
         values = values.tolist()
     if not _listed(values):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 
+from whorl import position_checks
 from whorl.attend import cache, linear, linear_checks
 from whorl.attend.softmax import attention
 from whorl.claims.probes import build
@@ -257,7 +258,7 @@ def bfloat16_positions(patch: Patch) -> None:
 
 @mutant("precision.half-positions-refused")
 def half_positions_taken(patch: Patch) -> None:
-    own = tables.check_positions
+    own = position_checks.check_positions
     everywhere(patch, own, lambda call, positions, axes: own(call, positions.float(), axes))
 
 

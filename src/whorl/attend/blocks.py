@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from whorl.attend.call import Call
 from whorl.encodings.base import Reach, reach_of
-from whorl.graphs import is_symbol
+from whorl.tracing import is_symbol
 
 # Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
 # GPU.

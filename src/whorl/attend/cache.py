@@ -28,7 +28,8 @@ from whorl.encodings.rerotation import on_axes
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
-from whorl.rotary.tables import FLOATS, INTEGERS, readable
+from whorl.position_checks import FLOATS, INTEGERS
+from whorl.tracing import may_read_values
 
 FIRST_CAPACITY = 64
 
@@ -409,7 +410,7 @@ def _wide(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
 
 def _check_exact(positions: Tensor) -> None:
     """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
-    if positions.is_floating_point() or not positions.numel() or not readable(positions):
+    if positions.is_floating_point() or not positions.numel() or not may_read_values(positions):
         return
     if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
         raise WhorlError(

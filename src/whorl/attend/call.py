@@ -16,8 +16,8 @@ from whorl.encodings.none import NoPE
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
+from whorl.position_checks import FLOATS, INTEGERS
 from whorl.position_ids import positions as make_positions
-from whorl.rotary.tables import FLOATS, INTEGERS
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from whorl.attend.visibility import Causal
 from whorl.encodings.base import Encoding, says
 from whorl.encodings.bias import Bias
 from whorl.encodings.combined import Combined
+from whorl.tracing import in_mode, making_graph
 
 # Queries and keys of a block that is visited or not.
 BLOCK = 128
@@ -28,7 +29,7 @@ BLOCK = 128
 # Pairs looked at together to find out which blocks are seen.
 MOST_PAIRS = 2**24
 
-# What ``_visit`` found, by all that it depends on.
+# The blocks of keys that each block of queries visits (``_visit``), by encoding, branch, sizes and device.
 _known: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 MOST_KNOWN = 64
 
@@ -115,7 +116,7 @@ def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = 
     wants_lse = call.wants_lse or branch is not None
     rules = (causal, tuple(part.config for part in masks), placed and placed[0].config, branch)
     kind = (type(bias), rules, visible.q_documents is None, places is None, blocks is None, call.softcap, wants_lse)
-    run = _flex if torch.compiler.is_compiling() else _compiled(kind)
+    run = _flex if making_graph() else _compiled(kind)
     return run(
         *once_differentiable(q.contiguous(), k.contiguous(), call.v.contiguous()),
         bias,
@@ -237,7 +238,7 @@ def _blocks_of(call: Call, branch: int | None) -> tuple[Tensor, ...] | None:
         return None
     if visible.everything and branch is None:
         return None
-    if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
+    if making_graph() or in_mode():
         return None  # tensors made here are kept, and must be real ones
     kinds = tuple(type(part) for part in call.encoding.modules())  # a subclass may have a mask of its own
     key = (call.encoding.config, kinds, branch, visible.queries, visible.keys, visible.causal, call.q.device)

@@ -19,7 +19,7 @@ from whorl.attend.call import Call
 from whorl.attend.reference import repeat_heads
 from whorl.attend.visibility import closed_keys
 from whorl.kernels.ops import no_second_gradient
-from whorl.rotary.tables import is_traced
+from whorl.tracing import values_are_hidden
 
 # Backends that take any number of keys without planning, the fastest first.
 UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -125,9 +125,7 @@ def _mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
 
 def once_differentiable(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors, whose gradients refuse to be differentiated again: torch's fused kernels cannot be."""
-    if (
-        not torch.is_grad_enabled() or is_traced()
-    ):  # transforms of torch.func take no hooks; ``choose_path`` has seen them
+    if not torch.is_grad_enabled() or values_are_hidden():  # torch.func takes no hooks; ``choose_path`` has seen it
         return q, k, v
     return _once(q), _once(k), _once(v)
 

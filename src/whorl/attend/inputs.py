@@ -9,7 +9,8 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.memory import check_dense
-from whorl.rotary.tables import INTEGERS, readable
+from whorl.position_checks import INTEGERS
+from whorl.tracing import may_read_values
 
 
 def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -70,6 +71,6 @@ def row_numbers(call: str, rows: Sequence[int] | Tensor, batch: int) -> Tensor:
         raise invalid(call, "rows", "a list of row numbers", rows) from error
     if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel():
         raise invalid(call, "rows", "a list of row numbers", rows)
-    if readable(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
+    if may_read_values(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
         raise invalid(call, "rows", f"between 0 and {batch - 1}", index.tolist())
     return index

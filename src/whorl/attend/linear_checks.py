@@ -16,9 +16,10 @@ from whorl.attend.linear_forms import Fade
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
+from whorl.position_checks import check_positions
 from whorl.position_ids import difference, wide
 from whorl.position_ids import positions as make_positions
-from whorl.rotary.tables import check_positions, readable
+from whorl.tracing import may_read_values
 
 Decay = float | Sequence[float] | Tensor | None
 
@@ -75,7 +76,7 @@ def _check_decay(call: str, decay: Any) -> None:
     if isinstance(decay, Tensor):
         if decay.ndim > 1 or not decay.is_floating_point():
             raise invalid(call, "decay", "a floating tensor of shape (heads,)", decay)
-        wrong = readable(decay.detach()) and not bool(((decay >= 0) & decay.isfinite()).all())
+        wrong = may_read_values(decay.detach()) and not bool(((decay >= 0) & decay.isfinite()).all())
     else:
         rates = [decay] if _number(decay) else decay
         if not isinstance(rates, (list, tuple)) or not all(_number(rate) for rate in rates):
@@ -166,7 +167,7 @@ def fading(
         falls = (p.diff(dim=-1) < 0).any(-1, keepdim=True)
         if after is not None:
             falls = falls | (p[:, :1] < after.view(-1, 1))
-        if readable(positions):
+        if may_read_values(positions):
             if bool(falls.any()):
                 raise WhorlError(
                     f"{call}: positions must not decrease where weights decay, got {positions.tolist()!s:.60}. "
@@ -191,7 +192,7 @@ def chunk_of(rule: Rule, fade: Fade | None) -> int:
             rule.call, "chunk", f"at most {most} for {name}", chunk, "It fades so fast that a longer chunk overflows."
         )
     p = fade.positions
-    if not fade.even and readable(p) and chunk > 1:
+    if not fade.even and may_read_values(p) and chunk > 1:
         starts, ends = p[:, ::chunk], torch.cat((p[:, chunk - 1 :: chunk], p[:, -1:]), dim=-1)
         span = float((ends[:, : starts.shape[1]] - starts).max())
         if span * fastest > MAX_EXPONENT:

@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.utils.checkpoint import checkpoint
 
+from whorl.tracing import in_functorch, takes_gradients
+
 # Chunks worked on at once. Longer inputs go on from state to state, and the backward pass computes a segment again,
 # so that it holds the products of one segment at a time.
 SEGMENT_CHUNKS = 16
@@ -67,7 +69,8 @@ def past_keys(
     # split, not sliced: the gradient of each slice would be as long as the whole input
     pieces = [x.split(chunk * SEGMENT_CHUNKS, dim=-2) for x in (a, b, v)]
     places = [None] * len(pieces[0]) if fade is None else fade.positions.split(chunk * SEGMENT_CHUNKS, dim=-1)
-    again = len(places) > 1 and _wants_grad(a, b, v, now.sums, None if fade is None else fade.heads)
+    learned = takes_gradients(a, b, v, now.sums, None if fade is None else fade.heads)
+    again = len(places) > 1 and learned and not in_functorch()  # which has no hooks on what is saved for a backward
     outs = []
     for *piece, p in zip(*pieces, places, strict=True):
         here = None if fade is None or p is None else fade._replace(positions=p)
@@ -200,10 +203,3 @@ def _fall(distances: Tensor, rates: Tensor) -> Tensor:
 def _chunks(x: Tensor, chunk: int) -> Tensor:
     short = -x.shape[-2] % chunk
     return (pad(x, (0, 0, 0, short)) if short else x).unflatten(-2, (-1, chunk))
-
-
-def _wants_grad(*tensors: Tensor | None) -> bool:
-    """Whether a backward pass may follow, outside functorch, which has no hooks on what is saved for it."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # pyright: ignore[reportAttributeAccessIssue]
-        return False
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)

@@ -27,11 +27,9 @@ from whorl.attend.visibility import Causal, closed_keys
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding, has_one_branch
 from whorl.errors import WhorlError, unknown
-from whorl.graphs import is_symbol
 from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
-from whorl.kernels.ops import differentiated_further
-from whorl.rotary.tables import is_traced, wants_grad
+from whorl.tracing import in_functorch, is_symbol, making_graph, takes_derivatives, takes_further_derivatives
 
 Path = Literal["sdpa", "alibi", "folded", "masked", "flex", "dense"]
 
@@ -155,7 +153,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "flex", "asked for"
     if impl == "torch":
         return "dense", "asked for: scores formed by torch's own operations, differentiable in every way"
-    if differentiated_further():
+    if takes_further_derivatives():
         return "dense", "torch's kernels have no forward derivatives and no second gradients"
     uses = call.encoding.enters()
     for hook in ("adjust_scores", "adjust_output"):
@@ -189,7 +187,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     half = call.q.dtype in HALF
     if call.encoding.folds and (half or cuda or call.encoding.fold_dims <= MOST_FOLDED):
         return "folded", separable
-    learned = wants_grad(*call.encoding.parameters())
+    learned = takes_derivatives(*call.encoding.parameters())
     if call.q.device.type == "cpu" and not half and not learned:
         return "masked", f"the bias of {name} is a mask of torch's kernel where nobody learns from it"
     scores = call.q[..., 0].numel() * call.k.shape[2]
@@ -228,9 +226,9 @@ def _why_not_alibi(call: Call) -> str | None:
     for hook in ("adjust_scores", "adjust_output", "branches"):
         if hook in uses:
             return f"{type(encoding).__name__} uses {hook}"
-    if wants_grad(call.q, call.k, call.v, *encoding.parameters()):
+    if takes_derivatives(call.q, call.k, call.v, *encoding.parameters()):
         return f"{KERNEL} has no gradients"
-    if is_traced() and not torch.compiler.is_compiling():
+    if not making_graph() and in_functorch():
         return "torch.func transforms see through torch's own operations only"
     return why_not_alibi(call.q, call.v, _slopes(call))
 

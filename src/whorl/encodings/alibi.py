@@ -34,11 +34,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, says
-from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.encodings.bias import Bias
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import constant_in_graphs
+from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import difference, from_last_key
-from whorl.rotary.tables import FLOATS
 
 RULES = ("press", "geometric")
 
@@ -268,7 +268,7 @@ class Alibi(Bias):
         call, own = f"{type(self).__name__}.key_bias", self.config
         if own.form != "causal":
             raise invalid(call, "form", "'causal'", own.form, "A bias per key knows nothing of the query.")
-        check_bias_positions(call, k_positions)
+        check_one_axis(call, k_positions)
         slopes = self.slopes(k_positions.device)[:, None]
         bias = key_form(slopes, k_positions[..., None, :], own.rounding)
         return bias if own.rounding == "exact" else bias * own.scale
@@ -306,8 +306,8 @@ class Alibi(Bias):
                 f"{call}: only the exact causal bias is a product, got form={self.config.form!r} and "
                 f"rounding={self.config.rounding!r}. Use score_bias."
             )
-        check_bias_positions(call, q_positions)
-        check_bias_positions(call, k_positions)
+        check_one_axis(call, q_positions)
+        check_one_axis(call, k_positions)
         if dtype not in (*FLOATS, torch.bfloat16, torch.float16):
             raise invalid(call, "dtype", "float64, float32, bfloat16 or float16", dtype)
         slopes = [slope / scale for slope in self._numbers]

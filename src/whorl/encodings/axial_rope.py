@@ -30,9 +30,10 @@ from torch import Tensor
 from whorl.config import config
 from whorl.encodings.rotary import Rotary, RotaryConfig
 from whorl.errors import WhorlError, invalid
+from whorl.position_checks import check_positions
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
-from whorl.rotary.tables import Tables, check_positions
+from whorl.rotary.tables import Tables
 
 ConventionName = Literal["rope_vit", "qwen_vision", "pixtral", "llama4_vision", "dinov3", "apex"]
 

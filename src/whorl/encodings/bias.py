@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from whorl.encodings.base import Encoding, says
-from whorl.errors import invalid
-from whorl.rotary.tables import FLOATS, INTEGERS
+from whorl.position_checks import check_one_axis
 
 
 class Bias(Encoding):
@@ -44,21 +43,9 @@ class Bias(Encoding):
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
         call = type(self).__name__
-        check_bias_positions(call, q_positions)
-        check_bias_positions(call, k_positions)
+        check_one_axis(call, q_positions)
+        check_one_axis(call, k_positions)
         if q_positions.ndim != k_positions.ndim:
             q_positions, k_positions = torch.atleast_2d(q_positions), torch.atleast_2d(k_positions)
         head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
         return self.bias_at(head, q_positions[..., None, :, None], k_positions[..., None, None, :])
-
-
-def check_bias_positions(call: str, positions: Tensor) -> None:
-    """Raises a WhorlError unless positions are of one axis: (length,) or (batch, length)."""
-    if not isinstance(positions, Tensor) or positions.dtype not in INTEGERS + FLOATS or positions.ndim not in (1, 2):
-        raise invalid(
-            call,
-            "positions",
-            "int32, int64, float32 or float64 of shape (length,) or (batch, length)",
-            positions,
-            "Make them with whorl.positions(length).",
-        )

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
-from whorl.encodings.shaw import check_head, products
+from whorl.encodings.pairs import check_head, products
 from whorl.errors import WhorlError, invalid
 
 

@@ -23,7 +23,8 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, says
-from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.encodings.bias import Bias
+from whorl.position_checks import check_one_axis
 from whorl.position_ids import difference
 
 EPSILON = 1e-6
@@ -149,8 +150,8 @@ class Fire(Bias):
         if not says(self, "score_bias", "bias_at"):
             return super().score_bias(q_positions, k_positions, length)
         call = type(self).__name__
-        check_bias_positions(call, q_positions)
-        check_bias_positions(call, k_positions)
+        check_one_axis(call, q_positions)
+        check_one_axis(call, k_positions)
         x = self._progress(q_positions[..., :, None], k_positions[..., None, :]).unsqueeze(-3)
         knots, slopes, starts = self._segments()
         segment = torch.searchsorted(knots, x, right=True)

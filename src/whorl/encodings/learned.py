@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
-from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import equals_any
-from whorl.rotary.tables import INTEGERS, readable
+from whorl.errors import invalid, unknown
+from whorl.position_checks import INTEGERS, check_embeddings
+from whorl.tracing import may_read_values
 
 Extension = Literal["linear", "tile"]
 
@@ -61,34 +61,6 @@ def tile(table: Tensor, new_length: int) -> Tensor:
     return table[torch.arange(new_length, device=table.device) % table.shape[0]]
 
 
-def check_added(call: str, x: Tensor, positions: Tensor, width: int) -> None:
-    """Raises a WhorlError unless x is (…, length, width), floating, and positions are those of its tokens."""
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-        raise invalid(call, "x", "a floating tensor of shape (…, length, width)", x)
-    if x.shape[-1] != width:
-        raise WhorlError(
-            f"{call}: width is {width}, got embeddings of {x.shape[-1]} dimensions. Build {call} with "
-            f"width={x.shape[-1]}, or check the order of the axes."
-        )
-    if not isinstance(positions, Tensor):
-        raise invalid(call, "positions", "a tensor", positions, "Make one with whorl.positions(length).")
-    if positions.ndim not in (1, 2) or positions.shape[-1] != x.shape[-2]:
-        raise WhorlError(
-            f"{call}: positions must be of shape (length,) or (batch, length) for x of shape {tuple(x.shape)}, "
-            f"got {tuple(positions.shape)}. Each token needs one."
-        )
-    if positions.ndim == 2 and (x.ndim != 3 or not equals_any(positions.shape[0], 1, x.shape[0])):
-        raise WhorlError(
-            f"{call}: positions are for a batch of {positions.shape[0]}, x has shape {tuple(x.shape)}. "
-            "Pass x as (batch, length, width), or positions that serve every row, of shape (length,)."
-        )
-    if positions.device != x.device:
-        raise WhorlError(
-            f"{call}: positions are on {positions.device} and x on {x.device}. "
-            f"Make them there: whorl.positions({x.shape[-2]}, device={str(x.device)!r})."
-        )
-
-
 class Learned(Encoding):
     """A learned vector for each position, added to the input.
 
@@ -128,10 +100,10 @@ class Learned(Encoding):
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (…, length, width) with the row of each position added, in the dtype of x."""
         call = type(self).__name__
-        check_added(call, x, positions, self.config.width)
+        check_embeddings(call, x, positions, self.config.width)
         if positions.dtype not in INTEGERS:
             raise invalid(call, "positions", "int32 or int64", positions, "A table has a row for whole positions only.")
-        if positions.numel() and readable(positions):
+        if positions.numel() and may_read_values(positions):
             self._check_range(positions)
         # not table[positions]: an index below zero would count from the end
         return (x + nn.functional.embedding(positions, self.table)).to(x.dtype)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding, Reach
-from whorl.encodings.shaw import distances
+from whorl.encodings.pairs import distances
 from whorl.errors import invalid
 
 

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from whorl.config import config
 from whorl.encodings.base import Branch, Claims
+from whorl.encodings.pairs import distances
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.encodings.shaw import distances
 from whorl.errors import invalid
 
 

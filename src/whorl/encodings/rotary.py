@@ -10,20 +10,22 @@ from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.forks import uncut
-from whorl.graphs import constant_in_graphs, is_symbol
+from whorl.graphs import constant_in_graphs
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
+from whorl.position_checks import check_positions
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Factors
+from whorl.tracing import is_symbol, may_keep_tensors
 
 
 @config
@@ -136,7 +138,7 @@ class Rotary(Encoding):
         self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32
     ) -> table.Tables:
         """cos and sin for these positions, the attention factor included, shape (…, pairs)."""
-        axes_first = table.check_positions(type(self).__name__, positions, self.axes)
+        axes_first = check_positions(type(self).__name__, positions, self.axes)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
             raise invalid(type(self).__name__, "dtype", "a floating dtype", dtype, "Use torch.float32.")
         frequencies, factor = self._table_frequencies(length, positions.device), self.attention_factor(length)
@@ -187,7 +189,7 @@ class Rotary(Encoding):
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
-        axes_first = table.check_positions(type(self).__name__, positions, self.axes)
+        axes_first = check_positions(type(self).__name__, positions, self.axes)
         kept = current_table_cache().prefix(
             (self.config, self._served(length), dtype),
             axes_first,
@@ -212,7 +214,7 @@ class Rotary(Encoding):
         served = self._served(length)
         if is_symbol(served):  # a graph for every length computes them; nothing is kept under a symbol
             return self.config.scaled_frequencies(served).to(device)
-        if device.type != "cpu" and not table.is_traced() and _get_current_dispatch_mode() is None:
+        if device.type != "cpu" and may_keep_tensors():
             return _frequencies_on(self.config, served, device)
         return torch.tensor(constant_frequencies(self._text, served), dtype=self.config.dtype, device=device)
 

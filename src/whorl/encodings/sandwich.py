@@ -18,9 +18,10 @@ from torch import Tensor
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, says
-from whorl.encodings.bias import Bias, check_bias_positions
+from whorl.encodings.bias import Bias
 from whorl.encodings.sinusoidal import sinusoidal
 from whorl.errors import invalid
+from whorl.position_checks import check_one_axis
 from whorl.position_ids import difference, from_last_key
 
 
@@ -131,7 +132,7 @@ class Sandwich(Bias):
     def _codes(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """The codes of queries and keys, counted from the last key: their products are of the distance alone."""
         for positions in (q_positions, k_positions):
-            check_bias_positions(type(self).__name__, positions)
+            check_one_axis(type(self).__name__, positions)
         own = self.config
         queries, keys = (
             sinusoidal(positions, own.code_width, own.base, "concatenated", dtype=torch.float64)

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
-from whorl.encodings.bias import check_bias_positions
 from whorl.errors import WhorlError, invalid
+from whorl.position_checks import check_one_axis
 
 
 @config
@@ -117,7 +117,7 @@ class QueryScale(Encoding):
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
     ) -> tuple[Tensor, Tensor]:
         call = type(self).__name__
-        check_bias_positions(call, q_positions)
+        check_one_axis(call, q_positions)
         if q.ndim < 3 or not q.is_floating_point():
             raise invalid(call, "q", "a floating tensor of shape (batch, heads, length, head_dim)", q)
         if q_positions.shape[-1] != q.shape[-2]:

@@ -21,11 +21,10 @@ from torch import Tensor
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
-from whorl.encodings.learned import check_added
 from whorl.errors import invalid, unknown
 from whorl.kernels.tables import exact_tables
+from whorl.position_checks import check_embeddings, check_positions
 from whorl.rotary.frequencies import Ladder
-from whorl.rotary.tables import check_positions
 
 Arrangement = Literal["interleaved", "concatenated"]
 
@@ -129,6 +128,6 @@ class Sinusoidal(Encoding):
 
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (…, length, width) with the code of each position added, in the dtype of x."""
-        check_added(type(self).__name__, x, positions, self.config.width)
+        check_embeddings(type(self).__name__, x, positions, self.config.width)
         wide = torch.float64 if x.dtype == torch.float64 else torch.float32
         return (x + self.codes(positions, dtype=wide)).to(x.dtype)

@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
-from whorl.encodings.shaw import check_head, check_pairs, distances, over_heads, products
+from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
 from whorl.position_ids import from_last_key

@@ -22,13 +22,15 @@ from torch import Tensor
 
 from whorl.config import config
 from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.pairs import check_head
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.encodings.shaw import check_head
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.rotate import check_input, wide_dtype
+from whorl.position_checks import check_positions
 from whorl.position_ids import difference, wide
 from whorl.rotary.rotation import layout_ends
-from whorl.rotary.tables import Tables, check_positions, readable
+from whorl.rotary.tables import Tables
+from whorl.tracing import may_read_values
 
 # Bits of a dtype's range that are left to q . k itself; the fading takes the rest.
 CONTENT_BITS = 12
@@ -182,7 +184,7 @@ class XPos(Encoding):
                 f"XPos: {name} takes at most {most} queries in a call at scale_base={self.config.scale_base:g}, "
                 f"got {q.shape[-2]}. {remedy}."
             )
-        if readable(span) and (widest := float(span.max())) > most - 1:
+        if may_read_values(span) and (widest := float(span.max())) > most - 1:
             # on a device looking would wait, and the result is not finite there
             raise WhorlError(
                 f"XPos: {name} takes queries in a call that lie at most {most - 1} positions apart at "

@@ -10,11 +10,12 @@ from torch import Tensor
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
 from whorl.kernels.choose import Impl, check_impl, choose
-from whorl.kernels.ops import LIBRARY, Ready, addressed
+from whorl.kernels.ops import LIBRARY, Ready
 from whorl.kernels.rotate import Order, check_pair, keep, length_of, look_up, rotate_qk, turn_of, why_not, wide_dtype
 from whorl.memory import check_dense, check_written
+from whorl.position_checks import INTEGERS
 from whorl.rotary.rotation import Layout
-from whorl.rotary.tables import INTEGERS, readable
+from whorl.tracing import may_read_addresses, may_read_values
 
 LIBRARY.define(
     "rotate_append(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor? rows, Tensor(a!) keys, "
@@ -68,10 +69,10 @@ def rotate_append(
         if key is not None:
             keep(key, found)
     capacity = keys.shape[SLOTS_AXIS[order]]
-    if readable(slots) and slots.numel() and int(slots.max()) >= capacity:
+    if may_read_values(slots) and slots.numel() and int(slots.max()) >= capacity:
         raise invalid("rotate_append", "slots", f"below the {capacity} slots there are", int(slots.max()))
     run, turn = found
-    if run is _by_torch and (key is not None or addressed(*given)):
+    if run is _by_torch and (key is not None or may_read_addresses(*given)):
         _check_memory(*given)
     with torch.no_grad():
         return run(*given, *turn)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from whorl.errors import invalid
 from whorl.kernels.choose import Impl, check_impl, choose
-from whorl.kernels.ops import LIBRARY, TURN, no_second_gradient, one_tensor, readable, traced
+from whorl.kernels.ops import LIBRARY, TURN, no_second_gradient
 from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
 from whorl.memory import check_dense
 from whorl.rotary.rotation import Layout
+from whorl.tracing import may_read_memory, operators_are_watched, takes_gradients
 
 NORMED = f"Tensor q_weight, Tensor k_weight, float eps, {TURN}"
 LIBRARY.define(
@@ -79,9 +80,9 @@ def norm_rotate_qk(
     cos, sin, turn = cos.to(wide_dtype(q)), sin.to(wide_dtype(q)), turn_of(layout, False, order, start, blocks, kernel)
     given = (q, k, cos, sin, rows, q_weight, k_weight, eps, *turn)
     weights = (weight.detach() for weight in (q_weight, k_weight))  # parameters, most often
-    if traced() or not all(readable(one) for one in (q, k, cos, sin, *weights)):
+    if operators_are_watched() or not all(map(may_read_memory, (q, k, cos, sin, *weights))):
         return torch.ops.whorl.norm_rotate_qk(*given)
-    if torch.is_grad_enabled() and any(one.requires_grad for one in (q, k, q_weight, k_weight)):
+    if takes_gradients(q, k, q_weight, k_weight):
         return NormTurned.apply(*given)
     return _forward(*given)
 
@@ -146,7 +147,7 @@ def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, 
             found.append((None, None))
             continue
         # with gradients of gradients by the operator, which refuses them when they are asked for
-        direct = not traced() and one_tensor(grad) and not torch.is_grad_enabled()
+        direct = not operators_are_watched() and may_read_memory(grad) and not torch.is_grad_enabled()
         back = _backward if direct else torch.ops.whorl.norm_rotate_back
         found.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
     (dq, dq_weight), (dk, dk_weight) = found

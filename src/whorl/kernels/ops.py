@@ -14,23 +14,14 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError
-from whorl.graphs import constant_in_graphs
 from whorl.memory import check_written, same_place
+from whorl.tracing import is_transformed, making_graph, may_read_memory, operators_are_watched
 
 # How a rotation reads, turns and writes: the arguments of every operator behind its tensors.
 TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate, bool divide, str kernel"
 
 # A kernel made ready for a call (``ready_kernel``), and the last arguments of its operator.
 Ready = tuple[Callable[..., Any], tuple[Any, ...]]
-
-# What every call asks, by short ways: a decoding step waits for the answers.
-_functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-_forward_ad = torch.autograd.forward_ad
-_transforms = _functorch.peek_interpreter_stack
-_modes = torch._C._len_torch_dispatch_stack
-_is_tracing = torch._C._is_tracing
-_is_included = torch._C._dispatch_tls_is_dispatch_key_included
-_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
 LIBRARY = torch.library.Library("whorl", "FRAGMENT")
 LIBRARY.define(f"rotate(Tensor x, Tensor cos, Tensor sin, Tensor? rows, {TURN}) -> Tensor")
@@ -163,7 +154,7 @@ def _turned_back(ctx: Any, gradients: tuple[Tensor | None, ...]) -> list[Tensor 
 def _turn_any(
     xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, turn: tuple[Any, ...]
 ) -> tuple[Tensor, ...]:
-    if traced() or not all(one_tensor(x) for x in xs):
+    if operators_are_watched() or not all(map(may_read_memory, xs)):
         given = (cos, sin, rows, *turn)
         operators = torch.ops.whorl
         return operators.rotate_qk(*xs, *given) if len(xs) == 2 else (operators.rotate(xs[0], *given),)
@@ -197,55 +188,16 @@ def no_second_gradient(call: str) -> Callable[..., None]:
     return refuse
 
 
-def traced() -> bool:
-    """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
-    return (
-        torch.compiler.is_compiling() or _modes() > 0 or _is_tracing() or _is_included(_PRE_DISPATCH) or transformed()
-    )
-
-
 def why_not_memory(name: str, x: Tensor) -> str | None:
     """What keeps a kernel from the memory of a tensor, or None: a subclass may keep its numbers elsewhere."""
-    if type(x) is Tensor or type(x) is torch.nn.Parameter or torch.compiler.is_compiling():
+    if type(x) is Tensor or type(x) is torch.nn.Parameter or making_graph():
         return None
     return f"{name} is a {type(x).__name__}, whose memory a kernel cannot read"
 
 
-def readable(x: Tensor) -> bool:
-    """Whether the memory of x holds its numbers: no subclass, no sign or zero that torch adds when it reads them."""
-    return type(x) is Tensor and not x.is_neg() and not x._is_zerotensor()
-
-
-def addressed(*tensors: Tensor | None) -> bool:
-    """Whether nobody traces, and every tensor has an address that may be looked at."""
-    known = (type(None), Tensor, torch.nn.Parameter)
-    return not traced() and all(type(one) in known for one in tensors)
-
-
-def one_tensor(x: Tensor) -> bool:
-    """Whether x is such a tensor, and not many in one, as gradients are with ``is_grads_batched``."""
-    return readable(x) and not _functorch.is_legacy_batchedtensor(x)
-
-
-@constant_in_graphs  # the compiler guards on the transforms around a graph by itself
-def transformed() -> bool:
-    """Whether functorch or forward-mode differentiation is at work."""
-    return _forward_ad._current_level >= 0 or _transforms() is not None
-
-
-@constant_in_graphs
-def differentiated_further() -> bool:
-    """Whether derivatives are taken forward, or of derivatives, which torch's own operations alone have."""
-    if _forward_ad._current_level >= 0:
-        return True
-    levels = [level.key() for level in _functorch.get_interpreter_stack() or ()]
-    kinds = _functorch.TransformType
-    return kinds.Jvp in levels or levels.count(kinds.Grad) > 1
-
-
 def why_not_transformed() -> str | None:
     """What keeps a kernel from a call that is transformed, or None."""
-    if transformed():
+    if is_transformed():
         return "torch.func transforms and forward-mode derivatives see through torch's own operations only"
     return None
 

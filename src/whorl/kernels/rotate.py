@@ -20,18 +20,17 @@ from whorl.graphs import constant_in_graphs, equals_any
 from whorl.kernels.choose import Impl, check_impl, choose, why_not_installed
 from whorl.kernels.ops import (
     Ready,
-    addressed,
     check_into,
     not_in_place,
     ready_kernel,
-    traced,
     turn_ready,
     why_not_memory,
     why_not_transformed,
 )
 from whorl.memory import check_dense, check_floating
+from whorl.position_checks import INTEGERS
 from whorl.rotary.rotation import LAYOUTS, Layout, inverse_tables, layout_ends, turn_pairs
-from whorl.rotary.tables import INTEGERS
+from whorl.tracing import may_read_addresses, operators_are_watched, takes_gradients
 
 Order = Literal["bhld", "blhd", "thd"]
 
@@ -124,9 +123,9 @@ def _rotate_into(
     if found is None:
         _check("rotate", "x", x, cos, sin, rows, how)
         _check_out(x, out, layout)
-    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad or cos.requires_grad or sin.requires_grad):
+    if takes_gradients(x, out, cos, sin):
         raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
-    if found is not None or addressed(out, x, cos, sin, rows):
+    if found is not None or may_read_addresses(out, x, cos, sin, rows):
         check_into(out, x, cos, sin, rows, *layout_ends(layout))
     if found is None:
         kernel = _kernel_for(impl, x, cos, sin)
@@ -265,9 +264,9 @@ def look_up(
     No key where a kernel may not be called directly: somebody traces or transforms what happens here, or a tensor is
     of a kind that only the dispatcher knows to read. A decoding step waits for this, hence every tensor written out.
     """
-    if traced() or type(x) is not Tensor or type(cos) is not Tensor or type(sin) is not Tensor:
+    if operators_are_watched() or type(x) is not Tensor or type(cos) is not Tensor or type(sin) is not Tensor:
         return None, None
-    if x.is_neg() or cos.is_neg() or sin.is_neg():  # ``readable``, but for what gradients alone can be
+    if x.is_neg() or cos.is_neg() or sin.is_neg():  # ``may_read_memory``, but for what gradients alone can be
         return None, None
     if torch.is_grad_enabled() and (cos.requires_grad or sin.requires_grad):
         return None, None

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from whorl.kernels.choose import why_not_installed
 from whorl.rotary import tables
+from whorl.tracing import may_keep_tensors, takes_derivatives
 
 
 def exact_tables(
@@ -24,7 +25,7 @@ def exact_tables(
 
 
 def _has_kernel(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> bool:
-    if positions.device.type != "cuda" or dtype != torch.float32 or tables.is_traced():
+    if positions.device.type != "cuda" or dtype != torch.float32 or not may_keep_tensors():
         return False
-    plain = type(positions) is Tensor and not torch._C._len_torch_dispatch_stack()
-    return plain and not tables.wants_grad(positions, frequencies) and why_not_installed("triton") is None
+    plain = type(positions) is Tensor and not takes_derivatives(positions, frequencies)
+    return plain and why_not_installed("triton") is None

@@ -28,7 +28,7 @@ from whorl.models.parts import (
     plan_of,
     start_weights,
 )
-from whorl.rotary.tables import readable
+from whorl.tracing import may_read_values
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
@@ -212,7 +212,7 @@ def _check_sampling(
         raise WhorlError(f"{call}: top_k and generator would be ignored, nothing is drawn. Pass a temperature.")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
         raise invalid(call, "top_k", "a positive integer or None", top_k)
-    if key_mask is not None and readable(key_mask) and not bool(key_mask[:, -1].all()):
+    if key_mask is not None and may_read_values(key_mask) and not bool(key_mask[:, -1].all()):
         raise WhorlError(
             f"{call}: the last token of every row must be real. Pad prompts on the left, not on the right."
         )

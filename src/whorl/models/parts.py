@@ -20,8 +20,9 @@ from whorl.encodings.combined import Combined
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
+from whorl.position_checks import INTEGERS
 from whorl.registry import build_for
-from whorl.rotary.tables import INTEGERS, readable
+from whorl.tracing import may_read_values
 
 Maybe = Tensor | None
 Activation = Literal["gelu", "gelu_tanh", "relu", "silu", "swiglu", "geglu"]
@@ -173,7 +174,7 @@ def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, docume
     """The positions of tokens: as given, or counting the real ones of each row, from 0 in each document."""
     if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in INTEGERS or not tokens.numel():
         raise invalid(call, "tokens", "int32 or int64 of shape (batch, length)", tokens)
-    if readable(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
+    if may_read_values(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
         raise invalid(call, "tokens", f"between 0 and {vocab - 1}", sorted({int(b) for b in tokens.aminmax()}))
     shape = tuple(tokens.shape)
     shapes = {"key_mask": [shape], "documents": [shape, shape[1:]]}

@@ -18,7 +18,9 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.forks import uncut
-from whorl.rotary.tables import INTEGERS, Tables, readable
+from whorl.position_checks import INTEGERS
+from whorl.rotary.tables import Tables
+from whorl.tracing import may_read_values
 
 Policy = Literal["full", "on_the_fly", "hybrid"]
 
@@ -64,7 +66,7 @@ class TableCache:
         """
         if self.policy == "on_the_fly" or positions.dtype not in INTEGERS or not positions.numel():
             return None
-        if not readable(positions):
+        if not may_read_values(positions):
             return None
         low, high = (int(bound) for bound in torch.aminmax(positions))
         if low < 0 or (self.policy == "hybrid" and high >= self.length):

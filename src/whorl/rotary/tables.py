@@ -16,12 +16,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.errors import invalid
 from whorl.forks import uncut
-from whorl.memory import check_dense
-
-INTEGERS = (torch.int32, torch.int64)
-FLOATS = (torch.float32, torch.float64)
+from whorl.position_checks import INTEGERS
+from whorl.tracing import may_read_values, takes_derivatives, values_are_hidden
 
 # Fine positions per coarse step. One number for every head, so that an entry never depends on what is beside it.
 BLOCK = 512
@@ -33,37 +30,6 @@ CHUNK = 2**19
 Tables = tuple[Tensor, Tensor]
 
 
-def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
-    """The positions with their axes in front, (axes, …), or a WhorlError.
-
-    One-dimensional positions serve every axis of a multi-axis encoding (text among images).
-    """
-    check_dense(call, "positions", positions, "a tensor", "Make one with whorl.positions(length).")
-    if positions.dtype not in INTEGERS + FLOATS:
-        raise invalid(
-            call,
-            "positions",
-            "int32, int64, float32 or float64",
-            positions,
-            "Half precision cannot tell neighbouring positions apart; convert with positions.long().",
-        )
-    if axes == 1:
-        if positions.ndim not in (1, 2):
-            raise invalid(call, "positions", "of shape (length,) or (batch, length)", positions)
-        return positions.unsqueeze(0)
-    if positions.ndim == 1:
-        return positions.expand(axes, -1)
-    if positions.ndim not in (2, 3) or positions.shape[0] != axes:
-        raise invalid(
-            call,
-            "positions",
-            f"of shape (length,), ({axes}, length) or ({axes}, batch, length)",
-            positions,
-            "Axes come first, as whorl.grid and whorl.multimodal return them.",
-        )
-    return positions
-
-
 def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: torch.dtype = torch.float32) -> Tables:
     """cos and sin of positions (…) times frequencies (pairs,), each times ``factor``, shape (…, pairs).
 
@@ -72,7 +38,7 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
     if _splits(positions, frequencies):
         with uncut:  # torch prepares each of its operations when it is first called
             return _split(positions, frequencies, factor, dtype)
-    if is_traced() or wants_grad(positions, frequencies):
+    if values_are_hidden() or takes_derivatives(positions, frequencies):
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
     return _direct(positions, frequencies.to(positions.device), factor, dtype)
@@ -90,26 +56,9 @@ def chunk_rows(pairs: int) -> int:
     return max(1, CHUNK // (max(pairs, 1) * BLOCK)) * BLOCK
 
 
-def readable(positions: Tensor) -> bool:
-    """Whether the values may be looked at: a plain CPU tensor, outside compile, export and functorch transforms."""
-    return type(positions) is Tensor and positions.device.type == "cpu" and not is_traced()
-
-
-def is_traced() -> bool:
-    """Whether the code runs under compile, export or a functorch transform."""
-    functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
-    return torch.compiler.is_compiling() or functorch.peek_interpreter_stack() is not None
-
-
-def wants_grad(*tensors: Tensor) -> bool:
-    """Whether derivatives are taken, in reverse or in forward mode: then nothing is written into given memory."""
-    forward = torch.autograd.forward_ad._current_level >= 0
-    return forward or (torch.is_grad_enabled() and any(t.requires_grad for t in tensors))
-
-
 def _splits(positions: Tensor, frequencies: Tensor) -> bool:
     whole = positions.dtype in INTEGERS and positions.numel() > 0
-    return whole and readable(positions) and not wants_grad(frequencies)
+    return whole and may_read_values(positions) and not takes_derivatives(frequencies)
 
 
 def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:

@@ -1,0 +1,86 @@
+"""Which tensors are positions, slots or other counts of tokens: their dtypes, and the checks of their shapes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.errors import WhorlError, invalid
+from whorl.graphs import equals_any
+from whorl.memory import check_dense
+
+INTEGERS = (torch.int32, torch.int64)
+FLOATS = (torch.float32, torch.float64)
+
+
+def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
+    """The positions with their axes in front, (axes, …), or a WhorlError.
+
+    One-dimensional positions serve every axis of a multi-axis encoding (text among images).
+    """
+    check_dense(call, "positions", positions, "a tensor", "Make one with whorl.positions(length).")
+    if positions.dtype not in INTEGERS + FLOATS:
+        raise invalid(
+            call,
+            "positions",
+            "int32, int64, float32 or float64",
+            positions,
+            "Half precision cannot tell neighbouring positions apart; convert with positions.long().",
+        )
+    if axes == 1:
+        if positions.ndim not in (1, 2):
+            raise invalid(call, "positions", "of shape (length,) or (batch, length)", positions)
+        return positions.unsqueeze(0)
+    if positions.ndim == 1:
+        return positions.expand(axes, -1)
+    if positions.ndim not in (2, 3) or positions.shape[0] != axes:
+        raise invalid(
+            call,
+            "positions",
+            f"of shape (length,), ({axes}, length) or ({axes}, batch, length)",
+            positions,
+            "Axes come first, as whorl.grid and whorl.multimodal return them.",
+        )
+    return positions
+
+
+def check_one_axis(call: str, positions: Tensor, *, whole: bool = False) -> None:
+    """Raises a WhorlError unless positions are of one axis, (length,) or (batch, length); integers where ``whole``."""
+    dtypes = INTEGERS if whole else INTEGERS + FLOATS
+    if not isinstance(positions, Tensor) or positions.dtype not in dtypes or positions.ndim not in (1, 2):
+        kinds = "int32 or int64" if whole else "int32, int64, float32 or float64"
+        raise invalid(
+            call,
+            "positions",
+            f"{kinds} of shape (length,) or (batch, length)",
+            positions,
+            "Make them with whorl.positions(length).",
+        )
+
+
+def check_embeddings(call: str, x: Tensor, positions: Tensor, width: int) -> None:
+    """Raises a WhorlError unless x is (…, length, width), floating, and positions are those of its tokens."""
+    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
+        raise invalid(call, "x", "a floating tensor of shape (…, length, width)", x)
+    if x.shape[-1] != width:
+        raise WhorlError(
+            f"{call}: width is {width}, got embeddings of {x.shape[-1]} dimensions. Build {call} with "
+            f"width={x.shape[-1]}, or check the order of the axes."
+        )
+    if not isinstance(positions, Tensor):
+        raise invalid(call, "positions", "a tensor", positions, "Make one with whorl.positions(length).")
+    if positions.ndim not in (1, 2) or positions.shape[-1] != x.shape[-2]:
+        raise WhorlError(
+            f"{call}: positions must be of shape (length,) or (batch, length) for x of shape {tuple(x.shape)}, "
+            f"got {tuple(positions.shape)}. Each token needs one."
+        )
+    if positions.ndim == 2 and (x.ndim != 3 or not equals_any(positions.shape[0], 1, x.shape[0])):
+        raise WhorlError(
+            f"{call}: positions are for a batch of {positions.shape[0]}, x has shape {tuple(x.shape)}. "
+            "Pass x as (batch, length, width), or positions that serve every row, of shape (length,)."
+        )
+    if positions.device != x.device:
+        raise WhorlError(
+            f"{call}: positions are on {positions.device} and x on {x.device}. "
+            f"Make them there: whorl.positions({x.shape[-2]}, device={str(x.device)!r})."
+        )

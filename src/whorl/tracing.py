@@ -1,0 +1,130 @@
+"""Who stands between the code that runs and plain tensors: a compiler, a tracer, a mode, a transform, autograd.
+
+Whoever looks at numbers, reads memory by its address, keeps a tensor or goes past torch's dispatcher asks here first.
+
+    making_graph           torch.compile or torch.export turns the code into a graph
+    in_mode                a dispatch mode sees every operator: fake tensors, a counter of FLOPs
+    in_functorch           torch.func runs the code: vmap, grad, jvp
+    is_transformed         the same, or forward-mode differentiation
+    is_symbol              a graph has a number as a symbol
+
+    values_are_hidden      numbers are not there to look at: a graph, or torch.func
+    operators_are_watched  any of the above, or torch.jit.trace: a kernel called directly would go unseen
+    may_read_values        of a tensor, by Python
+    may_read_memory        of a tensor, by a kernel
+    may_read_addresses     of several tensors
+    may_keep_tensors       a tensor that is made now is a plain one, for later calls too
+
+    takes_gradients        a backward pass may follow
+    takes_derivatives      the same, or forward-mode differentiation
+    takes_further_derivatives   those that only torch's own operations have
+
+A decoding step waits for these answers, hence the functions of torch by their short names.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.graphs import constant_in_graphs
+
+_functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
+_forward_ad = torch.autograd.forward_ad
+_innermost_transform = _functorch.peek_interpreter_stack
+_is_compiling = torch.compiler.is_compiling
+_is_grad_enabled = torch.is_grad_enabled
+_is_included = torch._C._dispatch_tls_is_dispatch_key_included
+_is_jit_tracing = torch._C._is_tracing
+_mode_count = torch._C._len_torch_dispatch_stack
+_PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def making_graph() -> bool:
+    """Whether torch.compile or torch.export is turning the code that runs into a graph."""
+    return _is_compiling()
+
+
+def in_mode() -> bool:
+    """Whether a dispatch mode sees every operator. Ask ``making_graph`` first: a compiler cannot trace this one."""
+    return _mode_count() > 0
+
+
+def in_functorch() -> bool:
+    """Whether the code runs inside vmap, grad or another transform of torch.func."""
+    return _innermost_transform() is not None
+
+
+@constant_in_graphs  # the compiler guards on the transforms around a graph by itself
+def is_transformed() -> bool:
+    """Whether torch.func or forward-mode differentiation is at work."""
+    return _forward_ad._current_level >= 0 or _innermost_transform() is not None
+
+
+def is_symbol(number: int | None) -> bool:
+    """Whether a graph has a number as a symbol, which stands for many values, and not as a constant.
+
+    >>> is_symbol(3), is_symbol(None)
+    (False, False)
+    """
+    if number is None or not (_is_compiling() or isinstance(number, torch.SymInt)):
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_static_value  # late: it imports sympy
+
+    return not has_static_value(number)
+
+
+def values_are_hidden() -> bool:
+    """Whether tensors stand for numbers that are not there to look at: in a graph, or inside torch.func."""
+    return _is_compiling() or _innermost_transform() is not None
+
+
+def operators_are_watched() -> bool:
+    """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
+    return _is_compiling() or _mode_count() > 0 or _is_jit_tracing() or _is_included(_PRE_DISPATCH) or is_transformed()
+
+
+def may_read_values(x: Tensor) -> bool:
+    """Whether Python may look at the numbers of x: a plain tensor on the CPU, outside graphs and torch.func."""
+    return type(x) is Tensor and x.device.type == "cpu" and not values_are_hidden()
+
+
+def may_read_memory(x: Tensor) -> bool:
+    """Whether the memory of x holds its numbers, as a kernel reads them.
+
+    Not that of a subclass, nor where torch adds a sign or a zero when it reads, nor of many tensors in one, as
+    gradients are with ``is_grads_batched``.
+    """
+    return type(x) is Tensor and not x.is_neg() and not x._is_zerotensor() and not _functorch.is_legacy_batchedtensor(x)
+
+
+def may_read_addresses(*tensors: Tensor | None) -> bool:
+    """Whether every tensor that is given has an address, and nobody watches who would miss what is done with it."""
+    return not operators_are_watched() and all(x is None or type(x) in _PLAIN for x in tensors)
+
+
+def may_keep_tensors() -> bool:
+    """Whether a tensor that is made now is a plain one, which later calls may use."""
+    return not values_are_hidden() and not in_mode()
+
+
+def takes_gradients(*tensors: Tensor | None) -> bool:
+    """Whether a backward pass through one of the tensors may follow."""
+    return _is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def takes_derivatives(*tensors: Tensor) -> bool:
+    """Whether derivatives are taken, in reverse or in forward mode: then nothing is written into given memory."""
+    return _forward_ad._current_level >= 0 or takes_gradients(*tensors)
+
+
+@constant_in_graphs
+def takes_further_derivatives() -> bool:
+    """Whether derivatives are taken forward, or of derivatives, which only torch's own operations have."""
+    if _forward_ad._current_level >= 0:
+        return True
+    levels = [level.key() for level in _functorch.get_interpreter_stack() or ()]
+    kinds = _functorch.TransformType
+    return kinds.Jvp in levels or levels.count(kinds.Grad) > 1
