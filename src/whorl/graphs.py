@@ -1,11 +1,26 @@
-"""What compiled graphs take as it is, and how they see sizes."""
+"""Constants of compiled graphs, and comparisons that hold where a graph leaves sizes free.
+
+A compiler traces Python line by line. A table made of a config is to be a number in the graph, not a hundred lines of
+it: ``constant_in_graphs`` has the compiler call a function and take the result, ``held`` keeps that result as well.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import lru_cache, wraps
+from itertools import count
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from whorl.forks import uncut
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+
+# Results that one function holds, and values that keep their text after the last encoding with them is gone.
+MOST_HELD = 1024
 
 
 def constant_in_graphs(function: Function) -> Function:
@@ -21,6 +36,70 @@ def constant_in_graphs(function: Function) -> Function:
     """
     function._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
     return function
+
+
+def held(function: Function) -> Function:
+    """A function of hashable arguments that computes each result once, for all calls and graphs.
+
+    Results are made outside of every mode: a tensor made under a fake mode or as an inference tensor must not outlive
+    it. What is returned is shared, so nobody may write into it.
+
+    >>> @held
+    ... def thirds(count):
+    ...     return torch.arange(count) / 3
+    >>> thirds(4) is thirds(4)
+    True
+    """
+
+    @lru_cache(maxsize=MOST_HELD)
+    def computed(*given: Hashable) -> Any:
+        with uncut, _disable_current_modes(), torch.inference_mode(False):  # importing a part of torch the first time
+            return function(*given)
+
+    @constant_in_graphs
+    @wraps(function)
+    def constant(*given: Hashable) -> Any:
+        return computed(*given)
+
+    return constant  # pyright: ignore[reportReturnType]
+
+
+def held_in_graphs(function: Function) -> Function:
+    """The same for torch.compile alone; every other call computes its own result, which it may write into.
+
+    A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
+    """
+    constant = held(function)
+
+    @wraps(function)
+    def constant_or_computed(*given: Hashable) -> Any:
+        return constant(*given) if torch.compiler.is_dynamo_compiling() else function(*given)
+
+    return constant_or_computed  # pyright: ignore[reportReturnType]
+
+
+# A function that is a constant in graphs can be given a text, and not a config: some releases of torch do not take such
+# an object, and with free sizes its numbers would be symbols. So a text stands for a config. Texts are numbered, never
+# used again and compared by every graph, so that no graph made for one config serves another.
+_BY_TEXT: WeakValueDictionary[str, Any] = WeakValueDictionary()
+_NUMBERS = count()
+
+
+@lru_cache(maxsize=MOST_HELD)
+def with_text(value: Hashable) -> tuple[Any, str]:
+    """A value equal to the given one, and a text that stands for it in this process as long as somebody keeps it.
+
+    What a value shows of itself would not be enough: the classes of users may share their names, one defined anew has
+    the name of the one before.
+    """
+    text = f"{value!r} {next(_NUMBERS)}"
+    _BY_TEXT[text] = value
+    return value, text
+
+
+def value_of(text: str) -> Any:
+    """The value that a text stands for."""
+    return _BY_TEXT[text]
 
 
 def equals_any(size: object, *others: object) -> bool:

@@ -23,20 +23,17 @@ queries and keys on any attention kernel (``fold``).
 
 from __future__ import annotations
 
-import json
 import math
-from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, says
 from whorl.encodings.bias import Bias
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import held, held_in_graphs, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import difference, from_last_key
 
@@ -168,42 +165,22 @@ def key_form(slope: Tensor, position: Tensor, rounding: str) -> Tensor:
     return round_to_bfloat16(slope * position)
 
 
+@held_in_graphs  # where FlexAttention takes them into its kernel
 def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers as a tensor; in a traced graph one that is held, which FlexAttention can take into its kernel."""
-    if torch.compiler.is_dynamo_compiling():
-        return _held(numbers, dtype, device)
+    """The numbers as a tensor."""
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 
-@constant_in_graphs
-def _held(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return _hold(numbers, dtype, device)
-
-
-@lru_cache(maxsize=256)
-def _hold(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with _disable_current_modes():  # a tensor made under a fake mode must not outlive it
-        return torch.tensor(numbers, dtype=dtype, device=device)
-
-
-@constant_in_graphs
-def _slope_numbers(text: str) -> tuple[float, ...]:
-    """The slopes, times the scale where nothing is rounded before it, of settings given as text.
-
-    A graph with free sizes takes a text as a constant, and the numbers of a config as symbols.
-    """
-    return _read_slopes(text)
-
-
-@lru_cache(maxsize=256)
-def _read_slopes(text: str) -> tuple[float, ...]:
-    heads, slopes, rounding, scale = json.loads(text)
-    if rounding != "exact":
-        with _disable_current_modes():
-            return tuple(transformers_slopes(heads))
+@held
+def slope_numbers(config_text: str) -> tuple[float, ...]:
+    """The slopes of a config, times its scale where nothing is rounded before it."""
+    settings: AlibiConfig = value_of(config_text)
+    if settings.rounding != "exact":
+        return tuple(transformers_slopes(settings.sloped))
+    slopes = settings.slopes
     if isinstance(slopes, str):
-        slopes = {"press": press_slopes, "geometric": geometric_slopes}[slopes](heads)
-    return tuple(slope * scale for slope in slopes)
+        slopes = {"press": press_slopes, "geometric": geometric_slopes}[slopes](settings.sloped)
+    return tuple(slope * settings.scale for slope in slopes)
 
 
 class Alibi(Bias):
@@ -224,8 +201,11 @@ class Alibi(Bias):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        own = self.config
-        self._text = json.dumps((own.sloped, own.slopes, own.rounding, own.scale))
+        self.config, self._text = with_text(self.config)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.config, self._text = with_text(self.config)
 
     @property
     def claims(self) -> Claims:
@@ -240,7 +220,7 @@ class Alibi(Bias):
 
     @property
     def _numbers(self) -> tuple[float, ...]:
-        return _slope_numbers(self._text)
+        return slope_numbers(self._text)
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
-from itertools import count
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
-from whorl.forks import uncut
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import held, value_of, with_text
 from whorl.kernels.choose import Impl
 from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
 from whorl.kernels.tables import exact_tables
@@ -99,11 +95,11 @@ class Rotary(Encoding):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self._text = text_for(self.config)
+        self.config, self._text = with_text(self.config)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._text = text_for(self.config)  # that of the process which made the copy may mean something else here
+        self.config, self._text = with_text(self.config)  # the text of another process may mean something else here
 
     @property
     def layout(self) -> Layout:
@@ -215,8 +211,8 @@ class Rotary(Encoding):
         if is_symbol(served):  # a graph for every length computes them; nothing is kept under a symbol
             return self.config.scaled_frequencies(served).to(device)
         if device.type != "cpu" and may_keep_tensors():
-            return _frequencies_on(self.config, served, device)
-        return torch.tensor(constant_frequencies(self._text, served), dtype=self.config.dtype, device=device)
+            return _frequencies_on(self._text, served, self.config.dtype, device)
+        return torch.tensor(frequency_numbers(self._text, served), dtype=self.config.dtype, device=device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
@@ -288,42 +284,19 @@ def check_length(length: int | None, call: str) -> int | None:
     return length
 
 
-# Configs by their text, which a compiler takes as a constant; some releases do not take a config.
-_CONFIGS: dict[str, RotaryConfig] = {}
-
-
-def text_for(config: RotaryConfig) -> str:
-    """A text that stands for this config in this process, and for no other one.
-
-    What a config shows of itself is not enough: the classes of users may share their names, one defined anew has the
-    name of the one before, and their frequencies differ.
-    """
-    shown = repr(config)
-    numbered = (f"{shown} {number}" if number else shown for number in count())
-    return next(text for text in numbered if _CONFIGS.setdefault(text, config) == config)
-
-
-@constant_in_graphs
-def constant_frequencies(text: str, length: int | None) -> tuple[float, ...]:
-    """The frequencies of the config that a text stands for, as numbers, which a traced graph takes as constants."""
-    return _constant_frequencies(_CONFIGS[text], length)
-
-
-@lru_cache(maxsize=256)
-def _frequencies_on(config: RotaryConfig, length: int | None, device: torch.device) -> Tensor:
-    # kept on the device: copying them there would wait for it at every call
-    with torch.inference_mode(False):
-        return torch.tensor(_constant_frequencies(config, length), dtype=config.dtype, device=device)
-
-
-@lru_cache(maxsize=1024)
-def _constant_frequencies(config: RotaryConfig, length: int | None) -> tuple[float, ...]:
-    # numbers and not a tensor: one made under a fake or functorch mode must not outlive it
-    with uncut, _disable_current_modes():  # which imports a part of torch when it is first called
-        found = tuple(config.scaled_frequencies(length).tolist())
-    if not all(map(math.isfinite, found)):
+@held
+def frequency_numbers(config_text: str, length: int | None) -> tuple[float, ...]:
+    """The frequencies of a config for a length."""
+    settings: RotaryConfig = value_of(config_text)
+    numbers = tuple(settings.scaled_frequencies(length).tolist())
+    if not all(map(math.isfinite, numbers)):
         raise WhorlError(
-            f"{config.call()}: the frequencies are not finite with these settings: {config!r}. "
+            f"{settings.call()}: the frequencies are not finite with these settings: {settings!r}. "
             "Use a base and factors nearer to those of trained models."
         )
-    return found
+    return numbers
+
+
+@held  # on the device: copying them there would wait for it at every call
+def _frequencies_on(config_text: str, length: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(frequency_numbers(config_text, length), dtype=dtype, device=device)

@@ -24,13 +24,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.errors import invalid
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
 
 START = 512**-0.5
@@ -100,31 +99,15 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     return edges
 
 
+@held_in_graphs
 def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
-    if torch.compiler.is_dynamo_compiling():
-        return _held(buckets, max_distance, device)
-    return _bucket_of_distance(buckets, max_distance, device)
-
-
-def _bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     edges = _edges(buckets, max_distance)
     distances = torch.arange(edges[-1] + 1, device=device)
     return torch.bucketize(distances, torch.tensor(edges, device=device), right=True)
 
 
 _edges = lru_cache(maxsize=64)(bucket_edges)
-
-
-@constant_in_graphs
-def _held(buckets: int, max_distance: int, device: torch.device) -> Tensor:
-    return _hold(buckets, max_distance, device)
-
-
-@lru_cache(maxsize=64)
-def _hold(buckets: int, max_distance: int, device: torch.device) -> Tensor:
-    with _disable_current_modes():  # a tensor made under a fake mode must not outlive it
-        return _bucket_of_distance(buckets, max_distance, device)
 
 
 class T5(Bias):

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import held
 from whorl.kernels.ops import why_not_memory
 from whorl.kernels.rotate import why_not_here
 
@@ -60,19 +57,13 @@ def why_not_alibi(q: Tensor, v: Tensor, slopes: tuple[float, ...]) -> str | None
     return None
 
 
-@constant_in_graphs
+@held  # on the device: copying them there would wait for it at every call
 def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
-    return _keep(slopes, torch.float32, device)
+    return torch.tensor(slopes, dtype=torch.float32, device=device)
 
 
-@constant_in_graphs
+@held
 def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     """The heads, those with the gentlest slope first."""
-    return _keep(tuple(sorted(range(len(slopes)), key=slopes.__getitem__)), torch.int32, device)
-
-
-@lru_cache(maxsize=256)
-def _keep(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    # on the device: copying them there would wait for it at every call
-    with _disable_current_modes(), torch.inference_mode(False):
-        return torch.tensor(numbers, dtype=dtype, device=device)
+    order = sorted(range(len(slopes)), key=slopes.__getitem__)
+    return torch.tensor(order, dtype=torch.int32, device=device)
