@@ -227,17 +227,17 @@ class Alibi(Bias):
         return constants(self._numbers, torch.float32, device or torch.device("cpu"))
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        own = self.config
+        settings = self.config
         slopes = self.slopes(head.device)
-        if own.rounding != "exact":
-            return torch.broadcast_tensors(key_form(slopes[head], j, own.rounding) * own.scale, i)[0]
+        if settings.rounding != "exact":
+            return torch.broadcast_tensors(key_form(slopes[head], j, settings.rounding) * settings.scale, i)[0]
         distance = difference(j, i).to(torch.float32)  # whole numbers subtracted first: nothing is rounded up to 2^24
-        if own.form == "causal":
+        if settings.form == "causal":
             return linear_bias(slopes[head], distance)
-        if own.form == "split":
-            looks_right = head >= own.sloped
-            return split_bias(slopes[torch.where(looks_right, head - own.sloped, head)], distance, looks_right)
-        return offset_bias(slopes[head], distance, own.offset or 0.0)
+        if settings.form == "split":
+            looks_right = head >= settings.sloped
+            return split_bias(slopes[torch.where(looks_right, head - settings.sloped, head)], distance, looks_right)
+        return offset_bias(slopes[head], distance, settings.offset or 0.0)
 
     def key_bias(self, k_positions: Tensor) -> Tensor:
         """m j, (heads, keys) or (batch, heads, keys): the causal bias but for a number per query, which softmax drops.
@@ -245,13 +245,13 @@ class Alibi(Bias):
         For kernels that take a bias per key. Its rounding error grows with the position, that of ``score_bias``
         with the distance.
         """
-        call, own = f"{type(self).__name__}.key_bias", self.config
-        if own.form != "causal":
-            raise invalid(call, "form", "'causal'", own.form, "A bias per key knows nothing of the query.")
+        call, settings = f"{type(self).__name__}.key_bias", self.config
+        if settings.form != "causal":
+            raise invalid(call, "form", "'causal'", settings.form, "A bias per key knows nothing of the query.")
         check_one_axis(call, k_positions)
         slopes = self.slopes(k_positions.device)[:, None]
-        bias = key_form(slopes, k_positions[..., None, :], own.rounding)
-        return bias if own.rounding == "exact" else bias * own.scale
+        bias = key_form(slopes, k_positions[..., None, :], settings.rounding)
+        return bias if settings.rounding == "exact" else bias * settings.scale
 
     @property
     def _separable(self) -> bool:

@@ -176,7 +176,7 @@ class Encoding(nn.Module):
         return None
 
     def one_branch(self, keys: int) -> bool:
-        """Whether all pairs of so many consecutive positions are in the first branch, which ``transform_qk`` places."""
+        """Whether the first branch, placed by ``transform_qk``, holds every pair of ``keys`` consecutive positions."""
         return False
 
     def transform_branch(

@@ -52,8 +52,8 @@ def check_head(call: str, x: Tensor, head_dim: int, heads: int | None = None) ->
             f"Build {call} with head_dim={x.shape[-1]}, or check the order of the axes."
         )
     if heads is not None and (x.ndim < 3 or x.shape[-3] != heads):
-        found = x.shape[-3] if x.ndim > 2 else "no axis of"
+        given = x.shape[-3] if x.ndim > 2 else "no axis of"
         raise WhorlError(
-            f"{call}: heads is {heads}, got a tensor with {found} heads. "
+            f"{call}: heads is {heads}, got a tensor with {given} heads. "
             f"Build {call} with the heads of the queries, and repeat keys that several heads share."
         )

@@ -269,9 +269,9 @@ def by_axis(
     used = sorted(set(axis_of_pair))
     if len(used) == 1:
         return build(positions[used[0]], slice(None))
-    own = [[j for j, axis in enumerate(axis_of_pair) if axis == one] for one in used]
-    parts = [build(positions[axis], pairs) for axis, pairs in zip(used, own, strict=True)]
-    joined = [j for pairs in own for j in pairs]
+    pairs_of_axis = [[j for j, axis in enumerate(axis_of_pair) if axis == turning] for turning in used]
+    parts = [build(positions[axis], pairs) for axis, pairs in zip(used, pairs_of_axis, strict=True)]
+    joined = [j for pairs in pairs_of_axis for j in pairs]
     back = sorted(range(len(joined)), key=joined.__getitem__)
     cos, sin = (torch.cat([part[k] for part in parts], dim=-1)[..., back] for k in (0, 1))
     return cos, sin

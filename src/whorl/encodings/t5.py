@@ -126,16 +126,16 @@ class T5(Bias):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        own = self.config
-        if own.length is not None and own.max_distance > own.length:
+        length, max_distance = self.config.length, self.config.max_distance
+        if length is not None and max_distance > length:
             warnings.warn(
-                f"T5: max_distance={own.max_distance} exceeds the trained length={own.length}, so the farthest buckets "
-                f"are never trained and longer texts read them. Use max_distance={max(own.length // 2, 1)}.",
+                f"T5: max_distance={max_distance} exceeds the trained length={length}, so the farthest buckets "
+                f"are never trained and longer texts read them. Use max_distance={max(length // 2, 1)}.",
                 UserWarning,
                 stacklevel=2,
             )
-        self.last_edge = bucket_edges(own.one_sided, own.max_distance)[-1]  # where the last bucket begins
-        self.table = nn.Parameter(torch.empty(own.buckets, own.heads))
+        self.last_edge = bucket_edges(self.config.one_sided, max_distance)[-1]  # where the last bucket begins
+        self.table = nn.Parameter(torch.empty(self.config.buckets, self.config.heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -157,15 +157,15 @@ class T5(Bias):
 
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
-        own = self.config
+        settings = self.config
         signed = difference(i, j)
         if signed.is_floating_point():
             signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_at`` puts the NaN back
-        distance = signed.abs() if own.bidirectional else signed.clamp(min=0)
+        distance = signed.abs() if settings.bidirectional else signed.clamp(min=0)
         # edges are whole numbers, so a distance between two belongs where its whole part does
-        buckets = bucket_of_distance(own.one_sided, own.max_distance, i.device)
+        buckets = bucket_of_distance(settings.one_sided, settings.max_distance, i.device)
         bucket = buckets[distance.clamp(max=self.last_edge).long()]
-        return bucket + own.one_sided * (signed < 0) if own.bidirectional else bucket
+        return bucket + settings.one_sided * (signed < 0) if settings.bidirectional else bucket
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         value = self.table[self.bucket(i, j), head]

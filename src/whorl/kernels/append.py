@@ -61,17 +61,17 @@ def rotate_append(
     """
     how = ("append", layout, start, blocks, order, impl)
     given = (q, k, v, cos, sin, rows, keys, values, slots)
-    key, found = look_up(how, cos, sin, rows, q, k, v, keys, values, slots)
-    if found is None:
+    key, ready = look_up(how, cos, sin, rows, q, k, v, keys, values, slots)
+    if ready is None:
         check_impl(impl, "rotate_append")
         _check(q, k, v, cos, sin, keys, values, slots, rows, layout, order, start, blocks)
-        found = _ready(q, cos, sin, layout, start, blocks, order, impl)
+        ready = _ready(q, cos, sin, layout, start, blocks, order, impl)
         if key is not None:
-            keep(key, found)
+            keep(key, ready)
     capacity = keys.shape[SLOTS_AXIS[order]]
     if may_read_values(slots) and slots.numel() and int(slots.max()) >= capacity:
         raise invalid("rotate_append", "slots", f"below the {capacity} slots there are", int(slots.max()))
-    run, turn = found
+    run, turn = ready
     if run is _by_torch and (key is not None or may_read_addresses(*given)):
         _check_memory(*given)
     with torch.no_grad():
@@ -81,7 +81,7 @@ def rotate_append(
 def _ready(
     q: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int, blocks: int, order: Order, impl: Impl
 ) -> Ready:
-    """What runs, a function of all tensors, and its further arguments."""
+    """The function that runs, of all tensors, and its further arguments."""
     kernel = choose(impl, "rotate_append", {"triton": _why_not(q, cos, sin)} if impl != "torch" else None)
     if kernel == "torch" or (impl == "auto" and q.device.type != "cuda"):
         return _by_torch, (layout, start, blocks, order)

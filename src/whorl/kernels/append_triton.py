@@ -94,17 +94,16 @@ def append(
     (batch, length, q_heads), k_heads, pairs = sizes_of(q, order), sizes_of(k, order)[2], cos.shape[-1]
     if cos.stride() != sin.stride() or cos.stride(-1) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
-    moved = [strides_of(one, order) for one in (q, k, v, out, keys, values)]
+    moved = [strides_of(x, order) for x in (q, k, v, out, keys, values)]
     ids = [
-        (0, 0) if one is None else (one.stride(0) if one.ndim > 1 and len(one) > 1 else 0, one.stride(-1))
-        for one in (rows, slots)
+        (0, 0) if x is None else (x.stride(0) if x.ndim > 1 and len(x) > 1 else 0, x.stride(-1)) for x in (rows, slots)
     ]
     heads = min(HEADS, power_of_2(max(q_heads, k_heads)))
-    numbers = [s for one in moved for s in one] + [*table_strides(cos)[:2], *ids[0], *ids[1]]
+    numbers = [stride for strides in moved for stride in strides] + [*table_strides(cos)[:2], *ids[0], *ids[1]]
     numbers += [q_heads, k_heads, cos.shape[-2], sizes_of(keys, order)[1]]
     constants = (
         heads, *pieces_of(q.shape[-1], start, pairs), blocks, reads == "half", writes == "half",
-        rows is not None, all(one[3] == 1 for one in moved), v.shape[-1], power_of_2(v.shape[-1]),
+        rows is not None, all(strides[3] == 1 for strides in moved), v.shape[-1], power_of_2(v.shape[-1]),
     )  # fmt: skip
     tiles = -(-q_heads // heads) + 2 * -(-k_heads // heads)
     launch = Launch(_append_kernel, (tiles, length, batch), numbers, constants, warps=WARPS)

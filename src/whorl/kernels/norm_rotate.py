@@ -141,16 +141,16 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, ...]:
     q, k, cos, sin, rows, q_weight, k_weight = ctx.saved_tensors
-    found: list[tuple[Any, Any]] = []
+    gradients: list[tuple[Any, Any]] = []  # each of a tensor and of its weights
     for x, grad, weight in ((q, q_grad, q_weight), (k, k_grad, k_weight)):
         if grad is None:
-            found.append((None, None))
+            gradients.append((None, None))
             continue
         # with gradients of gradients by the operator, which refuses them when they are asked for
         direct = not operators_are_watched() and may_read_memory(grad) and not torch.is_grad_enabled()
         back = _backward if direct else torch.ops.whorl.norm_rotate_back
-        found.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
-    (dq, dq_weight), (dk, dk_weight) = found
+        gradients.append(back(x, grad, cos, sin, rows, weight, ctx.eps, *ctx.turn))
+    (dq, dq_weight), (dk, dk_weight) = gradients
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))
 
 

@@ -135,12 +135,13 @@ def back(
     sums = torch.empty(programs, x.shape[-1], dtype=cos.dtype, device=x.device)
     if cos.stride() != sin.stride() or cos.stride(-1) != 1:
         cos, sin = cos.contiguous(), sin.contiguous()
-    moved = [strides_of(one, order) for one in (x, dy, dx)]
+    moved = [strides_of(tensor, order) for tensor in (x, dy, dx)]
     ids = (0, 0) if rows is None else (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
-    numbers = [s for one in moved for s in one] + [*table_strides(cos), *ids, tiles, length, heads, cos.shape[-2], eps]
+    sizes = (*table_strides(cos), *ids, tiles, length, heads, cos.shape[-2], eps)
+    numbers = [*(stride for strides in moved for stride in strides), *sizes]
     constants = (
         tile, *pieces_of(x.shape[-1], start, pairs), blocks, reads == "half", writes == "half", conjugate, divide,
-        rows is not None, all(one[3] == 1 for one in moved),
+        rows is not None, all(strides[3] == 1 for strides in moved),
     )  # fmt: skip
     launch = Launch(_back_kernel, (programs, 1, 1), numbers, constants, warps=WARPS)
     launch(x, dy, dx, sums, cos, sin, cos if rows is None else rows, weight.contiguous())

@@ -59,8 +59,8 @@ def ready_kernel(
 
     turns = [ready_one(x, cos, sin, out, rows, *how) for x, out in zip(xs, outs, strict=True)]
     if len(turns) == 1:
-        one = turns[0]
-        return lambda xs, cos, sin, outs, rows: one(xs[0], cos, sin, outs[0], rows)
+        turn_it = turns[0]
+        return lambda xs, cos, sin, outs, rows: turn_it(xs[0], cos, sin, outs[0], rows)
 
     def run(xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, outs: tuple[Tensor, ...], rows: Tensor | None) -> None:
         for turn, x, out in zip(turns, xs, outs, strict=True):
@@ -145,10 +145,10 @@ def _back(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
 
 
 def _turned_back(ctx: Any, gradients: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    given = tuple(one for one in gradients if one is not None)
+    given = tuple(gradient for gradient in gradients if gradient is not None)
     cos, sin, rows = ctx.saved_tensors
     turned = iter(_turn_any(given, cos, sin, rows, backwards(ctx.turn)) if given else ())
-    return [None if one is None else next(turned) for one in gradients]
+    return [None if gradient is None else next(turned) for gradient in gradients]
 
 
 def _turn_any(
@@ -168,11 +168,11 @@ def _turn_any(
 def turn_ready(
     ready: Ready, xs: tuple[Tensor, ...], cos: Tensor, sin: Tensor, rows: Tensor | None
 ) -> tuple[Tensor, ...]:
-    """One or two tensors turned by what is ready for them, past the dispatcher: nobody may be tracing."""
+    """One or two tensors turned by the kernel made ready for them, past the dispatcher: nobody may be tracing."""
     run, turn = ready
     if torch.is_grad_enabled():
-        for one in xs:
-            if one.requires_grad:
+        for x in xs:
+            if x.requires_grad:
                 return Turned.apply(run, turn, cos, sin, rows, *xs)
     outs = (torch.empty_like(xs[0]),) if len(xs) == 1 else (torch.empty_like(xs[0]), torch.empty_like(xs[1]))
     run(xs, cos, sin, outs, rows)
@@ -196,7 +196,7 @@ def why_not_memory(name: str, x: Tensor) -> str | None:
 
 
 def why_not_transformed() -> str | None:
-    """What keeps a kernel from a call that is transformed, or None."""
+    """What keeps a kernel from a call inside torch.func or forward-mode differentiation, or None."""
     if is_transformed():
         return "torch.func transforms and forward-mode derivatives see through torch's own operations only"
     return None

@@ -42,7 +42,8 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 # What "auto" stands for, by the kind of device; torch elsewhere.
 AUTO = {"cuda": "triton", "cpu": "numba"}
 
-# Calls that were checked, with what is ready for them, by all that was looked at.
+# Kernels made ready for calls that passed every check. The key is the settings and the shape, strides, dtype and device
+# of each tensor, so that the next call of the kind runs its kernel without checking anything again.
 _READY: dict[tuple[Any, ...], Ready] = {}
 MOST_READY = 1024
 
@@ -85,9 +86,9 @@ def rotate(
         return _rotate_into(out, x, cos, sin, rows, heads, how)
     key = None
     if heads is None:
-        key, found = look_up(how, cos, sin, rows, x)
-        if found is not None:
-            return turn_ready(found, (x,), cos, sin, rows)[0]
+        key, ready = look_up(how, cos, sin, rows, x)
+        if ready is not None:
+            return turn_ready(ready, (x,), cos, sin, rows)[0]
     _check("rotate", "x", x, cos, sin, rows, how)
     if heads is not None:
         turns = _turning_heads(x, heads, order)
@@ -117,17 +118,17 @@ def _rotate_into(
 ) -> Tensor:
     """``rotate`` with memory to write into."""
     layout, inverse, start, blocks, order, impl = how
-    key = found = None
+    key = ready = None
     if heads is None:
-        key, found = look_up((*how, "in place" if out is x else "into"), cos, sin, rows, x, out)
-    if found is None:
+        key, ready = look_up((*how, "in place" if out is x else "into"), cos, sin, rows, x, out)
+    if ready is None:
         _check("rotate", "x", x, cos, sin, rows, how)
         _check_out(x, out, layout)
     if takes_gradients(x, out, cos, sin):
         raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
-    if found is not None or may_read_addresses(out, x, cos, sin, rows):
+    if ready is not None or may_read_addresses(out, x, cos, sin, rows):
         check_into(out, x, cos, sin, rows, *layout_ends(layout))
-    if found is None:
+    if ready is None:
         kernel = _kernel_for(impl, x, cos, sin)
         if kernel == "torch" or heads is not None:
             return out.copy_(
@@ -142,8 +143,8 @@ def _rotate_into(
         if key is None:
             torch.ops.whorl.rotate_into(out, x, cos, sin, rows, *turn)
             return out
-        found = _keep_ready(key, (x,), cos, sin, rows, turn, (out,))
-    found[0]((x,), cos, sin, (out,), rows)
+        ready = _keep_ready(key, (x,), cos, sin, rows, turn, (out,))
+    ready[0]((x,), cos, sin, (out,), rows)
     if not out.is_inference():
         torch.autograd.graph.increment_version(out)  # so that a backward pass sees that it was written into
     return out
@@ -174,9 +175,9 @@ def rotate_qk(
     (torch.Size([2, 8, 10, 64]), torch.Size([2, 2, 10, 64]))
     """
     how = (layout, inverse, start, blocks, order, impl)
-    key, found = look_up(how, cos, sin, rows, q, k)
-    if found is not None:
-        turned_q, turned_k = turn_ready(found, (q, k), cos, sin, rows)
+    key, ready = look_up(how, cos, sin, rows, q, k)
+    if ready is not None:
+        turned_q, turned_k = turn_ready(ready, (q, k), cos, sin, rows)
         return turned_q, turned_k
     check_pair("rotate_qk", q, k, cos, sin, rows, how)
     kernel = _kernel_for(impl, q, cos, sin)
@@ -200,8 +201,8 @@ def explain_rotate(x: Tensor, cos: Tensor, sin: Tensor, *, impl: Impl = "auto") 
     >>> whorl.explain_rotate(torch.randn(3, 4), cos, sin)
     'torch: numba cannot run here, the tables need gradients'
     """
-    for name, one, remedy in (("x", x, ""), ("cos", cos, FROM_TABLES), ("sin", sin, FROM_TABLES)):
-        check_floating("explain_rotate", name, one, remedy)
+    for name, tensor, remedy in (("x", x, ""), ("cos", cos, FROM_TABLES), ("sin", sin, FROM_TABLES)):
+        check_floating("explain_rotate", name, tensor, remedy)
     check_impl(impl, "explain_rotate")
     if impl != "auto":
         return _kernel_for(impl, x, cos, sin)
@@ -259,10 +260,11 @@ def _kernel_for(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:
 def look_up(
     how: tuple[Any, ...], cos: Tensor, sin: Tensor, rows: Tensor | None, x: Tensor, *others: Tensor
 ) -> tuple[tuple[Any, ...] | None, Ready | None]:
-    """By what a call is kept, with what is ready for it.
+    """The key of a call in ``_READY``, and the kernel that is ready for it; None for what there is not.
 
-    No key where a kernel may not be called directly: somebody traces or transforms what happens here, or a tensor is
-    of a kind that only the dispatcher knows to read. A decoding step waits for this, hence every tensor written out.
+    There is no key where a kernel may not be called directly: somebody traces or transforms what happens here, or a
+    tensor is of a kind that only the dispatcher knows to read. A decoding step waits for this, hence every tensor
+    written out.
     """
     if operators_are_watched() or type(x) is not Tensor or type(cos) is not Tensor or type(sin) is not Tensor:
         return None, None
@@ -298,19 +300,19 @@ def _keep_ready(
     turn: tuple[Any, ...],
     outs: tuple[Tensor, ...] | None = None,
 ) -> Ready:
-    """The kernel made ready for a call, and for the next like it."""
+    """The kernel made ready for a call, kept for the next call of the kind."""
     if outs is None:
         outs = tuple(torch.empty_like(x) for x in xs)
-    found = ready_kernel(xs, cos, sin, outs, rows, *turn), turn
-    keep(key, found)
-    return found
+    ready = ready_kernel(xs, cos, sin, outs, rows, *turn), turn
+    keep(key, ready)
+    return ready
 
 
-def keep(key: tuple[Any, ...], found: Ready) -> None:
-    """Keeps what is ready for the next call of the kind."""
+def keep(key: tuple[Any, ...], ready: Ready) -> None:
+    """Keeps a kernel that is ready for the next call of the kind."""
     if len(_READY) >= MOST_READY:
         _READY.clear()
-    _READY[key] = found
+    _READY[key] = ready
 
 
 def turn_of(layout: Layout, inverse: bool, order: Order, start: int, blocks: int, kernel: str) -> tuple[Any, ...]:

@@ -357,19 +357,19 @@ def turn(
     """
     how = (order, reads, writes, start, blocks, conjugate, divide)
     key = (
-        len(xs), how, eps, weights is None, xs[0] is outs[0], *[(one.dtype, one.shape, one.stride()) for one in xs],
-        *[one.stride() for one in outs], cos.shape, cos.stride(), sin.stride(),
+        len(xs), how, eps, weights is None, xs[0] is outs[0], *[(x.dtype, x.shape, x.stride()) for x in xs],
+        *[out.stride() for out in outs], cos.shape, cos.stride(), sin.stride(),
         None if rows is None else (rows.dtype, rows.shape, rows.stride()),
     )  # fmt: skip
-    found = _ready.get(key)
-    if found is None:
+    launch = _ready.get(key)
+    if launch is None:
         if len(_ready) >= MOST_READY:
             _ready.clear()
-        found = _ready[key] = ready(xs, cos, sin, outs, rows, *how, norm=weights is not None, eps=eps)
-    found(xs, cos, sin, outs, rows, weights)
+        launch = _ready[key] = ready(xs, cos, sin, outs, rows, *how, norm=weights is not None, eps=eps)
+    launch(xs, cos, sin, outs, rows, weights)
 
 
-# What ``ready`` gave, by all that it looked at.
+# What ``ready`` returned, by the settings and the shapes and strides that it looked at.
 _ready: dict[tuple[Any, ...], Callable[..., None]] = {}
 
 
@@ -421,14 +421,14 @@ def _plan(
 ) -> Launch:
     q, k, pairs, two = xs[0], xs[-1], cos.shape[-1], len(xs) > 1
     (batch, length, q_heads), k_heads = sizes_of(q, order), sizes_of(k, order)[2] if two else 0
-    moved = [strides_of(one, order) for one in (q, k, outs[0], outs[-1])]
+    moved = [strides_of(x, order) for x in (q, k, outs[0], outs[-1])]
     table, ids = table_strides(cos), (0, 0)
     if rows is not None:
         ids = (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
     # one token each: the batch is a sequence of them, unless rows are looked up in tables of its own
     if length == 1 and batch > 1 and not (rows is not None and table[0]):
         batch, length = 1, batch
-        moved = [(0, *one[:1], *one[2:]) for one in moved]
+        moved = [(0, *strides[:1], *strides[2:]) for strides in moved]
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
     in_place = q is outs[0]
@@ -446,15 +446,17 @@ def _plan(
     if batch * groups > MOST_TILES:
         axes = 2, 1, 0
     sizes = dict(zip(axes, (group, tiles[1], batch * groups), strict=True))
-    unit = 8 if all(stride % 8 == 0 for one in moved for stride in one[:3]) else 1
+    unit = 8 if all(stride % 8 == 0 for strides in moved for stride in strides[:3]) else 1
     table_unit = 4 if all(stride % 4 == 0 for stride in table) else 1
-    numbers: list[Any] = [x for one in moved for x in (*(stride // unit for stride in one[:3]), one[3])]
+    numbers: list[Any] = [
+        number for strides in moved for number in (*(stride // unit for stride in strides[:3]), strides[3])
+    ]
     numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2]]
     numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps]
     constants = (
         unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(q.shape[-1], start, pairs), blocks,
         reads == "half", writes == "half", conjugate, divide, rows is not None, table[2] != 0,
-        all(one[3] == 1 for one in moved), norm, in_place,
+        all(strides[3] == 1 for strides in moved), norm, in_place,
     )  # fmt: skip
     return Launch(_turn_kernel, (sizes[0], sizes[1], sizes[2]), numbers, constants, warps=warps)
 

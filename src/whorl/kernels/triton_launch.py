@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 from triton import knobs
 
-# Who wants to hear of launches.
+# Triton's hooks before and after a launch: a profiler puts its functions there.
 ENTER, EXIT = knobs.runtime.launch_enter_hook, knobs.runtime.launch_exit_hook
 
 
@@ -35,7 +35,7 @@ def power_of_2(count: int) -> int:
 
 
 def kernel(pointers: int) -> Callable[[Callable[..., Any]], Any]:
-    """Compiles a function of so many pointers, then numbers, then constants.
+    """The decorator that compiles a function of ``pointers`` pointers, then numbers, then constants.
 
     Numbers are arguments of one compiled kernel, whatever their values, so that no size or stride compiles anew. What
     the compiler may rely on beyond them is a constant.
@@ -43,8 +43,8 @@ def kernel(pointers: int) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         parameters = inspect.signature(function).parameters
-        numbers = [name for name, one in parameters.items() if "constexpr" not in str(one.annotation)][pointers:]
-        return triton.jit(do_not_specialize=numbers)(function)
+        arguments = [name for name, kind in parameters.items() if "constexpr" not in str(kind.annotation)]
+        return triton.jit(do_not_specialize=arguments[pointers:])(function)
 
     return compiled
 
@@ -82,19 +82,19 @@ class Launch:
             with torch.cuda.device(device):
                 self(*pointers)
             return
-        addresses = [one.data_ptr() for one in pointers]
+        addresses = [pointer.data_ptr() for pointer in pointers]
         key: Any = device
         for address in addresses:
             if address & 15:  # the compiler counts on aligned pointers where it saw them
-                key = (device, *(one & 15 for one in addresses))
+                key = (device, *(each & 15 for each in addresses))
                 break
-        found = self._compiled.get(key)
-        if found is None:
+        compiled = self._compiled.get(key)
+        if compiled is None:
             made = self._function[self._grid](*pointers, *self._more, **self._options)
             self._compiled[key] = made, made.run, made.function, made.packed_metadata
-        elif ENTER.calls or EXIT.calls:  # a profiler wants to know more
-            found[0][self._grid](*pointers, *self._more)
+        elif ENTER.calls or EXIT.calls:  # with all that a profiler asks for
+            compiled[0][self._grid](*pointers, *self._more)
         else:
-            _, run, function, metadata = found
+            _, run, function, metadata = compiled
             stream = torch._C._cuda_getCurrentRawStream(device)
             run(*self._grid, stream, function, metadata, None, None, None, *addresses, *self._more)

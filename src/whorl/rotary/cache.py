@@ -112,11 +112,11 @@ class TableCache:
     def _with_room(self, kept: dict[Hashable, _Kept]) -> dict[Hashable, _Kept]:
         """Those that fit into ``max_bytes``, the last used first."""
         total, fits = 0, {}
-        for key, one in sorted(kept.items(), key=lambda item: -item[1].used):
-            total += one.bytes
+        for key, table in sorted(kept.items(), key=lambda item: -item[1].used):
+            total += table.bytes
             if total > self.max_bytes:
                 break
-            fits[key] = one
+            fits[key] = table
         return fits
 
 

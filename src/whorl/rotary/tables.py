@@ -130,9 +130,9 @@ def _join_blocks(out: Tensor, first: int, coarse: Tensor, fine: Tensor) -> None:
         if low % BLOCK or not blocks:  # the ragged ends
             blocks, rows = 1, slice(low % BLOCK, min(BLOCK, end - block * BLOCK))
         cos, sin = coarse[:, block - start : block - start + blocks, None]
-        one, two = scratch[:, :blocks, : rows.stop - rows.start]
-        target = out[:, low - first : low - first + one.shape[0] * one.shape[1]].view(2, blocks, -1, pairs)
-        _join(target, (cos, sin), (fine[0, rows], fine[1, rows]), one, two)
+        left, right = scratch[:, :blocks, : rows.stop - rows.start]
+        target = out[:, low - first : low - first + left.shape[0] * left.shape[1]].view(2, blocks, -1, pairs)
+        _join(target, (cos, sin), (fine[0, rows], fine[1, rows]), left, right)
         block += blocks
 
 
@@ -143,22 +143,22 @@ def _join_gathered(out: Tensor, coarse: Tensor, coarse_ids: Tensor, fine: Tensor
     scratch = torch.empty(6, size, pairs, dtype=torch.float64, device="cpu")
     for begin in range(0, count, size):
         part = slice(begin, min(begin + size, count))
-        own = scratch[:, : part.stop - part.start]
+        rows = scratch[:, : part.stop - part.start]
         for k in (0, 1):
-            torch.index_select(coarse[k], 0, coarse_ids[part], out=own[k])
-            torch.index_select(fine[k], 0, fine_ids[part], out=own[2 + k])
-        _join(out[:, part], (own[0], own[1]), (own[2], own[3]), own[4], own[5])
+            torch.index_select(coarse[k], 0, coarse_ids[part], out=rows[k])
+            torch.index_select(fine[k], 0, fine_ids[part], out=rows[2 + k])
+        _join(out[:, part], (rows[0], rows[1]), (rows[2], rows[3]), rows[4], rows[5])
 
 
-def _join(out: Tensor, coarse: Tables, fine: Tables, one: Tensor, two: Tensor) -> None:
-    """The addition theorem, one correctly rounded float64 step at a time, into ``out``."""
+def _join(out: Tensor, coarse: Tables, fine: Tables, left: Tensor, right: Tensor) -> None:
+    """The addition theorem, one correctly rounded float64 step at a time, into ``out``; the last two are scratch."""
     (cos_c, sin_c), (cos_f, sin_f) = coarse, fine
-    torch.mul(cos_c, cos_f, out=one)
-    torch.mul(sin_c, sin_f, out=two)
-    out[0].copy_(one.sub_(two))
-    torch.mul(sin_c, cos_f, out=one)
-    torch.mul(cos_c, sin_f, out=two)
-    out[1].copy_(one.add_(two))
+    torch.mul(cos_c, cos_f, out=left)
+    torch.mul(sin_c, sin_f, out=right)
+    out[0].copy_(left.sub_(right))
+    torch.mul(sin_c, cos_f, out=left)
+    torch.mul(cos_c, sin_f, out=right)
+    out[1].copy_(left.add_(right))
 
 
 def _direct(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:
