@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ MAY_POINT_UP = {
 FOREIGN = {"torch", "numpy"}
 FOREIGN_BY_ROOM = {"cli": {"typer"}}
 
-EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "tensorboard", "hf", "web", "cli", "all", "dev"}
+EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "tensorboard", "hf", "cli", "all", "dev"}
 
 
 def python(code: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:
@@ -314,6 +315,14 @@ def test_the_walk_sees_what_points_up(text, expected):
 def test_only_what_is_named_may_point_up(text, allowed):
     found = [("whorl.registry", target, at_top) for target, at_top in imports(ast.parse(text), "whorl")]
     assert [may_point_up(*one) for one in upward(found)] == [allowed]
+
+
+def test_all_installs_only_what_some_file_imports():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (names,) = (re.search(r"\[(.*)\]", line).group(1).split(",") for line in extras["all"])
+    packages = {re.match(r"[\w-]+", line).group() for name in names for line in extras[name]}
+    imported = {target.partition(".")[0] for _, target, _ in source_imports()}
+    assert len(packages) > 5 and packages - imported == set()
 
 
 # -- the wheel --------------------------------------------------------------------------------------------------------
