@@ -13,7 +13,7 @@ from whorl.cli.app import run
 from whorl.errors import WhorlError
 from whorl.lab import compare, load, run_one
 from whorl.lab.corpus import open_corpus, read_corpus
-from whorl.lab.runs import check_output, locked, read_checkpoint, read_metrics, write_atomic
+from whorl.lab.storage import check_output, locked, read_checkpoint, read_metrics, write_atomic
 
 SMALL = {
     "train_length": 16, "steps": 3, "batch": 4, "lengths": [8, 16], "layers": 1, "width": 16, "heads": 2,

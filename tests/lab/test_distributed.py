@@ -11,7 +11,7 @@ import pytest
 from lab_runs import run_group, tiny
 from whorl.errors import WhorlError
 from whorl.lab import distributed, load, run_one
-from whorl.lab.runs import read_metrics
+from whorl.lab.storage import read_metrics
 
 # A run whose first process is killed at step 5, once.
 KILLED_ONCE = """

@@ -18,7 +18,7 @@ from whorl.errors import WhorlError
 from whorl.lab import execute as execution
 from whorl.lab import run_one, sweep
 from whorl.lab.execute import execute
-from whorl.lab.runs import BusyError
+from whorl.lab.storage import BusyError
 from whorl.lab.sweep import combinations, read_grid
 
 RUN = "train_length = 16\nsteps = 3\nbatch = 4\nlengths = [8, 16, 32]\nlayers = 1\nheads = 2\neval_bytes = 256\n"

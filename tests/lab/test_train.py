@@ -12,12 +12,12 @@ from torch.nn.functional import cross_entropy
 
 from lab_runs import lasting, tiny
 from whorl.errors import WhorlError
-from whorl.lab import runs, train
+from whorl.lab import storage, train
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import read_corpus
 from whorl.lab.load import make_model, parameters
 from whorl.lab.monitor import GROUPS, attention_entropy, gradient_norms
-from whorl.lab.runs import CHECKPOINT, METRICS, read_checkpoint, read_metrics
+from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics
 from whorl.lab.train import _backward, learning_rate, make_optimizer
 
 
@@ -282,7 +282,7 @@ def test_a_write_that_fails_leaves_the_last_checkpoint_whole(texts, tmp_path, mo
     elif at == "replace":
         monkeypatch.setattr(Path, "replace", failing(Path.replace))
     else:
-        monkeypatch.setattr(runs.os, "fsync", failing(runs.os.fsync))
+        monkeypatch.setattr(storage.os, "fsync", failing(storage.os.fsync))
     with pytest.raises(WhorlError, match=r"cannot write .*No space left on device"):
         train.train(*_new(config), tmp_path, save_seconds=0.0)
     monkeypatch.undo()

@@ -137,8 +137,8 @@ def report(
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import COMPARISON, Comparison, write_out
-    from whorl.lab.runs import read_json
     from whorl.lab.settings import RunConfig
+    from whorl.lab.storage import read_json
 
     results = collect(folder)
     before = read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}

@@ -324,7 +324,7 @@ def refuse_existing(out: Path | None, call: str) -> None:
 
 def reported(kind: str, found: dict[str, Any]) -> dict[str, Any]:
     """What was found, with what made it: the command, the machine and the versions."""
-    from whorl.lab.runs import environment
+    from whorl.lab.storage import environment
 
     known = {"schema": f"whorl-lab-{kind}/1", "command": this_command(), "environment": environment()}
     return {**known, **found}
@@ -333,7 +333,7 @@ def reported(kind: str, found: dict[str, Any]) -> dict[str, Any]:
 def give(report: dict[str, Any], out: Path | None, *, as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
     """Writes a report where it was asked for, and prints it as JSON or as a table, which comes last."""
     if out is not None:
-        from whorl.lab.runs import write_json
+        from whorl.lab.storage import write_json
 
         write_json(out, report)
         note(f"written to {out}")

@@ -20,8 +20,8 @@ from whorl.lab.corpus import open_corpus
 from whorl.lab.evaluate import WAYS
 from whorl.lab.repairs import AS_TRAINED
 from whorl.lab.report.reading import NOISE
-from whorl.lab.runs import RESULT, read_result
 from whorl.lab.settings import RunConfig, label_of
+from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
 
 SCHEMA = "whorl-lab-comparison/1"

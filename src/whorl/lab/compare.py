@@ -14,8 +14,8 @@ from whorl.lab.plan import plan
 from whorl.lab.repairs import AS_TRAINED
 from whorl.lab.report import write_csv, write_report
 from whorl.lab.report.words import WORDS
-from whorl.lab.runs import write_json
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import write_json
 
 COMPARISON = "comparison.json"
 

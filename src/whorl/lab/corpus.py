@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from whorl.errors import WhorlError, invalid
-from whorl.lab.runs import MAKE_ANEW
+from whorl.lab.storage import MAKE_ANEW
 
 MOST_BYTES = 128 * 2**20  # of a folder or file; files are taken in the order of a hash of their path
 TEST_SHARE = 0.1

@@ -34,7 +34,8 @@ from whorl.lab.corpus import Corpus, open_corpus, read_corpus
 from whorl.lab.load import make_model
 from whorl.lab.monitor import gradient_norms
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import (
+from whorl.lab.settings import RunConfig
+from whorl.lab.storage import (
     CHECKPOINT,
     CONFIG,
     RESULT,
@@ -45,7 +46,6 @@ from whorl.lab.runs import (
     write_checkpoint,
     write_json,
 )
-from whorl.lab.settings import RunConfig
 from whorl.lab.train import (
     SAVE_SECONDS,
     Batches,

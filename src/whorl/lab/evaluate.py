@@ -38,8 +38,8 @@ from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.learned import Learned
 from whorl.lab.corpus import Corpus
 from whorl.lab.repairs import AS_TRAINED, repaired
-from whorl.lab.runs import PeakMemory
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import PeakMemory
 from whorl.lab.train import autocast
 from whorl.models.decoder import Decoder
 

@@ -21,8 +21,8 @@ from typing import Any
 from whorl import registry
 from whorl.errors import WhorlError, invalid
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError, check_output, read_result, space_needed
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import RESULT, BusyError, check_output, read_result, space_needed
 from whorl.machine import cores
 
 Event = dict[str, Any]

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from whorl.errors import WhorlError
-from whorl.lab.runs import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
 from whorl.models.decoder import Decoder
 from whorl.registry import from_dict
 

@@ -26,7 +26,8 @@ from whorl.lab.evaluate import Evaluation
 from whorl.lab.load import LabRun, load, make_model, parameters
 from whorl.lab.monitor import group_of
 from whorl.lab.plan import read_name, with_usual
-from whorl.lab.runs import (
+from whorl.lab.settings import RunConfig, cautions, label_of
+from whorl.lab.storage import (
     CONFIG,
     ENVIRONMENT,
     RESULT,
@@ -38,7 +39,6 @@ from whorl.lab.runs import (
     space_needed,
     write_json,
 )
-from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 

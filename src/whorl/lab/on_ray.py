@@ -21,8 +21,8 @@ from typing import Any
 from whorl.errors import WhorlError
 from whorl.lab.execute import Event, Tell
 from whorl.lab.run_one import run_one
-from whorl.lab.runs import RESULT, BusyError
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import RESULT, BusyError
 from whorl.machine import cores
 
 RETRIES = 3  # of a run whose worker dies

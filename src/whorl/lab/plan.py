@@ -13,8 +13,8 @@ from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
 from whorl.lab.presets import lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
-from whorl.lab.runs import RESULT, check_output, space_needed
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
 from whorl.registry import encoding_class
 

@@ -16,7 +16,8 @@ from whorl.lab.evaluate import Evaluation
 from whorl.lab.fine_tune import fine_tuned, tuning
 from whorl.lab.load import make_model, parameters
 from whorl.lab.repairs import AS_TRAINED, serves
-from whorl.lab.runs import (
+from whorl.lab.settings import RunConfig, cautions, label_of
+from whorl.lab.storage import (
     CONFIG,
     ENVIRONMENT,
     RESULT,
@@ -30,7 +31,6 @@ from whorl.lab.runs import (
     read_result,
     write_json,
 )
-from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.tasks import score
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder

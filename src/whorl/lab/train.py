@@ -21,8 +21,8 @@ from torch.nn.functional import cross_entropy
 
 from whorl.errors import WhorlError
 from whorl.lab.monitor import attention_entropy, gradient_norms
-from whorl.lab.runs import CHECKPOINT, METRICS, read_checkpoint, read_metrics, write_atomic, write_checkpoint
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics, write_atomic, write_checkpoint
 from whorl.models.decoder import Decoder
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # inputs and targets of an update; targets of -100 are not scored

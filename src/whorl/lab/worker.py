@@ -28,8 +28,8 @@ def main() -> None:
     torch.set_num_threads(threads)
     from whorl.errors import WhorlError
     from whorl.lab.run_one import run_one
-    from whorl.lab.runs import BusyError
     from whorl.lab.settings import RunConfig
+    from whorl.lab.storage import BusyError
 
     def say(kind: str, **more: Any) -> None:
         out.write(json.dumps({"kind": kind, **more}) + "\n")

@@ -17,7 +17,7 @@ from whorl.lab.report.reading import PROTOCOLS, RECALL, TASK, Cell, Reading, rea
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import judge
 from whorl.lab.report.words import WORDS, Words
-from whorl.lab.runs import replace_whole
+from whorl.lab.storage import replace_whole
 
 COLUMNS = ("label", "variant", "length", "ratio", "protocol", "unit", "mean", "low", "high", "n")
 

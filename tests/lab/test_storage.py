@@ -18,10 +18,10 @@ import torch
 
 from lab_runs import LENGTHS, lasting, tiny
 from whorl.errors import WhorlError
-from whorl.lab import load, run_one, runs, sweep
+from whorl.lab import load, run_one, storage, sweep
 from whorl.lab.plan import plan
-from whorl.lab.runs import BusyError, check_output, locked, read_metrics, space_needed, write_atomic
 from whorl.lab.settings import RunConfig, label_of, resolve
+from whorl.lab.storage import BusyError, check_output, locked, read_metrics, space_needed, write_atomic
 
 KILLS = int(os.environ.get("WHORL_KILLS", "4"))  # how often the sweep is killed; 20 is what the lab promises to bear
 
@@ -187,7 +187,7 @@ def test_a_device_that_is_not_there_is_an_error(texts, tmp_path, monkeypatch):
 def test_a_run_that_another_process_has_is_busy_or_waited_for(texts, tmp_path):
     config = tiny(texts)
     folder = tmp_path / "runs" / config.id
-    holder = "import sys, time; from pathlib import Path; from whorl.lab.runs import locked\n"
+    holder = "import sys, time; from pathlib import Path; from whorl.lab.storage import locked\n"
     holder += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(float(sys.argv[2]))"
     command = [sys.executable, "-c", holder, str(folder), "600"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
@@ -234,7 +234,7 @@ def test_a_place_that_cannot_hold_runs_is_an_error_before_anything_is_written(te
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(WhorlError, match="a link that leads nowhere"):
         check_output(tmp_path / "link", 0)
-    monkeypatch.setattr(runs.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(storage.os, "access", lambda path, mode: False)
     with pytest.raises(WhorlError, match="cannot write to"):
         plan(["rope"], out=tmp_path / "new", corpus=str(texts), train_length=16, lengths=[8])
     monkeypatch.undo()
@@ -246,14 +246,14 @@ def test_a_read_only_mount_is_an_error(tmp_path, monkeypatch):
     class Mount:
         f_flag = os.ST_RDONLY
 
-    monkeypatch.setattr(runs.os, "statvfs", lambda path: Mount)
+    monkeypatch.setattr(storage.os, "statvfs", lambda path: Mount)
     with pytest.raises(WhorlError, match="cannot write to"):
         check_output(tmp_path, 0)
 
 
 def test_too_little_space_is_an_error_that_says_how_much(texts, tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(runs.shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+    monkeypatch.setattr(storage.shutil, "disk_usage", lambda path: usage._replace(free=2**20))
     with pytest.raises(WhorlError, match=r"has 1 MiB free and the runs need about \d+"):
         plan(["rope", "alibi"], out=tmp_path / "new", corpus=str(texts), train_length=16, lengths=[8])
     assert not (tmp_path / "new").exists()
@@ -308,7 +308,7 @@ def saved_steps(out: Path) -> dict[str, int]:
     """The step that the checkpoint of each unfinished run stands at."""
     folders = [path.parent for path in out.glob("runs/*/checkpoint.safetensors")]
     return {
-        folder.name: runs.read_checkpoint(folder).step for folder in folders if not (folder / "result.json").exists()
+        folder.name: storage.read_checkpoint(folder).step for folder in folders if not (folder / "result.json").exists()
     }
 
 
