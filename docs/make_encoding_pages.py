@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 
 from whorl import claims, registry
-from whorl.claims import evidence
+from whorl.claims import evidence, overview
 from whorl.claims.ledger import COMPUTED
-from whorl.cli import comparison, examples, listing
+from whorl.cli import examples, listing
 from whorl.config import Config
 
 # A line of a config's docstring that explains a setting: its name, a gap, what it is.
@@ -35,14 +35,14 @@ def pages() -> dict[str, str]:
 
 def index() -> str:
     """All encodings side by side, each family by itself."""
-    encodings = {name: registry.build_for(name, **comparison.SIZES) for name in registry.names()}
-    rows = sorted((comparison.row(name, one) for name, one in encodings.items()), key=lambda row: row["family"])
+    encodings = {name: registry.build_for(name, **overview.SIZES) for name in registry.names()}
+    rows = sorted((overview.row(name, one) for name, one in encodings.items()), key=lambda row: row["family"])
     lines = ["# Encodings", ""]
     for family, members in groupby(rows, key=lambda row: row.pop("family")):
         members = [{**row, "encoding": f"[{row['encoding']}]({row['encoding']}.md)"} for row in members]
-        lines += [f"## {family[0].upper()}{family[1:]}", "", *comparison.table(members), ""]
-    sizes = ", ".join(f"{name}={value}" for name, value in comparison.SIZES.items())
-    lines += [f"Parameters at {sizes}. {comparison.HOW_TO_READ}", ""]
+        lines += [f"## {family[0].upper()}{family[1:]}", "", *overview.table(members), ""]
+    sizes = ", ".join(f"{name}={value}" for name, value in overview.SIZES.items())
+    lines += [f"Parameters at {sizes}. {overview.HOW_TO_READ}", ""]
     return (
         "\n".join([*lines, "`whorl list --table` adds times on your machine. These pages are made by `make docs`."])
         + "\n"
@@ -62,7 +62,7 @@ def page(name: str, rows: list[claims.Row]) -> str:
         "| | |",
         "|---|---|",
         f"| name | `{name}` |",
-        f"| position enters | {listing.enters(facts['enters'])} |",
+        f"| position enters | {overview.places(facts['enters'])} |",
         f"| parameters, made as above | {listing.parameters(facts['parameters'])} |",
         f"| a KV cache keeps | {'raw keys' if encoding.key_policy == 'raw' else 'keys as they are used'} |",
         f"| for | {'causal attention only' if encoding.causal_only else 'causal and bidirectional attention'} |",

@@ -17,16 +17,6 @@ from whorl.errors import WhorlError
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
 
-WORDS = {
-    "add_to_input": "token embeddings",
-    "transform_qk": "queries and keys",
-    "score_bias": "score bias",
-    "adjust_scores": "scores",
-    "adjust_output": "values",
-    "branches": "remapped positions",
-    "mask": "mask",
-}
-
 
 def list_all(
     as_table: Annotated[bool, typer.Option("--table", help="Compare encodings side by side, as Markdown.")] = False,
@@ -34,7 +24,7 @@ def list_all(
 ) -> None:
     """Every encoding and every scaling."""
     if as_table:
-        from whorl.cli.comparison import compare_all, markdown
+        from whorl.claims.overview import compare_all, markdown
 
         rows = compare_all()
         if as_json:
@@ -105,7 +95,9 @@ def summary(cls: type) -> str:
 
 
 def enters(hooks: list[str]) -> str:
-    return ", ".join(WORDS.get(hook, hook) for hook in hooks) or "nowhere"
+    from whorl.claims.overview import places  # which needs torch
+
+    return places(hooks)
 
 
 def parameters(shapes: dict[str, list[int]] | None) -> str:

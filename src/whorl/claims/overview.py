@@ -1,16 +1,19 @@
-"""``whorl list --table``: the encodings side by side, from the registry and from what is measured in this run."""
+"""The encodings side by side: what the registry, their claims, committed results and a timing here say of each."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from whorl import registry
-from whorl.cli.listing import WORDS
-
-if TYPE_CHECKING:
-    from whorl.encodings.base import Encoding
+from whorl.attend.call import checked
+from whorl.attend.softmax import attention, choose_path
+from whorl.claims import evidence
+from whorl.encodings.base import Encoding
 
 SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
 ROUNDS = 5
@@ -20,6 +23,17 @@ HOW_TO_READ = (
     "log_n, rerope and window that of a trained rope served with it), else what the encoding claims, which training "
     "decides. memory: what attention holds at a time on a CPU."
 )
+
+# What each hook changes, in words.
+PLACES = {
+    "add_to_input": "token embeddings",
+    "transform_qk": "queries and keys",
+    "score_bias": "score bias",
+    "adjust_scores": "scores",
+    "adjust_output": "values",
+    "branches": "remapped positions",
+    "mask": "mask",
+}
 
 # Where the study notes this project grew out of say otherwise.
 NOTES_SAY = {
@@ -49,11 +63,6 @@ def compare_all() -> list[dict[str, Any]]:
 
 def row(name: str, encoding: Encoding) -> dict[str, Any]:
     """What the registry and the committed comparisons say of an encoding."""
-    import torch
-
-    from whorl.attend.call import checked
-    from whorl.attend.softmax import choose_path
-
     claims = encoding.claims
     q = torch.zeros(1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
     remembered = q.new_zeros(1, SIZES["heads"], q.shape[2]) if encoding.reads_hidden else None
@@ -61,7 +70,7 @@ def row(name: str, encoding: Encoding) -> dict[str, Any]:
     return {
         "encoding": name,
         "family": family(encoding),
-        "position enters": ", ".join(WORDS.get(hook, hook) for hook in encoding.enters()) or "nowhere",
+        "position enters": places(encoding.enters()),
         "relative": claims.relative,
         "norms kept": claims.norm_preserving,
         "linear attention": claims.linear_attention,
@@ -74,10 +83,13 @@ def row(name: str, encoding: Encoding) -> dict[str, Any]:
     }
 
 
+def places(hooks: Iterable[str]) -> str:
+    """Where position enters, in words, by the hooks that an encoding uses."""
+    return ", ".join(PLACES.get(hook, hook) for hook in hooks) or "nowhere"
+
+
 def extrapolation(name: str, claimed: bool) -> str:
     """How much the loss rises past the trained length in the committed comparisons, at worst, else what is claimed."""
-    from whorl.claims import evidence
-
     measured = [one for one in evidence.losses_of(name) if one.rise(1.0) is not None]
     if not measured:
         return "claimed" if claimed else "not claimed"
@@ -108,10 +120,6 @@ def family(encoding: Encoding) -> str:
 
 def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
     """The median time of one causal attention call with each encoding, timed in turn in every round."""
-    import torch
-
-    from whorl.attend.softmax import attention
-
     generator = torch.Generator().manual_seed(0)
     shape = (1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
     q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
