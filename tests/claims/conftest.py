@@ -1,11 +1,13 @@
 """What the tests of the ledger share."""
 
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 
-from whorl.claims import Row, verify
+from optional import optional
+from whorl.claims import Row, schema, verify
 
 
 class Run(NamedTuple):
@@ -24,3 +26,10 @@ def ledger_run() -> Run:
 @pytest.fixture(scope="session")
 def whole_ledger(ledger_run: Run) -> list[Row]:
     return ledger_run.rows
+
+
+@pytest.fixture
+def fits() -> Callable[[Any], bool]:
+    """Whether a document is one of the ledger, by jsonschema."""
+    optional("jsonschema")
+    return lambda document: schema.problems(document) == []

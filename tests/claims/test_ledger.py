@@ -10,8 +10,8 @@ import torch
 
 import whorl
 from whorl import registry
-from whorl.claims import Claim, Finding, Verdict, every, evidence, find, ledger, schema, verify
-from whorl.claims.report import markdown, numbers_in_short, short, summary
+from whorl.claims import Claim, Finding, every, evidence, find, ledger, schema, verify
+from whorl.claims.report import markdown, short, summary
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 
@@ -407,48 +407,6 @@ def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):
 
 
 # -- how it is told ---------------------------------------------------------------------------------------------------
-
-
-def test_the_document_fits_its_schema(whole_ledger):
-    document = schema.document(whole_ledger)
-    again = json.loads(json.dumps(document, allow_nan=False, ensure_ascii=False))
-    assert schema.problems(again) == [] and again == document
-    assert sum(document["counts"].values()) == len(whole_ledger) and document["unexpected"] == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("schema",), "whorl-claims/2", "schema is 'whorl-claims/2'"),
-        (("seconds",), "fast", "seconds is no number"),
-        (("extra",), 1, "extra is not in the schema"),
-        (("claims", 0, "kind"), "maybe", "claims[0].kind is 'maybe'"),
-        (("claims", 0, "statement", "zh"), "", "claims[0].statement.zh is too short"),
-        (("claims", 0, "as_expected"), 1, "claims[0].as_expected is no boolean"),
-        (("claims", 0, "numbers", "x"), "1", "claims[0].numbers.x is no number or null"),
-        (("claims", 0, "source"), "somewhere", "claims.none.flag.relative.source is 'somewhere'"),
-        (("claims", 0, "kind"), "fails", "claims.none.flag.relative fails without a counterexample"),
-        (("counts", "holds"), 1.5, "counts.holds is no integer"),
-    ],
-)
-def test_what_does_not_fit_is_named(path, value, said):
-    document = json.loads(json.dumps(schema.document(ledger.run([find("none.flag.relative")]))))
-    at = document
-    for step in path[:-1]:
-        at = at[step]
-    at[path[-1]] = value
-    assert schema.problems(document) == [said]
-
-
-def test_numbers_that_are_not_finite_are_null():
-    claim = Claim(
-        id="a.b", english="A.", chinese="甲。", says="x", how="y.", expected="holds", topic="flags",
-        test=lambda: Finding(verdict=Verdict("holds"), numbers={"x": float("nan"), "y": float("inf"), "z": 1.0}),
-    )  # fmt: skip
-    document = schema.document(ledger.run([claim]))
-    assert document["claims"][0]["numbers"] == {"x": None, "y": None, "z": 1.0}
-    assert schema.problems(document) == []
-    assert numbers_in_short(document["claims"][0]["numbers"]) == "x: not finite; y: not finite; z: 1"
 
 
 def test_the_page_holds_every_claim_in_both_languages(whole_ledger):
