@@ -84,6 +84,16 @@ def test_it_is_large_and_ids_are_stable_names(whole_ledger):
     assert [id for id in ids if not re.fullmatch(r"[a-z0-9_+]+(-[a-z0-9_]+)*(\.[a-z0-9-]+)+", id)] == []
 
 
+def test_every_file_that_writes_claims_is_read():
+    home = Path(ledger.__file__).parent
+    writing = {
+        ".".join(path.relative_to(home).with_suffix("").parts)
+        for path in home.rglob("*.py")
+        if re.search(r"^@(about_\w+|claim)\.", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert writing == set(ledger.FILES)
+
+
 def test_each_row_of_the_notes_has_a_claim(whole_ledger):
     covered = {row for one in whole_ledger for row in one.claim.rows}
     assert {f"N{n}" for n in range(25, 31)} <= covered

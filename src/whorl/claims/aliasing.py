@@ -1,5 +1,4 @@
-"""Claims about wavelengths against the context: aliasing, the critical dimension, and the base a context needs "
-"(N29)."""
+"""Claims about wavelengths and the context: aliasing, the critical dimension, and the base a context needs (N29)."""
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import Finding, claim, decide, depends, shared, within
+from whorl.claims.ledger import About, Finding, decide, depends, shared, within
 from whorl.claims.probes import largest
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
@@ -16,6 +15,7 @@ from whorl.rotary.scalings.proportional import Proportional
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
+about_rope = About(("rope",), rows=("N29",))
 
 
 def frequencies(dim: int = 128, base: float = 10_000.0) -> Tensor:
@@ -23,15 +23,12 @@ def frequencies(dim: int = 128, base: float = 10_000.0) -> Tensor:
     return Rope(head_dim=dim, base=base).frequencies()
 
 
-@claim(
+@about_rope.holds_within(
     "aliasing.wavelengths",
     "A pair repeats after 2 pi / w_i positions: 6.283, 62.83, 628.3 and 6283.2 at d = 8.",
     "每一对每 2π / w_i 个位置重复一次：d = 8 时为 6.283、62.83、628.3、6283.2。",
     says="N29, N34",
     how="Wavelengths of Rope(head_dim=8), and cos and sin one wavelength on.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N29",),
 )
 def repeats() -> Finding:
     own = wavelengths(frequencies(8))
@@ -46,15 +43,12 @@ def repeats() -> Finding:
     return within(worst, 1e-9, numbers | {"largest difference": worst})
 
 
-@claim(
+@about_rope.holds(
     "aliasing.first-turn",
     "Angles pass 2 pi at position 7 in the fastest pair and at 54,411 in the slowest (128 dimensions, base 10,000).",
     "角度超过 2π 的位置：最快的一对是 7，最慢的一对是 54411（128 维，底数 10000）。",
     says="N29",
     how="The first whole position whose angle is past a full turn, by pair.",
-    expected="holds",
-    about=("rope",),
-    rows=("N29",),
 )
 def first_turn() -> Finding:
     first = (2 * math.pi / frequencies()).ceil()
@@ -63,30 +57,24 @@ def first_turn() -> Finding:
     return decide(found == (7, 629, 54_411), numbers, f"they pass it at {found}")
 
 
-@claim(
+@about_rope.holds(
     "aliasing.untrained-pairs",
     "Within 4,096 positions 18 of 64 pairs make no full turn, and meet new angles beyond it.",
     "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度。",
     says=f"{LIU}; N29",
     how="Wavelengths of 128 dimensions, base 10,000, against the context.",
-    expected="holds",
-    about=("rope",),
-    rows=("N29",),
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())
     return decide(short == 18, {"pairs without a full turn": float(short)}, f"there are {short}")
 
 
-@claim(
+@about_rope.fails(
     "aliasing.ambiguous",
     "Once a pair's angle has passed 2 pi, positions become ambiguous.",
     "某一对的角度一旦超过 2π，位置就有歧义。",
     says="the notes; N29",
     how="The fastest pair at 710 positions (113 turns) against position 0, and the whole code there.",
-    expected="fails",
-    about=("rope",),
-    rows=("N29",),
 )
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
@@ -99,15 +87,12 @@ def ambiguous() -> Finding:
     return decide(numbers["all pairs"] < 0.1, numbers, text)
 
 
-@claim(
+@about_rope.holds(
     "aliasing.critical-dimension",
     "2 ceil(d/2 log_base(L / 2 pi)) dimensions see a full turn in training: 92 of 128 at 4,096, 82 at 2,048.",
     "训练中转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：128 维在 L=4096 时为 92，在 2048 时为 82。",
     says=f"{LIU}",
     how="The formula against a count of whorl's wavelengths, for five settings with known values.",
-    expected="holds",
-    about=("rope",),
-    rows=("N29",),
 )
 def critical_dimension() -> Finding:
     known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
@@ -131,15 +116,12 @@ def lowest(base: float, length: int, dim: int = 128) -> float:
     return float(cos.sum(-1).min())
 
 
-@claim(
+@about_rope.holds(
     "base.lower-bound",
     "A context needs a base: at 128 dimensions 4,300 serves 1,024 positions and 84,000 serves 8,192.",
     "上下文长度对底数有下限：128 维时 4300 可用于 1024 个位置，84000 可用于 8192 个位置。",
     says=f"{MEN}; Su's search",
     how="The least sum of cosines below each length is not negative, and is for a tenth of these bases.",
-    expected="holds",
-    about=("rope",),
-    rows=("N29",),
 )
 def lower_bound() -> Finding:
     cases = ((4300.0, 1024), (84_000.0, 8192))
@@ -149,15 +131,12 @@ def lower_bound() -> Finding:
     return decide(good, numbers | tenth, "a sum is negative, or is not for a tenth of the base")
 
 
-@claim(
+@about_rope.fails(
     "base.monotone",
     "If a base serves a context, every larger base does.",
     "若某个底数够用，则更大的底数也够用。",
     says=f"how {MEN} is often read",
     how="Bases next to those that serve 1,024 and 8,192 positions.",
-    expected="fails",
-    about=("rope",),
-    rows=("N29",),
 )
 def base_monotone() -> Finding:
     cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
@@ -170,15 +149,12 @@ def base_monotone() -> Finding:
     return decide(not (values[1] >= 0 > values[2]), numbers, text)
 
 
-@claim(
+@about_rope.fails(
     "base.ten-thousand",
     "Base 10,000 serves any context.",
     "底数 10000 适用于任何上下文长度。",
     says="by its use in models of 4k and more; N29",
     how="The first distance at which the sum of cosines of 128 dimensions is negative.",
-    expected="fails",
-    about=("rope",),
-    rows=("N29",),
 )
 def ten_thousand() -> Finding:
     cos, _ = Rope(head_dim=128).tables(torch.arange(4096), dtype=torch.float64)
@@ -189,15 +165,12 @@ def ten_thousand() -> Finding:
     )
 
 
-@claim(
+@about_rope.fails(
     "base.dimension",
     "The base a context needs does not depend on the size of the head.",
     "所需的底数与头的维数无关。",
     says="tables that give a base for a length alone",
     how="The first of 1,000, 1,100 … 30,000 that serves 512 positions, for heads of 128, 64 and 32.",
-    expected="fails",
-    about=("rope",),
-    rows=("N29",),
 )
 def base_dimension() -> Finding:
     numbers = {f"head of {dim}": _first_base(dim, 512) for dim in (128, 64, 32)}
@@ -214,15 +187,12 @@ def _first_base(dim: int, length: int) -> float:
     return base
 
 
-@claim(
+@about_rope.holds(
     "base.still-half",
     "With half of the pairs standing still every base serves every context.",
     "若有一半的维度不旋转，任何底数都适用于任何长度。",
     says="Su, kexue.fm 10122",
     how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), bases 10, 1,000 and 100,000.",
-    expected="holds",
-    about=("rope",),
-    rows=("N29",),
 )
 def still_half() -> Finding:
     numbers = {}
@@ -235,15 +205,12 @@ def still_half() -> Finding:
     return decide(good, numbers | {"base 10, all turning": plain}, "a sum is negative")
 
 
-@claim(
+@about_rope.depends(
     "aliasing.longest-wavelength",
     "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
     "可区分的长度就是最长波长：L_max = 2π / w。",
     says="the notes; N29",
     how="2 pi / w of each pair, and the nearest code to position 0 from one to two longest wavelengths on.",
-    expected="depends on",
-    about=("rope",),
-    rows=("N29",),
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)

@@ -8,9 +8,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import Finding, claim, decide, depends, shared, within
+from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
 from whorl.claims.probes import normal
-from whorl.claims.rotation import at
+from whorl.claims.rotation.turning import at
 from whorl.encodings.rope import Rope
 from whorl.encodings.xpos import XPos
 
@@ -21,6 +21,7 @@ DIM = 128
 KNOWN = (32.5, 31.5382, 28.9560, 22.6040, 19.8174, 15.7750, 13.3843, 10.0899, 9.2729, 6.5431)
 STEPS = 256
 BLOCKS = ((1, 16), (16, 32), (32, 64), (64, 128), (128, 256), (256, 512))
+about_rope = About(("rope",), rows=("N27",))
 
 
 def partial_sums(rope: Rope, distances: Tensor) -> Tensor:
@@ -50,7 +51,7 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
     return (at(rope, q, start) * at(rope, k, start - distance)).sum(-1)
 
 
-@claim(
+@about_rope.holds_within(
     "decay.values",
     (
         "mean |S_j|, what the bound on a RoPE score owes to the distance, is 32.5 at 0 and 6.5431 at 256 (128 "
@@ -59,9 +60,6 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
     "RoPE 分数上界中随距离变化的因子 mean |S_j| 在距离 0 处为 32.5，在距离 256 处为 6.5431（128 维，底数 10000）。",
     says=f"{SU}, figure 2; N27",
     how="Partial sums of the rope's own cosines and sines at ten distances, against four decimals.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N27",),
 )
 def values() -> Finding:
     at_distance = bound()[[0, *(2**i for i in range(9))]]
@@ -70,15 +68,12 @@ def values() -> Finding:
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
 
-@claim(
+@about_rope.fails(
     "decay.monotone",
     "The bound falls with every step of distance.",
     "距离每增加一步，上界都下降。",
     says="the notes; N27",
     how="Signs of the 256 steps of mean |S_j| from distance 0 to 256.",
-    expected="fails",
-    about=("rope",),
-    rows=("N27",),
 )
 def monotone() -> Finding:
     steps = bound()[: STEPS + 1].diff()
@@ -88,15 +83,12 @@ def monotone() -> Finding:
     return decide(rises == 0, {"steps that rise": float(rises), "first step that rises": float(first)}, text)
 
 
-@claim(
+@about_rope.holds(
     "decay.trend",
     "As a trend the bound falls: its mean over 1-15, 16-31, 32-63 … 256-511 falls each time.",
     "从趋势看上界在下降：在 1-15、16-31、32-63……256-511 各段上的均值逐段变小。",
     says=f"{SU}; N27",
     how="Means of mean |S_j| over doubling ranges of distance.",
-    expected="holds",
-    about=("rope",),
-    rows=("N27",),
 )
 def trend() -> Finding:
     means = _means(bound())
@@ -112,15 +104,12 @@ def _falls(means: dict[str, float]) -> bool:
     return all(later < earlier for earlier, later in pairwise(values))
 
 
-@claim(
+@about_rope.holds_within(
     "decay.abel-identity",
     "A RoPE score is Re sum_j S_(j+1) (h_j - h_(j+1)) with h_(d/2) = 0: Abel summation with its boundary term.",
     "RoPE 分数等于 Re Σ_j S_(j+1)(h_j - h_(j+1))，其中 h_(d/2) = 0：带边界项的 Abel 求和。",
     says=f"{SU}, equation 36; N27",
     how="200 random q, k at seven distances, 20,000 positions into the text: the rotated product against the sum.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N27",),
 )
 def abel_identity() -> Finding:
     worst = max(_abel_gap(distance, "with its boundary") for distance in (0, 1, 2, 16, 64, 256, 4000))
@@ -139,7 +128,7 @@ def _abel_gap(distance: int, how: str) -> float:
     return float((scores(q, k, distance) - whole.real).abs().max())
 
 
-@claim(
+@about_rope.fails(
     "note.abel-reindexing",
     (
         "In the proof, sum_i (S_(i+1) - S_i) h_i can be re-indexed to sum_i S_(i+1) (h_i - h_(i+1)) over the inner "
@@ -148,9 +137,6 @@ def _abel_gap(distance: int, how: str) -> float:
     "证明中，Σ_i (S_(i+1) - S_i) h_i 可直接换下标为仅对内部各项求和的 Σ_i S_(i+1)(h_i - h_(i+1))。",
     says="the notes, the re-indexing step of the Abel proof; N27",
     how="The same sums without the last term, which holds h_(d/2) = 0, against the score.",
-    expected="fails",
-    about=("rope",),
-    rows=("N27",),
 )
 def abel_reindexing() -> Finding:
     gap = _abel_gap(16, "inner terms")
@@ -159,15 +145,12 @@ def abel_reindexing() -> Finding:
     return decide(gap < 1e-6, numbers, text)
 
 
-@claim(
+@about_rope.holds(
     "decay.bound",
     "|score| <= max |h_i - h_(i+1)| * sum |S_j| for any q and k, the last difference |h_(d/2-1)| in the maximum.",
     "对任意 q、k 都有 |分数| <= max |h_i - h_(i+1)| * Σ |S_j|，最大值中包含最后一项 |h_(d/2-1)|。",
     says=f"{SU}, equation 37; N27",
     how="200 random q, k and q = k = 1 at seven distances, 20,000 positions into the text.",
-    expected="holds",
-    about=("rope",),
-    rows=("N27",),
 )
 def abel_bound() -> Finding:
     closest = max(_use_of_bound(distance) for distance in (0, 1, 2, 16, 64, 256, 4000))
@@ -186,15 +169,12 @@ def _use_of_bound(distance: int) -> float:
     return float((scores(q, k, distance).abs() / most).max())
 
 
-@claim(
+@about_rope.fails(
     "decay.bound-inner-differences",
     "In the bound the maximum goes over differences of neighbouring pairs only.",
     "上界中的最大值只取相邻两对之差。",
     says="the notes; N27",
     how="q = k = 1, where all inner differences are 0.",
-    expected="fails",
-    about=("rope",),
-    rows=("N27",),
 )
 def inner_differences() -> Finding:
     one = torch.ones(1, DIM, dtype=torch.float64)
@@ -205,15 +185,12 @@ def inner_differences() -> Finding:
     return decide(abs(score) <= 1e-9, {"score at distance 1": score, "bound without the last difference": 0.0}, text)
 
 
-@claim(
+@about_rope.depends(
     "decay.any-content",
     "RoPE scores decay with the distance.",
     "RoPE 的分数随距离衰减。",
     says=f"{SU}; the notes; N27",
     how="|score| over doubling ranges for q = k = 1; and for a k that is q turned to fit at distance 256.",
-    expected="depends on",
-    about=("rope",),
-    rows=("N27",),
 )
 def any_content() -> Finding:
     rope = Rope(head_dim=DIM, layout="interleaved")
@@ -234,15 +211,12 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
     return rope.rotate(k.expand(513, -1), 512 - ids) @ rope.rotate(q, torch.tensor([512])).squeeze(0)
 
 
-@claim(
+@about_rope.depends(
     "decay.any-ladder",
     "Almost any smooth monotone ladder of frequencies decays: linear, power, exponential.",
     "几乎任何光滑单调的频率序列都会衰减：线性、幂、指数均可。",
     says="the notes, after Su's blog; N27",
     how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs, up to distance 127 and up to 511.",
-    expected="depends on",
-    about=("rope",),
-    rows=("N27",),
 )
 def any_ladder() -> Finding:
     parts = [i / 64 for i in range(64)]
@@ -267,15 +241,12 @@ def any_ladder() -> Finding:
     return depends("the distance", near, far, numbers, text)
 
 
-@claim(
+@about_rope.fails(
     "decay.square-root",
     "|S_j| grows like the square root of j, as a random walk would.",
     "|S_j| 像随机游走那样按 √j 增长。",
     says="the notes; N27",
     how="The exponent of |S_j| in j, fitted over j = 1 … 64 at distances 1, 16 and 256.",
-    expected="fails",
-    about=("rope",),
-    rows=("N27",),
 )
 def square_root() -> Finding:
     j = torch.arange(1, DIM // 2 + 1, dtype=torch.float64).log()
@@ -288,13 +259,12 @@ def square_root() -> Finding:
     return decide(all(0.4 < value < 0.6 for value in numbers.values()), numbers, text)
 
 
-@claim(
+@claim.holds(
     "decay.xpos-envelope",
     "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with every step.",
     "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界逐步下降。",
     says="Sun et al. 2022; N7",
     how="200 random q, k at distances 0, 1, 100, 512, 2048 and 8192.",
-    expected="holds",
     about=("xpos",),
     rows=("N7", "N27"),
 )

@@ -11,7 +11,8 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partialmethod
 from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args
 
@@ -24,18 +25,35 @@ Kind = Literal["holds", "holds within", "fails", "depends on", "needs training"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-TOPICS = (
-    "rotation",
+# Where claims are written down, in the order of the ledger; what comes before the dot is the topic.
+FILES = (
+    "rotation.turning",
+    "rotation.derivation",
+    "rotation.axes",
     "decay",
-    "sinusoidal",
+    "sinusoidal.codes",
+    "sinusoidal.additive",
+    "sinusoidal.ideal",
     "precision",
     "aliasing",
-    "extension",
-    "biases",
-    "compatibility",
-    "statements",
+    "extension.scalings",
+    "extension.repairs",
+    "extension.remaps",
+    "extension.fading",
+    "biases.alibi",
+    "biases.buckets",
+    "biases.learned",
+    "biases.content",
+    "biases.masks",
+    "compatibility.caches",
+    "compatibility.linear",
+    "statements.frequencies",
+    "statements.lengths",
+    "statements.models",
     "questions",
 )
+
+TOPICS = tuple(dict.fromkeys(file.partition(".")[0] for file in FILES))
 
 COMPUTED = "computed"
 
@@ -208,60 +226,54 @@ def fresh() -> Iterator[None]:
 # -- the ledger -------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class Ledger:
-    """Claims by id, in the order they were written down."""
+LEDGER: dict[str, Claim] = {}
 
-    claims: dict[str, Claim] = field(default_factory=dict)
-
-    def add(self, claim: Claim) -> None:
-        assert claim.id not in self.claims, f"two claims are called {claim.id}"
-        self.claims[claim.id] = claim
+Test = Callable[[], Finding]
 
 
-LEDGER = Ledger()
+@dataclass(frozen=True)
+class About:
+    """Decorators that write claims about these encodings into the ledger, one for each verdict that is expected.
+
+    ``rows`` are those of the study notes. A claim may name other encodings and rows of its own.
+
+    >>> about_rope = About(("rope",), rows=("N26",))  # and then @about_rope.fails("note.theta-one", …)
+    """
+
+    about: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+    def _write(
+        self, expected: Kind, id: str, english: str, chinese: str, *, says: str, how: str, **more: Any
+    ) -> Callable[[Test], Test]:
+        more = {"about": self.about, "rows": self.rows} | more
+
+        def add(test: Test) -> Test:
+            assert id not in LEDGER, f"two claims are called {id}"
+            said = {"id": id, "english": english, "chinese": chinese, "says": says, "how": how, "expected": expected}
+            LEDGER[id] = Claim(**said, test=test, topic=_file(test).partition(".")[0], **more)
+            return test
+
+        return add
+
+    holds = partialmethod(_write, "holds")
+    holds_within = partialmethod(_write, "holds within")
+    fails = partialmethod(_write, "fails")
+    depends = partialmethod(_write, "depends on")
 
 
-def claim(
-    id: str,
-    english: str,
-    chinese: str,
-    *,
-    says: str,
-    how: str,
-    expected: Kind,
-    about: tuple[str, ...] = (),
-    rows: tuple[str, ...] = (),
-    trained: bool = False,
-) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
-    """Decorator: writes the claim that this function decides into the ledger."""
+claim = About()
 
-    def add(test: Callable[[], Finding]) -> Callable[[], Finding]:
-        LEDGER.add(
-            Claim(
-                id=id,
-                english=english,
-                chinese=chinese,
-                says=says,
-                how=how,
-                expected=expected,
-                test=test,
-                about=about,
-                rows=rows,
-                trained=trained,
-                topic=test.__module__.rpartition(".")[2],
-            )
-        )
-        return test
 
-    return add
+def _file(test: Test) -> str:
+    return test.__module__.removeprefix("whorl.claims.")
 
 
 def written() -> list[Claim]:
     """The claims that are written down one by one, topic by topic."""
-    for topic in TOPICS:
-        import_module(f"whorl.claims.{topic}")
-    return sorted(LEDGER.claims.values(), key=lambda one: TOPICS.index(one.topic))
+    for file in FILES:
+        import_module(f"whorl.claims.{file}")
+    return sorted(LEDGER.values(), key=lambda one: FILES.index(_file(one.test)))
 
 
 def every() -> list[Claim]:

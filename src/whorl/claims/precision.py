@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import Finding, claim, decide, depends, shared, within
+from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
 from whorl.claims.probes import generator, largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
@@ -17,6 +17,9 @@ from whorl.errors import WhorlError
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
+about_rope = About(("rope",), rows=("N21", "N29"))
+about_alibi = About(("alibi",), rows=("N29",))
+about_kerple = About(("kerple",), rows=("N29",))
 
 
 @shared
@@ -45,29 +48,24 @@ def own_error(position: int, rope: Rope) -> float:
     return largest(torch.stack(tables).double() - true_tables(position))
 
 
-@claim(
+@about_rope.holds_within(
     "precision.exact-tables",
     "cos and sin of whorl's tables differ from the true values by their own rounding only, at any position.",
     "whorl 的 cos、sin 表在任何位置都只差自身的一次舍入。",
     says="whorl",
     how="Tables at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a float32 step is 3.0e-8.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N21", "N29"),
 )
 def exact_tables() -> Finding:
     numbers = {f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}
     return within(max(numbers.values()), 3.1e-8, numbers)
 
 
-@claim(
+@about_rope.depends(
     "precision.float32-angles",
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="most frameworks, by computing them so",
     how="The same tables as frameworks compute them; below bfloat16's rounding of 0.002 they could not matter.",
-    expected="depends on",
-    about=("rope",),
     rows=("N29",),
 )
 def float32_angles() -> Finding:
@@ -78,14 +76,12 @@ def float32_angles() -> Finding:
     return depends("the position", values[1] < 2**-9, max(values) < 2**-9, numbers, text)
 
 
-@claim(
+@about_rope.holds(
     "precision.float32-grows",
     "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
     "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl; peers measured",
     how="Errors of float32 tables over the position they are at, for every place.",
-    expected="holds",
-    about=("rope",),
     rows=("N29",),
 )
 def float32_grows() -> Finding:
@@ -97,15 +93,12 @@ def float32_grows() -> Finding:
     return decide(good, numbers, f"errors per position go from {min(values):.1g} to {max(values):.1g}")
 
 
-@claim(
+@about_rope.fails(
     "precision.bfloat16-positions",
     "Positions may be kept in bfloat16.",
     "位置可以用 bfloat16 保存。",
     says="codes that build positions in the model's dtype; N21",
     how="The first position that bfloat16 rounds to another, and the error of cos and sin at 1,000.",
-    expected="fails",
-    about=("rope",),
-    rows=("N21", "N29"),
 )
 def bfloat16_positions() -> Finding:
     ids = torch.arange(4096)
@@ -123,15 +116,12 @@ def bfloat16_positions() -> Finding:
     )
 
 
-@claim(
+@about_rope.fails(
     "precision.bfloat16-frequencies",
     "Frequencies may be kept in bfloat16.",
     "频率可以用 bfloat16 保存。",
     says="models cast whole to bfloat16, buffers included; N21",
     how="Errors of cos and sin with frequencies rounded to bfloat16, by position.",
-    expected="fails",
-    about=("rope",),
-    rows=("N21", "N29"),
 )
 def bfloat16_frequencies() -> Finding:
     rounded = _frequencies().bfloat16()
@@ -144,14 +134,12 @@ def bfloat16_frequencies() -> Finding:
     )
 
 
-@claim(
+@about_rope.holds(
     "precision.half-positions-refused",
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says="whorl; N21",
     how="tables() with positions in both types.",
-    expected="holds",
-    about=("rope",),
     rows=("N21",),
 )
 def half_positions_refused() -> Finding:
@@ -164,7 +152,7 @@ def half_positions_refused() -> Finding:
     return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
 
 
-@claim(
+@about_rope.holds_within(
     "precision.half-input",
     "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
@@ -173,8 +161,6 @@ def half_positions_refused() -> Finding:
         "Half-precision input at positions near 100,000 against products with e^(i m w) in float64, in roundings of "
         "the type."
     ),
-    expected="holds within",
-    about=("rope",),
     rows=("N21",),
 )
 def half_input() -> Finding:
@@ -191,14 +177,12 @@ def half_input() -> Finding:
     return within(max(numbers.values()), 1.05, numbers)
 
 
-@claim(
+@about_rope.holds(
     "precision.cast",
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
     says="whorl; N21",
     how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
-    expected="holds",
-    about=("rope",),
     rows=("N21",),
 )
 def cast() -> Finding:
@@ -212,13 +196,12 @@ def cast() -> Finding:
     return decide(same == 2, {"tables that stay, of 2": float(same)}, "a cast changes the tables")
 
 
-@claim(
+@claim.depends(
     "precision.distinguishable-integers",
     "Whole positions stay distinguishable in any floating type.",
     "整数位置在任何浮点类型下都可区分。",
     says="N29 asks how many stay distinguishable",
     how="The first whole number that a type cannot hold, found by rounding.",
-    expected="depends on",
     rows=("N28", "N29"),
 )
 def distinguishable_integers() -> Finding:
@@ -241,7 +224,7 @@ def distinct(rows: Tensor) -> int:
     return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64
 
 
-@claim(
+@about_rope.depends(
     "precision.distinguishable-codes",
     "The codes (cos, sin) of 16,384 positions stay distinguishable in a pair, whatever its frequency.",
     "无论哪一对，16384 个位置的编码 (cos, sin) 都可区分。",
@@ -250,8 +233,6 @@ def distinct(rows: Tensor) -> int:
         "Distinct pairs of cos and sin in the fastest, a middle and the slowest pair, in three types; and of all 64 "
         "pairs."
     ),
-    expected="depends on",
-    about=("rope",),
     rows=("N28", "N29"),
 )
 def distinguishable_codes() -> Finding:
@@ -272,15 +253,12 @@ def distinguishable_codes() -> Finding:
     )
 
 
-@claim(
+@about_alibi.fails(
     "precision.alibi-key-form",
     "ALiBi's bias may be computed as slope times key position in bfloat16.",
     "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
     says="BLOOM and Falcon in transformers, by computing it so",
     how='Alibi(rounding="hf_bf16") against the exact bias, up to a number per row, at 512, 2,048 and 8,192 keys.',
-    expected="fails",
-    about=("alibi",),
-    rows=("N29",),
 )
 def alibi_key_form() -> Finding:
     exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
@@ -296,15 +274,12 @@ def alibi_key_form() -> Finding:
     return decide(max(numbers.values()) < 0.01, numbers, text)
 
 
-@claim(
+@about_alibi.holds_within(
     "precision.alibi-relative-form",
     "Taken from the distance, ALiBi's bias is exact at any position: one float32 rounding at most.",
     "按距离计算时，ALiBi 的偏置在任何位置都精确：至多一次 float32 舍入。",
     says="whorl",
     how="Biases of 8 and 12 heads between positions around 16 million against float64.",
-    expected="holds within",
-    about=("alibi",),
-    rows=("N29",),
 )
 def alibi_relative_form() -> Finding:
     start, worst = 2**24 - 5000, 0.0
@@ -325,15 +300,12 @@ def _press(heads: int) -> list[float]:
     return own + [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * (heads - power), 2)]
 
 
-@claim(
+@about_kerple.fails(
     "precision.kerple-distances",
     "Distances may be taken in bfloat16.",
     "距离可以用 bfloat16 计算。",
     says="KERPLE's released code; N8",
     how="Distances 255 … 300 in bfloat16, and the biases that whorl's KERPLE gives them.",
-    expected="fails",
-    about=("kerple",),
-    rows=("N29",),
 )
 def kerple_distances() -> Finding:
     distances = torch.arange(255, 301)
@@ -350,7 +322,7 @@ def kerple_distances() -> Finding:
     )
 
 
-@claim(
+@about_kerple.holds_within(
     "precision.kerple-exact",
     "KERPLE's bias tells all distances apart: it is that of float64 to a float32 rounding.",
     "KERPLE 的偏置能区分所有距离：与 float64 的结果只差一次 float32 舍入。",
@@ -358,9 +330,6 @@ def kerple_distances() -> Finding:
     how=(
         "Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their formulas."
     ),
-    expected="holds within",
-    about=("kerple",),
-    rows=("N29",),
 )
 def kerple_exact() -> Finding:
     distance, numbers = torch.arange(5001), {}

@@ -8,26 +8,27 @@ from torch.nn.functional import layer_norm
 
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import Finding, Verdict, claim, decide, depends, needs_training, within
+from whorl.claims.ledger import About, Finding, Verdict, claim, decide, depends, needs_training, within
 from whorl.claims.probes import build, generator, largest, moved, normal, tokens, weights_at
-from whorl.claims.rotation import at, matrix, plain
-from whorl.claims.sinusoidal import codes, recovered
+from whorl.claims.rotation.turning import at, matrix, plain
+from whorl.claims.sinusoidal.codes import codes
+from whorl.claims.sinusoidal.ideal import recovered
 from whorl.encodings.none import NoPE
 from whorl.encodings.rope import Rope
 from whorl.encodings.sinusoidal import Sinusoidal
 
 ASKED = "the notes ask; N30"
+about_sinusoidal = About(("sinusoidal",), rows=("N30",))
+about_rope = About(("rope",), rows=("N30",))
+about_rope_and_sinusoidal = About(("rope", "sinusoidal"), rows=("N30",))
 
 
-@claim(
+@about_sinusoidal.fails(
     "question.one-frequency",
     "One sine and cosine with a large period would do in place of many frequencies.",
     "用一个周期很大的 sin/cos 对就能代替许多频率。",
     says=ASKED,
     how="512 positions under noise of 0.5 in each of 64 entries: the ladder, and one frequency of period 512 as often.",
-    expected="fails",
-    about=("sinusoidal",),
-    rows=("N30",),
 )
 def one_frequency() -> Finding:
     numbers = {"found, ladder of 32 frequencies": recovered(64), "found, one frequency 32 times": recovered(64, "one")}
@@ -39,15 +40,12 @@ def one_frequency() -> Finding:
     return decide(one >= ladder, numbers, text)
 
 
-@claim(
+@about_rope.fails(
     "question.slow-pairs-still",
     "Within the context the slowest pairs do not move, so they carry no position.",
     "在上下文范围内最慢的几对不动，因此不携带位置信息。",
     says=ASKED,
     how="What cos and sin of the slowest of 64 pairs do over 512 positions, against a step of bfloat16 and of float32.",
-    expected="fails",
-    about=("rope",),
-    rows=("N30",),
 )
 def slow_pairs_still() -> Finding:
     cos, sin = Rope(head_dim=128).tables(torch.arange(512), dtype=torch.float64)
@@ -64,7 +62,7 @@ def slow_pairs_still() -> Finding:
     return decide(numbers["values of sin in bfloat16"] < 10, numbers, text)
 
 
-@claim(
+@about_rope.fails(
     "question.slow-pairs-hurt",
     "Slow change in the late dimensions hurts.",
     "靠后维度变化缓慢会损害模型。",
@@ -73,24 +71,18 @@ def slow_pairs_still() -> Finding:
         "RoPE with its slowest quarter standing still (proportional) against plain RoPE, in the lab: only training "
         "tells."
     ),
-    expected="fails",
-    about=("rope",),
-    rows=("N30",),
     trained=True,
 )
 def slow_pairs_hurt() -> Finding:
     return needs_training("whorl lab sweep FILE.toml over rope with scaling proportional, fraction 0.5, 0.75 and 1")
 
 
-@claim(
+@about_rope.holds_within(
     "question.order",
     "The order of the frequencies does not matter: it is a permutation of dimensions, which projections take up.",
     "频率的次序无关紧要：它只是维度的置换，可由投影矩阵吸收。",
     says=ASKED,
     how="Scores of 20 q, k with frequencies in random order on permuted pairs, against those of the ladder.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N30",),
 )
 def order() -> Finding:
     q, k = normal(2, 20, 64)
@@ -106,15 +98,12 @@ def order() -> Finding:
     return within(worst, 1e-9, {"largest difference": worst})
 
 
-@claim(
+@about_sinusoidal.depends(
     "question.proportional",
     "A model senses the absolute difference of two codes, not the proportional one.",
     "模型感知的是两个编码的绝对差，而不是相对差。",
     says=ASKED,
     how="Attention weights of x + p at twice its size, with and without the LayerNorm that comes in between.",
-    expected="depends on",
-    about=("sinusoidal",),
-    rows=("N30",),
 )
 def proportional() -> Finding:
     placed = Sinusoidal(width=64).add_to_input(normal(1, 12, 64), torch.arange(12))
@@ -135,15 +124,12 @@ def proportional() -> Finding:
     return depends("the norm between", bare, normed, numbers, text)
 
 
-@claim(
+@about_rope_and_sinusoidal.holds_within(
     "question.rope-inherits-decay",
     "RoPE inherits the decay of sinusoidal codes: equal q and k of ones score 2 <p_m, p_n>.",
     "RoPE 继承了正弦编码的衰减：q = k = 1 时分数恰为 2<p_m, p_n>。",
     says=ASKED,
     how="RoPE scores of ones at distances 0 … 2,000 against products of sinusoidal codes.",
-    expected="holds within",
-    about=("rope", "sinusoidal"),
-    rows=("N30",),
 )
 def inherits_decay() -> Finding:
     ids, one = torch.arange(2001), torch.ones(2001, 128, dtype=torch.float64)
@@ -153,7 +139,7 @@ def inherits_decay() -> Finding:
     return within(worst, 1e-9, {"largest difference": worst})
 
 
-@claim(
+@claim.holds(
     "question.decay-good",
     "Decay is good: encodings that decay keep their quality past the trained length better than RoPE.",
     "衰减是好事：会衰减的编码在训练长度之外比 RoPE 更能保持质量。",
@@ -162,7 +148,6 @@ def inherits_decay() -> Finding:
         "Rise of the loss at 4 times the trained length, ALiBi and KERPLE against RoPE, from the lab. Retrieval is "
         "another matter."
     ),
-    expected="holds",
     about=("rope", "alibi", "kerple"),
     rows=("N30",),
     trained=True,
@@ -175,7 +160,7 @@ def decay_good() -> Finding:
     return min(decided, key=lambda one: next(iter(one.numbers.values())))
 
 
-@claim(
+@about_rope.holds_within(
     "question.dense-exponential",
     "The whole vector could be turned by a dense e^(mA): the same properties, at d^2 multiplications in place of 2 d.",
     "也可以用稠密的 e^(mA) 旋转整个向量：性质相同，但乘法从 2d 次变为 d² 次。",
@@ -184,9 +169,6 @@ def decay_good() -> Finding:
         "U R_m U^T with a random orthogonal U, from whorl's own R_m: relative scores, norms, the group law; and its "
         "cost."
     ),
-    expected="holds within",
-    about=("rope",),
-    rows=("N30",),
 )
 def dense_exponential() -> Finding:
     dim = 16
@@ -207,15 +189,12 @@ def dense_exponential() -> Finding:
     )
 
 
-@claim(
+@about_rope_and_sinusoidal.fails(
     "question.absolute-in-form",
     "Sinusoidal codes and RoPE are both absolute in form, so their scores are both relative or both not.",
     "正弦编码与 RoPE 形式上都是绝对编码，因此两者的分数要么都是相对的，要么都不是。",
     says=ASKED,
     how="Weights of 12 random tokens at positions from 0 and from 1,000, with each.",
-    expected="fails",
-    about=("rope", "sinusoidal"),
-    rows=("N30",),
 )
 def absolute_in_form() -> Finding:
     numbers = {}
@@ -227,15 +206,12 @@ def absolute_in_form() -> Finding:
     return decide(rope == added, numbers, text)
 
 
-@claim(
+@about_rope_and_sinusoidal.holds(
     "question.every-layer",
     "RoPE leaves no trace of position in the values: equal tokens come out equal. A sinusoidal code stays in them.",
     "RoPE 不在值向量中留下位置痕迹：相同的词输出也相同。正弦编码则一直留在其中。",
     says=ASKED,
     how="Attention outputs of 12 tokens that are all alike: how far they differ between positions.",
-    expected="holds",
-    about=("rope", "sinusoidal"),
-    rows=("N30",),
 )
 def every_layer() -> Finding:
     numbers = {}
@@ -248,14 +224,12 @@ def every_layer() -> Finding:
     return decide(rope < 1e-9 and added > 0.1, numbers, f"with RoPE outputs of equal tokens differ by {rope:.3g}")
 
 
-@claim(
+@about_rope.holds(
     "question.learned-frequencies",
     "Frequencies that may be learned, w_i e^(a_i) from a_i = 0, hardly move in training.",
     "可学习的频率 w_i e^(a_i)（a_i 从 0 开始）在训练中几乎不动。",
     says="the notes; N9",
     how="Rope(learnable=True) in the lab: the largest |a_i| after training, and what it gained.",
-    expected="holds",
-    about=("rope",),
     rows=("N9", "N30"),
     trained=True,
 )
@@ -263,45 +237,36 @@ def learned_frequencies() -> Finding:
     return needs_training("whorl lab sweep FILE.toml over rope with learnable false and true; read log_scale")
 
 
-@claim(
+@about_rope_and_sinusoidal.holds(
     "question.converges-faster",
     "RoPE reaches a lower loss than sinusoidal codes in the same number of steps.",
     "同样步数下，RoPE 的损失低于正弦编码。",
     says="Su et al. 2021, figure 3; N30",
     how="Bits per byte at the trained length after the same steps, from the lab.",
-    expected="holds",
-    about=("rope", "sinusoidal"),
-    rows=("N30",),
     trained=True,
 )
 def converges_faster() -> Finding:
     return _less("rope", "sinusoidal", rise=False)
 
 
-@claim(
+@about_rope_and_sinusoidal.holds(
     "question.rope-generalises",
     "RoPE generalises past the trained length better than sinusoidal codes.",
     "在训练长度之外，RoPE 比正弦编码泛化得更好。",
     says="Press et al. 2021, table; N30",
     how="Rise of the loss at 4 times the trained length, from the lab.",
-    expected="holds",
-    about=("rope", "sinusoidal"),
-    rows=("N30",),
     trained=True,
 )
 def rope_generalises() -> Finding:
     return _less("rope", "sinusoidal", rise=True)
 
 
-@claim(
+@about_rope.fails(
     "question.extrapolation-limit",
     "A RoPE model holds to four times the length it was trained on.",
     "RoPE 模型能保持到训练长度的四倍。",
     says="N30 asks where the limit lies",
     how="Rise of the loss at 4 times the trained length, from the lab: at most 0.2 bits per byte.",
-    expected="fails",
-    about=("rope",),
-    rows=("N30",),
     trained=True,
 )
 def extrapolation_limit() -> Finding:

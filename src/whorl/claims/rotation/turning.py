@@ -1,29 +1,25 @@
-"""Claims about the rotation itself: what R_m is, what it keeps, and what its derivation does and does not fix (N26)."""
+"""Claims about R_m itself: what it is, what it keeps, how it is undone, moved and laid out."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm, rms_norm
 
-from whorl.claims.ledger import Finding, claim, decide, shared, within
+from whorl.claims.ledger import About, Finding, decide, shared, within
 from whorl.claims.probes import largest, normal
-from whorl.encodings.axial_rope import AxialRope
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
-from whorl.encodings.xpos import XPos
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.yarn import Yarn
 
 SU = "Su et al. 2021, RoFormer"
-
 # An odd number of pairs: a reflection of each pair would have determinant -1, and with an even number it would hide.
 DIM = 6
 PLACES = (0, 1, 2, 17, 511, 4096, 1_000_003)
 EXACT = 1e-9  # what float64 leaves of angles of a million radians, and a thousand times less than float32
+about_rope = About(("rope",), rows=("N26",))
 
 
 @shared
@@ -54,15 +50,12 @@ def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
     return torch.block_diag(*turns)
 
 
-@claim(
+@about_rope.holds(
     "rope.identity-at-zero",
     "At position 0 nothing is turned: f(q, 0) = q.",
     "在位置 0 不旋转：f(q, 0) = q。",
     says=f"{SU}, the initial condition of section 3.4; N26",
     how="Random float32 vectors at position 0, in the half and the interleaved layout, compared bit for bit.",
-    expected="holds",
-    about=("rope",),
-    rows=("N26",),
 )
 def identity_at_zero() -> Finding:
     x = normal(5, 64).float()
@@ -70,14 +63,12 @@ def identity_at_zero() -> Finding:
     return decide(all(same), {"layouts that keep every bit": float(sum(same))}, "a vector at position 0 is changed")
 
 
-@claim(
+@about_rope.holds_within(
     "rope.golden",
     "q = (1, 2, 3, 4) at position 2 becomes the two vectors of the worked example, one for each layout.",
     "q = (1, 2, 3, 4) 在位置 2 处变为算例中的两个向量，每种排列各一个。",
     says="N6, worked by hand",
     how="Rope(head_dim=4) against six decimals of the example.",
-    expected="holds within",
-    about=("rope",),
     rows=("N6", "N26"),
 )
 def golden() -> Finding:
@@ -93,15 +84,12 @@ def golden() -> Finding:
     return within(max(numbers.values()), 1e-6, numbers)
 
 
-@claim(
+@about_rope.holds_within(
     "rope.orthogonal",
     "R_m is orthogonal: its transpose undoes it.",
     "R_m 是正交矩阵：转置就是逆。",
     says=f"{SU}, section 3.2.2; N26",
     how="R_m of 6 dimensions, read off the unit vectors at positions up to a million, times its transpose.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def orthogonal() -> Finding:
     eye = torch.eye(DIM, dtype=torch.float64)
@@ -109,15 +97,12 @@ def orthogonal() -> Finding:
     return within(worst, EXACT, {"largest entry of R R^T - I": worst})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.group-law",
     "Rotations add up: R_m R_n = R_(m+n).",
     "旋转可加：R_m R_n = R_(m+n)。",
     says=f"{SU}; N26",
     how="Products of R_m and R_n against R_(m+n), for pairs of positions up to a million.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def group_law() -> Finding:
     pairs = [(1, 1), (3, 14), (511, 1), (-7, 7), (4096, 1_000_003)]
@@ -125,15 +110,12 @@ def group_law() -> Finding:
     return within(worst, EXACT, {"largest entry of R_m R_n - R_(m+n)": worst})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.relative",
     "The score of q at m and k at n depends on n - m only.",
     "位置 m 的 q 与位置 n 的 k 的分数只取决于 n - m。",
     says=f"{SU}, equation 16; N26",
     how="100 random q, k of 64 dimensions at five distances, each at places from 0 to a million, float64.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def relative() -> Finding:
     q, k = normal(2, 100, 64)
@@ -144,15 +126,12 @@ def relative() -> Finding:
     return within(worst, 1e-8, {"largest change of a score": worst, "typical score": 64**0.5})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.norm",
     "Turning keeps the length of a vector.",
     "旋转不改变向量的长度。",
     says=f"{SU}; N26",
     how="Norms of 100 random vectors before and after, at positions up to a million.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def norm() -> Finding:
     x = normal(100, 64)
@@ -160,15 +139,12 @@ def norm() -> Finding:
     return within(worst, 1e-12, {"largest relative change": worst})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.gradient-norm",
     "Gradients keep their length on the way back through the rotation, however many turns were made.",
     "梯度反向穿过旋转时长度不变，无论转了多少圈。",
     says="N26; the notes say that many turns make gradients vanish",
     how="Vector-Jacobian products of 100 random gradients at positions up to a million, by autograd.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def gradient_norm() -> Finding:
     numbers = {"largest relative change": max(largest(gradient_ratio(m) - 1) for m in PLACES)}
@@ -185,29 +161,24 @@ def gradient_ratio(position: int) -> Tensor:
     return back.norm(dim=-1) / given.norm(dim=-1)
 
 
-@claim(
+@about_rope.holds_within(
     "rope.determinant",
     "R_m has determinant 1: it turns and never mirrors.",
     "R_m 的行列式为 1：只旋转，不镜像。",
     says="N26",
     how="Determinants of R_m with an odd number of pairs, where a mirrored pair would show.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def determinant() -> Finding:
     worst = max(abs(float(torch.linalg.det(matrix(plain(), m))) - 1) for m in PLACES)
     return within(worst, EXACT, {"largest |det - 1|": worst})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.three-forms",
     "The matrix form, the complex form and the elementwise form of RoPE are the same.",
     "RoPE 的矩阵形式、复数形式与逐元素形式是同一个变换。",
     says=f"{SU}, equations 14, 15 and 34; N6, N26",
     how="The rotation by whorl against products with the block matrix and with e^(i m w), 64 dimensions, float64.",
-    expected="holds within",
-    about=("rope",),
     rows=("N6", "N26"),
 )
 def three_forms() -> Finding:
@@ -223,15 +194,12 @@ def three_forms() -> Finding:
     return within(max(numbers.values()), EXACT, numbers)
 
 
-@claim(
+@about_rope.holds_within(
     "rope.inverse",
     "The inverse rotation undoes the rotation, an attention factor included.",
     "逆旋转可完全还原，包括注意力缩放因子。",
     says="whorl",
     how="rotate and rotate(inverse=True) of random vectors, plain and with YaRN, in three layouts.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def inverse() -> Finding:
     x, ids, worst = normal(9, 64), torch.arange(9) * 1000, 0.0
@@ -242,14 +210,12 @@ def inverse() -> Finding:
     return within(worst, 1e-12, {"largest difference": worst})
 
 
-@claim(
+@about_rope.holds_within(
     "rope.layouts-permute",
     "The half and the interleaved layout are the same rotation up to one fixed permutation of dimensions.",
     "半分排列与交错排列只差一个固定的维度置换。",
     says="N6; the notes call both RoPE",
     how="Interleaved rotation of permuted vectors against the permuted half rotation, and the scores of both.",
-    expected="holds within",
-    about=("rope",),
     rows=("N6", "N26"),
 )
 def layouts_permute() -> Finding:
@@ -266,14 +232,12 @@ def layouts_permute() -> Finding:
     return within(max(numbers.values()), 1e-11, numbers)
 
 
-@claim(
+@about_rope.holds(
     "rope.partial",
     "With a partial rotary head the other dimensions pass through untouched.",
     "部分旋转时，其余维度原样通过。",
     says="GPT-NeoX, GPT-J; N6",
     how="rotary_dim=16 of 64 at either end: the other 48 dimensions bit for bit, the 16 against a head of 16.",
-    expected="holds",
-    about=("rope",),
     rows=("N6", "N26"),
 )
 def partial() -> Finding:
@@ -288,15 +252,12 @@ def partial() -> Finding:
     return decide(good == 4, {"comparisons that agree, of 4": float(good)}, "dimensions outside the slice changed")
 
 
-@claim(
+@about_rope.holds_within(
     "rope.rerotate",
     "A rotated key can be moved to another position or another base without having been kept.",
     "已旋转的键无需保留原值，就能移到别的位置或换成别的底数。",
     says="whorl; transformers#25104 asks for it",
     how="rerotate of rotated keys against rotating the keys themselves, to another base and YaRN and back, float64.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26",),
 )
 def moves() -> Finding:
     k, old, new = normal(1, 1, 9, 64), torch.arange(9), torch.arange(9) + 5000
@@ -306,131 +267,3 @@ def moves() -> Finding:
         got = rerotate(here.rotate(k, old), here, there, old, new_positions=new)
         numbers[f"largest difference, {name}"] = largest(got - there.rotate(k, new))
     return within(max(numbers.values()), 1e-11, numbers)
-
-
-@claim(
-    "rope.axioms-unique",
-    "The three axioms of the derivation (relative scores, f(q, 0) = q, lengths kept) leave RoPE as the only solution.",
-    "推导所用的三条公理（分数只依赖相对位置、f(q, 0) = q、保范数）唯一确定 RoPE。",
-    says="the notes' derivation; N26",
-    how="A dense e^(mA) with A skew-symmetric put to the same three tests; and xPos, which gives up only the third.",
-    expected="fails",
-    about=("rope", "xpos"),
-    rows=("N26",),
-)
-def axioms_unique() -> Finding:
-    skew = normal(8, 8)
-    skew = (skew - skew.mT) / 8
-    turn = {m: torch.matrix_exp(m * skew) for m in (0, 3, 7, 103, 107)}
-    q, k = normal(2, 8, seed=1)
-    dense = float((turn[3] @ q) @ (turn[7] @ k) - (turn[103] @ q) @ (turn[107] @ k))
-    lengths = largest((turn[103] @ q).norm() - q.norm())
-    x, ids = normal(2, 1, 1, 2, 8, seed=2), torch.tensor([3, 7])
-    xpos = XPos(head_dim=8)
-
-    def score(shift: int) -> float:
-        a, b = xpos.transform_qk(x[0], x[1], ids + shift, ids + shift)
-        return float(a[0, 0, 1] @ b[0, 0, 0])
-
-    others = {
-        "dense e^(mA): change of a score": abs(dense),
-        "dense e^(mA): change of a length": lengths,
-        "dense e^(mA): distance from RoPE": largest(turn[7] - matrix(plain(8), 7)),
-        "xPos: change of a score": abs(score(0) - score(100)),
-        "xPos: distance from RoPE": abs(
-            score(0) - float(at(plain(8, "half"), x[0, 0, 0, 1], 7) @ at(plain(8, "half"), x[1, 0, 0, 0], 3))
-        ),
-    }
-    solves = others["dense e^(mA): change of a score"] < EXACT and lengths < EXACT
-    unique = not solves or others["dense e^(mA): distance from RoPE"] < EXACT
-    text = (
-        "e^(mA) with a dense skew-symmetric A is relative, starts from the identity and keeps lengths, and is not RoPE"
-    )
-    return decide(unique, others, text)
-
-
-@claim(
-    "rope.layernorm-after",
-    "LayerNorm after the rotation keeps scores relative.",
-    "旋转之后做 LayerNorm 仍保持相对性。",
-    says="N32 asks; some codes do it",
-    how="Scores of turned and then normalised vectors at one distance and several places.",
-    expected="fails",
-    about=("rope",),
-    rows=("N26", "N32"),
-)
-def layernorm_after() -> Finding:
-    moved = _normed(lambda x: layer_norm(x, x.shape[-1:]))
-    text = (
-        f"the score of one pair at distance 5 moves by {moved:.3g} between places: the mean of turned entries depends "
-        "on the place"
-    )
-    return decide(moved < EXACT, {"largest change of a score": moved}, text)
-
-
-@claim(
-    "rope.rmsnorm-after",
-    "RMSNorm without a gain after the rotation keeps scores relative: it divides by a length that the rotation keeps.",
-    "旋转之后做不带增益的 RMSNorm 仍保持相对性：它所除的长度在旋转下不变。",
-    says="N32",
-    how="The same with RMSNorm.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N26", "N32"),
-)
-def rmsnorm_after() -> Finding:
-    moved = _normed(lambda x: rms_norm(x, x.shape[-1:]))
-    return within(moved, 1e-8, {"largest change of a score": moved})
-
-
-def _normed(norm: Callable[[Tensor], Tensor]) -> float:
-    """How far scores of vectors that are turned, then normed, move between places; at one distance."""
-    q, k = normal(2, 100, 64)
-    scores = torch.stack([(norm(at(plain(64), q, m)) * norm(at(plain(64), k, m + 5))).sum(-1) for m in PLACES])
-    return largest(scores - scores[0])
-
-
-@claim(
-    "axial.one-axis-per-block",
-    "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
-    "二维 RoPE 是每个轴各自在一块维度上做旋转。",
-    says="RoPE-ViT, Qwen2-VL; N11",
-    how="The matrix of AxialRope in RoPE-ViT's convention at (row, column) against R_column and R_row side by side.",
-    expected="holds within",
-    about=("axial_rope",),
-    rows=("N11",),
-)
-def one_axis_per_block() -> Finding:
-    own, direct, _ = _axial()
-    worst = largest(own - direct)
-    return within(worst, EXACT, {"largest difference": worst})
-
-
-@claim(
-    "note.kronecker",
-    "Two-dimensional RoPE is the Kronecker product of the two rotations.",
-    "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
-    says="the notes; N11",
-    how="The same matrix of 16 dimensions against kron(R_row, R_column) of 4 each, by their eigenvalues.",
-    expected="fails",
-    about=("axial_rope",),
-    rows=("N11",),
-)
-def kronecker() -> Finding:
-    own, _, kron = _axial()
-    traces = {"trace of AxialRope": float(own.trace()), "trace of the Kronecker product": float(kron.trace())}
-    apart = abs(traces["trace of AxialRope"] - traces["trace of the Kronecker product"])
-    text = (
-        "at row 3, column 5 the traces differ, so no change of basis makes them equal: angles would add, not stand "
-        "side by side"
-    )
-    return decide(apart < EXACT, traces, text)
-
-
-def _axial() -> tuple[Tensor, Tensor, Tensor]:
-    """AxialRope of 16 dimensions at row 3 and column 5, the two rotations side by side, and their Kronecker product."""
-    rope = AxialRope(head_dim=16, convention="rope_vit")
-    row, column, base = 3, 5, 100.0
-    own = rope.rotate(torch.eye(16, dtype=torch.float64), torch.tensor([[row], [column]]).expand(2, 16)).mT
-    side_by_side = torch.block_diag(by_hand(column, 8, base), by_hand(row, 8, base))
-    return own, side_by_side, torch.kron(by_hand(column, 4, base), by_hand(row, 4, base))

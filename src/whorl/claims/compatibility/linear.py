@@ -1,4 +1,4 @@
-"""Claims about what encodings work with: KV caches, and linear attention in all its forms (N19, N20)."""
+"""Claims about linear attention: its forms, their weights, what they cost."""
 
 from __future__ import annotations
 
@@ -10,113 +10,29 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from whorl import registry
-from whorl.attend.cache import KVCache
 from whorl.attend.features import feature_map
 from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import flags
-from whorl.claims.ledger import Finding, claim, decide, shared, within
+from whorl.claims.compatibility.caches import COUNT, DIM, tokens
+from whorl.claims.ledger import About, Finding, claim, decide, shared, within
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
 from whorl.encodings.rotary import Rotary
 from whorl.encodings.xpos import XPos
-from whorl.errors import WhorlError
-from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
-COUNT, DIM = 256, 16
+about_rope = About(("rope",), rows=("N20",))
+about_rope_and_xpos = About(("rope", "xpos"), rows=("N20",))
 
 
-@shared
-def tokens() -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of 256 tokens, two heads of 16 dimensions."""
-    q, k, v = normal(3, 1, 2, COUNT, DIM, seed=20)
-    return q, k, v
-
-
-@claim(
-    "note.relative-no-cache",
-    "Relative encodings do not suit a KV cache.",
-    "相对位置编码不适合 KV 缓存。",
-    says="the notes; N19",
-    how="Every registered encoding that is relative: steps with KVCache against a full pass.",
-    expected="fails",
-    rows=("N19",),
-)
-def relative_no_cache() -> Finding:
-    relative = [name for name in registry.names() if build(name).claims.relative]
-    good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
-    raw = [name for name in good if build(name).key_policy == "raw"]
-    numbers = {
-        "relative encodings": float(len(relative)),
-        "that decode as they prefill": float(len(good)),
-        "of raw keys": float(len(raw)),
-    }
-    text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
-    return decide(not good, numbers, text)
-
-
-@claim(
-    "cache.rotated-keys-stay",
-    "Keys rotated once may stay in the cache, whatever the length that is served.",
-    "键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
-    says="transformers#25104; dynamic NTK as first released",
-    how=(
-        "Keys of 8 tokens rotated by dynamic NTK at length 256 and at 512, against each other; and what the cache says."
-    ),
-    expected="fails",
-    about=("rope",),
-    rows=("N19",),
-)
-def rotated_keys_stay() -> Finding:
-    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=2.0, original_length=256))
-    k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
-    apart = largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512))
-    try:
-        KVCache(encoding=rope, policy="transformed")
-        refused = 0.0
-    except WhorlError:
-        refused = 1.0
-    numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
-    return decide(
-        apart < 1e-9 and not refused, numbers, f"a key near position 256 differs by {apart:.2f} between two lengths"
-    )
-
-
-@claim(
-    "cache.growing-length",
-    "With raw keys each step of dynamic NTK equals a full pass at that step's length.",
-    "缓存未旋转的键时，动态 NTK 的每一步都等于该长度下的整段计算。",
-    says="N19",
-    how="Six steps at lengths 250, 253 … 265 past the trained 256.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N19",),
-)
-def growing_length() -> Finding:
-    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=4.0, original_length=256))
-    given, cache, worst = [x[:, :, :6] for x in tokens()], KVCache(encoding=rope), 0.0
-    for i in range(6):
-        length = 250 + 3 * i
-        step = cache.attend(*(x[:, :, i : i + 1] for x in given), length=length)
-        whole = attention(*(x[:, :, : i + 1] for x in given), encoding=rope, length=length)
-        worst = max(worst, largest(step - whole[:, :, -1:]))
-    return within(worst, 1e-9, {"largest difference": worst})
-
-
-# -- linear attention -------------------------------------------------------------------------------------------------
-
-
-@claim(
+@about_rope.holds_within(
     "linear.forms-agree",
     "Chunked, parallel and recurrent linear attention with RoPE are the same numbers.",
     "带 RoPE 的线性注意力，分块、并行、递推三种算法结果相同。",
     says="N20",
     how="256 tokens by chunks of 16, in one chunk and one by one, five forms, float64.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N20",),
 )
 def forms_agree() -> Finding:
     rope, (q, k, v), numbers = Rope(head_dim=DIM), tokens(), {}
@@ -131,15 +47,12 @@ def forms_agree() -> Finding:
     return within(max(numbers.values()), 1e-8, numbers)
 
 
-@claim(
+@about_rope.holds_within(
     "linear.relative",
     "Rotated after the feature map, linear attention weights depend on the distance only.",
     "在特征映射之后旋转，线性注意力的权重只取决于距离。",
     says=f"{SU}, equation 19; N20",
     how="Outputs of 64 tokens at positions from 0 and from 1,000, elu + 1.",
-    expected="holds within",
-    about=("rope",),
-    rows=("N20",),
 )
 def linear_relative() -> Finding:
     rope, given = Rope(head_dim=DIM), [x[:, :, :64] for x in tokens()]
@@ -148,15 +61,12 @@ def linear_relative() -> Finding:
     return within(worst, 1e-9, {"largest difference": worst})
 
 
-@claim(
+@about_rope.fails(
     "linear.rotate-before",
     "It makes no difference whether queries and keys are rotated before or after the feature map.",
     "先旋转再做特征映射与先做特征映射再旋转没有区别。",
     says="codes that rotate first",
     how="Weights of elu + 1 of rotated q, k at one distance and two places, and of rotated elu + 1.",
-    expected="fails",
-    about=("rope",),
-    rows=("N20",),
 )
 def rotate_before() -> Finding:
     rope = Rope(head_dim=DIM)
@@ -193,15 +103,12 @@ def stats(form: str) -> dict[str, float]:
     }
 
 
-@claim(
+@about_rope.fails(
     "linear.numerator-probability",
     "With RoPE in the numerator alone, the weights of linear attention are still a probability.",
     "只在分子中使用 RoPE 时，线性注意力的权重仍是概率分布。",
     says=f"{SU} leaves it open; N20",
     how="The share of negative weights and the row sums of 256 tokens.",
-    expected="fails",
-    about=("rope",),
-    rows=("N20",),
 )
 def numerator_probability() -> Finding:
     own = stats("numerator")
@@ -213,15 +120,12 @@ def numerator_probability() -> Finding:
     return decide(right, own, text)
 
 
-@claim(
+@about_rope.fails(
     "linear.both-safe",
     "Rotated products may stand in the denominator too: they sum to 1 and nothing goes wrong.",
     "分母也可用旋转后的内积：权重和为 1，不会出问题。",
     says="the notes; N20",
     how="Row sums, and how far the denominators of 256 x 50 tokens of 4 dimensions cancel.",
-    expected="fails",
-    about=("rope",),
-    rows=("N20",),
 )
 def both_safe() -> Finding:
     given = normal(3, 50, 1, COUNT, 4, seed=22)
@@ -241,15 +145,12 @@ def both_safe() -> Finding:
     return decide(numbers["near-zero denominators"] == 0 and numbers["negative denominators"] == 0, numbers, text)
 
 
-@claim(
+@about_rope.holds(
     "linear.one-plus-cosine",
     "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1.",
     "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1。",
     says="Su, kexue.fm 8265; N20",
     how="The same 256 tokens.",
-    expected="holds",
-    about=("rope",),
-    rows=("N20",),
 )
 def one_plus_cosine() -> Finding:
     own = stats("one_plus_cosine")
@@ -258,13 +159,12 @@ def one_plus_cosine() -> Finding:
     return decide(good, own, "a weight is negative, or a row does not sum to 1")
 
 
-@claim(
+@claim.fails(
     "linear.one-plus-cosine-sharp",
     "1 + cos(q, k) can be as sharp as a softmax.",
     "1 + cos(q, k) 可以像 softmax 一样尖锐。",
     says="its use in place of a softmax",
     how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and any length.",
-    expected="fails",
     rows=("N20",),
 )
 def one_plus_cosine_sharp() -> Finding:
@@ -284,15 +184,12 @@ def one_plus_cosine_sharp() -> Finding:
     )
 
 
-@claim(
+@about_rope.fails(
     "linear.rotated-larger",
     "A rotated weight is never larger than the plain one: |R_i a . R_j b| <= a . b for positive features.",
     "旋转后的权重不会大于原来的：对正特征有 |R_i a · R_j b| <= a · b。",
     says="an easy reading of the numerator form",
     how="1,000 pairs of random positive features, two positions apart.",
-    expected="fails",
-    about=("rope",),
-    rows=("N20",),
 )
 def rotated_larger() -> Finding:
     rope = Rope(head_dim=DIM)
@@ -304,15 +201,12 @@ def rotated_larger() -> Finding:
     return decide(ratio <= 1, numbers, f"a rotated weight is {ratio:.2f} times the plain one; only |a| |b| bounds it")
 
 
-@claim(
+@about_rope.fails(
     "note.decay-not-linear",
     "phi(q) phi(k) e^(-lambda |i - j|) is not linear: it needs the whole matrix.",
     "φ(q)φ(k)e^(-λ|i-j|) 不是线性的：需要完整的矩阵。",
     says="the notes; N20",
     how="The causal linear form against the matrix, and multiplications at 256 and 512 tokens.",
-    expected="fails",
-    about=("rope",),
-    rows=("N20",),
 )
 def decay_not_linear() -> Finding:
     q, k, v = tokens()
@@ -368,7 +262,7 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attention(q, k, v, encoding=Rope(head_dim=DIM), return_weights=True)[0]
 
 
-@claim(
+@about_rope_and_xpos.holds(
     "linear.cost",
     (
         "Linear attention with RoPE and with xPos is linear: twice the tokens are twice the multiplications, softmax "
@@ -377,9 +271,6 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     "带 RoPE 或 xPos 的线性注意力是线性的：词数加倍，乘法加倍；softmax 则为四倍。",
     says="N20",
     how="Multiplications counted at 256 and 512 tokens, chunks of 32.",
-    expected="holds",
-    about=("rope", "xpos"),
-    rows=("N20",),
 )
 def cost() -> Finding:
     numbers = {
@@ -391,15 +282,12 @@ def cost() -> Finding:
     return decide(good, numbers, "work grows faster than the length")
 
 
-@claim(
+@about_rope_and_xpos.fails(
     "note.only-rope-linear",
     "RoPE is the only relative encoding that works with linear attention.",
     "RoPE 是唯一可用于线性注意力的相对位置编码。",
     says="the notes, after RoFormer; N20",
     how="Every registered encoding that is relative: the linear form against the quadratic.",
-    expected="fails",
-    about=("rope", "xpos"),
-    rows=("N20",),
 )
 def only_rope_linear() -> Finding:
     works = []
@@ -413,13 +301,12 @@ def only_rope_linear() -> Finding:
     return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
 
-@claim(
+@claim.fails(
     "note.xpos-quadratic",
     "xPos costs O(L^2).",
     "xPos 的代价是 O(L²)。",
     says="the notes; N20",
     how="Multiplications of linear attention with xPos at 256 and 512 tokens.",
-    expected="fails",
     about=("xpos",),
     rows=("N20",),
 )

@@ -1,0 +1,96 @@
+"""Claims about T5: its buckets, and which of them are trained."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.attend.softmax import attention
+from whorl.claims.ledger import About, Finding, decide, depends, within
+from whorl.claims.probes import largest, normal
+from whorl.encodings.t5 import T5
+
+RAFFEL = "Raffel et al. 2019, T5"
+about_t5 = About(("t5",), rows=("N4",))
+
+
+def buckets(t5: T5, distances: Tensor) -> Tensor:
+    """The bucket of keys these distances before a query; negative ones come after it."""
+    return t5.bucket(torch.tensor([5000]), 5000 - distances)
+
+
+@about_t5.holds(
+    "t5.edges",
+    "T5's logarithmic buckets begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99 and 113.",
+    "T5 的对数桶起点为 16、19、21、24、27、31、35、40、46、52、59、67、77、87、99、113。",
+    says=f"{RAFFEL}; known values",
+    how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal; and of both sides for encoders.",
+)
+def t5_edges() -> Finding:
+    own = buckets(T5(heads=1), torch.arange(1001))
+    starts = (own.diff() != 0).nonzero().flatten() + 1
+    known = [*range(1, 17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
+    sides = T5(heads=1, bidirectional=True)
+    past = (buckets(sides, torch.arange(200)).diff() != 0).nonzero().flatten() + 1
+    both = past.tolist() == [*range(1, 9), 12, 16, 23, 32, 46, 64, 91]
+    after = buckets(sides, -torch.arange(1, 200)) - buckets(sides, torch.arange(1, 200))
+    good = (
+        starts.tolist() == known and both and bool((after == 16).all()) and int(buckets(sides, torch.tensor([0]))) == 0
+    )
+    numbers = {
+        "buckets": float(own.max() + 1),
+        "last begins at": float(starts[-1]),
+        "last of a side begins at": float(past[-1]),
+    }
+    return decide(good, numbers, f"they begin at {starts.tolist()}")
+
+
+@about_t5.fails(
+    "t5.saturation",
+    "T5 tells distances apart up to its max_distance of 128.",
+    "T5 能区分直到 max_distance = 128 的距离。",
+    says="the name of the setting",
+    how="The distance from which all keys share a bucket.",
+)
+def t5_saturation() -> Finding:
+    own = buckets(T5(heads=1), torch.arange(10_000))
+    first = int((own == own[-1]).nonzero()[0])
+    return decide(first >= 128, {"all alike from": float(first)}, f"from {first} on all keys share the last bucket")
+
+
+@about_t5.holds_within(
+    "t5.unscaled",
+    "T5 does not divide scores by sqrt(d).",
+    "T5 不把分数除以 √d。",
+    says=f"{RAFFEL}",
+    how="Attention weights of 9 tokens against softmax(q k + bias).",
+)
+def t5_unscaled() -> Finding:
+    t5 = T5(heads=2).double()
+    q, k, v = normal(3, 1, 2, 9, 16)
+    _, weights = attention(q, k, v, encoding=t5, return_weights=True)
+    ids = torch.arange(9)
+    table = t5.table[(ids[:, None] - ids).clamp(min=0)].permute(2, 0, 1)  # nine distances: a bucket each
+    wanted = (q @ k.mT + table).masked_fill(ids[:, None] < ids, -torch.inf).softmax(-1)
+    worst = largest(weights - wanted)
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@about_t5.depends(
+    "t5.untrained-buckets",
+    "Past the trained length T5 reads only numbers that were trained.",
+    "超过训练长度后，T5 读取的都是训练过的数。",
+    says='behind "T5 extrapolates"',
+    how="Buckets that 64 positions reach against those that 256 reach, with max_distance 32 and 128.",
+)
+def untrained_buckets() -> Finding:
+    fresh = {}
+    for reach in (32, 128):
+        t5 = T5(heads=1, max_distance=reach)
+        fresh[reach] = len(set(buckets(t5, torch.arange(256)).tolist()) - set(buckets(t5, torch.arange(64)).tolist()))
+    numbers = {f"buckets never trained, max_distance {reach}": float(value) for reach, value in fresh.items()}
+    text = (
+        f"trained on 64 positions with max_distance 128, {fresh[128]} of 32 buckets are read at 256 that were never "
+        "trained"
+    )
+    return depends("max_distance", fresh[32] == 0, fresh[128] == 0, numbers, text)

@@ -1,0 +1,127 @@
+"""Claims about terms that look at the content: Shaw, Transformer-XL, DeBERTa, CoPE, the forgetting gate."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from whorl.claims.ledger import Finding, claim, decide, within
+from whorl.claims.probes import largest, normal
+from whorl.encodings import deberta
+from whorl.encodings.cope import Cope
+from whorl.encodings.forgetting_gate import ForgettingGate
+from whorl.encodings.shaw import Shaw
+from whorl.encodings.transformer_xl import TransformerXL
+
+
+@claim.holds(
+    "shaw.clip",
+    "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
+    "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
+    says="Shaw et al. 2018; N3",
+    how="The term of one query for 40 keys with k = 8, at both ends.",
+    about=("shaw",),
+    rows=("N3",),
+)
+def shaw_clip() -> Finding:
+    shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
+    ids = torch.arange(41)
+    term = shaw.adjust_scores(torch.zeros(1, 1, 1, 41, dtype=torch.float64), q, k, ids[20:21], ids, scale=1.0).flatten()
+    alike = [largest(term[:13] - term[0]), largest(term[28:] - term[-1])]  # 8 and more before the query, and after it
+    inside = term[12:29].diff().abs().min()
+    numbers = {
+        "spread beyond 8, before": alike[0],
+        "spread beyond 8, after": alike[1],
+        "least step within": float(inside),
+    }
+    wanted = q.flatten() @ shaw.key_table.double().mT
+    order = largest(term[12:29] - wanted)
+    return decide(
+        max(alike) == 0 and float(inside) > 1e-6 and order < 1e-6,
+        numbers | {"off the table by": order},
+        "the clip is elsewhere",
+    )
+
+
+@claim.holds_within(
+    "transformer-xl.term",
+    "Transformer-XL's position term is (q + v) . W r_(i-j), the sinusoidal code of the distance.",
+    "Transformer-XL 的位置项是 (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
+    says="Dai et al. 2019",
+    how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
+    about=("transformer_xl",),
+    rows=("N3",),
+)
+def transformer_xl_term() -> Finding:
+    xl = TransformerXL(heads=2, head_dim=8).double()
+    for parameter in xl.parameters():
+        parameter.copy_(normal(*parameter.shape, seed=11))
+    q, k, ids = normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1), torch.tensor([0, 1, 5, 30, 31])
+    own = xl.adjust_scores(q @ k.mT, q, k, ids, ids, scale=1.0)
+    t = (ids[:, None] - ids).double()[..., None] * 10_000.0 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    code = torch.cat((t.sin(), t.cos()), -1)
+    place = torch.einsum("hqd,hdw,qkw->hqk", (q + xl.position_bias[:, None])[0], xl.projection, code)
+    wanted = (q + xl.content_bias[:, None]) @ k.mT + place
+    worst = largest(own - wanted)
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@claim.holds(
+    "deberta.buckets",
+    "DeBERTa's buckets of 256 up to 512: 128, 150, 200, 256, 511, 512 fall into 128, 143, 169, 192, 255, 256.",
+    "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
+    says="He et al. 2021, the released code; known values",
+    how="bucket() of these distances and of their negatives.",
+    about=("deberta",),
+    rows=("N3",),
+)
+def deberta_buckets() -> Finding:
+    distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
+    known = [0, 1, 128, 143, 169, 192, 255, 256]
+    starts = deberta.bucket_starts(256, 512)
+    own, mirrored = (deberta.bucket(sign * distances, 256, starts).tolist() for sign in (1, -1))
+    numbers = {f"bucket of {d}": float(b) for d, b in zip(distances.tolist(), own, strict=True)}
+    return decide(own == known and mirrored == [-b for b in known], numbers, f"they are {own}")
+
+
+@claim.holds_within(
+    "cope.counts",
+    "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
+    "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
+    says="Golovneva et al. 2024",
+    how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
+    about=("cope",),
+    rows=("N3",),
+)
+def cope_counts() -> Finding:
+    cope = Cope(head_dim=4, max_position=8).double()
+    cope.table.zero_()
+    cope.table[:, 0] = torch.arange(8, dtype=torch.float64)
+    q = torch.tensor([1.0, 30.0, 0, 0], dtype=torch.float64).expand(1, 1, 12, 4)
+    k = torch.tensor([0, 2.0, 0, 0], dtype=torch.float64).expand(1, 1, 12, 4)
+    ids, scores = torch.arange(12), q @ k.mT
+    own = (cope.adjust_scores(scores, q, k, ids, ids, scale=1.0) - scores)[0, 0].tril()
+    wanted = (ids[:, None] - ids + 1).clamp(max=7).double().tril()
+    worst = largest(own - wanted)
+    return within(worst, 1e-9, {"largest difference": worst, "farthest position": float(own.max())})
+
+
+@claim.holds_within(
+    "forgetting.alibi",
+    "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
+    "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
+    says="Lin et al. 2025",
+    how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
+    about=("forgetting_gate",),
+    rows=("N3",),
+)
+def forgetting_alibi() -> Finding:
+    gate = ForgettingGate(heads=1, width=8, bias=2.0).double()
+    gate.gate.weight.zero_()
+    kept, ids = gate.remember(normal(1, 60, 8)), torch.arange(60)
+    zeros, x = torch.zeros(1, 1, 60, 60, dtype=torch.float64), normal(1, 1, 60, 4)
+    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=1.0)[0, 0].tril()
+    slope = -math.log(1 / (1 + math.exp(-2)))
+    worst = largest(own + slope * (ids[:, None] - ids).double().tril())
+    return within(worst, 1e-9, {"largest difference": worst, "slope": slope})

@@ -1,0 +1,91 @@
+"""Claims about masks, and about attention without an encoding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.attend.softmax import attention
+from whorl.claims.ledger import About, Finding, claim, decide, within
+from whorl.claims.probes import largest, normal
+from whorl.encodings.masks import Sinks, Window
+from whorl.encodings.none import NoPE
+
+about_none = About(("none",), rows=("N12", "N18"))
+
+
+@claim.holds(
+    "window.reach",
+    "A window of w shows a query w keys, its own among them, and sinks show it the first ones as well.",
+    "窗口 w 让查询看到 w 个键（含自身），sinks 还让它看到最前面的几个。",
+    says="Beltagy et al. 2020; Xiao et al. 2023",
+    how="Keys that the last of 100 queries sees: window 16, symmetric window 16, sinks 4 and window 16.",
+    about=("window", "sinks"),
+    rows=("N18",),
+)
+def window_reach() -> Finding:
+    ids = torch.arange(100)
+    numbers = {
+        "window 16": float(Window(size=16).mask(ids, ids)[-1].sum()),
+        "symmetric 16, in the middle": float(Window(size=16, symmetric=True).mask(ids, ids)[50].sum()),
+        "sinks 4, window 16": float(Sinks(size=16, count=4).mask(ids, ids)[-1].sum()),
+        "first key, sinks": float(Sinks(size=16, count=4).mask(ids, ids)[-1, 0]),
+    }
+    return decide(list(numbers.values()) == [16, 31, 20, 1], numbers, f"it sees {list(numbers.values())}")
+
+
+@about_none.holds_within(
+    "none.equivariant",
+    (
+        "Without a mask and without an encoding attention is permutation-equivariant: shuffled tokens give shuffled "
+        "outputs."
+    ),
+    "没有掩码也没有位置编码时，注意力是置换等变的：打乱输入，输出同样打乱。",
+    says="N18",
+    how="16 tokens and a random order, float64.",
+)
+def equivariant() -> Finding:
+    worst = largest(shuffled(causal=False))
+    return within(worst, 1e-12, {"largest difference": worst})
+
+
+def shuffled(causal: bool) -> Tensor:
+    """Outputs of shuffled tokens less the shuffled outputs."""
+    q, k, v = normal(3, 1, 2, 16, 8)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
+    here = attention(q, k, v, encoding=NoPE(), causal=causal)[:, :, order]
+    return attention(*(x[:, :, order] for x in (q, k, v)), encoding=NoPE(), causal=causal) - here
+
+
+@about_none.holds(
+    "none.causal-order",
+    "A causal mask alone tells the order: with it, shuffled tokens do not give shuffled outputs.",
+    "仅有因果掩码也能体现顺序：此时打乱输入，输出并非同样打乱。",
+    says="Haviv et al. 2022",
+    how="The same with a causal mask.",
+)
+def causal_order() -> Finding:
+    apart, without = largest(shuffled(causal=True)), largest(shuffled(causal=False))
+    numbers = {"largest difference, causal": apart, "without a mask": without}
+    return decide(apart > 0.1 and without < 1e-12, numbers, "order leaves no trace")
+
+
+@about_none.holds_within(
+    "none.uniform",
+    "Without an encoding, tokens that are alike get exactly equal weights, and queries and keys no gradient.",
+    "没有位置编码时，相同的词得到完全相等的权重，查询和键没有梯度。",
+    says="DroPE, proposition 3.2",
+    how="12 equal tokens under a causal mask: each row against 1/n, and gradients of a random loss.",
+)
+def uniform() -> Finding:
+    one = normal(3, 1, 1, 1, 8).expand(3, 1, 1, 12, 8)
+    with torch.enable_grad():
+        q, k = (x.clone().requires_grad_() for x in one[:2])
+        out, weights = attention(q, k, one[2], encoding=NoPE(), return_weights=True)
+        grads = torch.autograd.grad((out * normal(*out.shape, seed=5)).sum(), (q, k))
+    wanted = (1 / torch.arange(1, 13, dtype=torch.float64))[:, None].expand(12, 12).tril()
+    numbers = {
+        "rows against 1/n": largest(weights.detach()[0, 0] - wanted),
+        "largest gradient": max(map(largest, grads)),
+    }
+    return within(max(numbers.values()), 1e-12, numbers)

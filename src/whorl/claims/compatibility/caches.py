@@ -1,0 +1,89 @@
+"""Claims about KV caches: which keys may be kept."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl import registry
+from whorl.attend.cache import KVCache
+from whorl.attend.softmax import attention
+from whorl.claims import flags
+from whorl.claims.ledger import About, Finding, claim, decide, shared, within
+from whorl.claims.probes import build, largest, normal
+from whorl.encodings.rope import Rope
+from whorl.errors import WhorlError
+from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
+
+COUNT, DIM = 256, 16
+about_rope = About(("rope",), rows=("N19",))
+
+
+@shared
+def tokens() -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values of 256 tokens, two heads of 16 dimensions."""
+    q, k, v = normal(3, 1, 2, COUNT, DIM, seed=20)
+    return q, k, v
+
+
+@claim.fails(
+    "note.relative-no-cache",
+    "Relative encodings do not suit a KV cache.",
+    "相对位置编码不适合 KV 缓存。",
+    says="the notes; N19",
+    how="Every registered encoding that is relative: steps with KVCache against a full pass.",
+    rows=("N19",),
+)
+def relative_no_cache() -> Finding:
+    relative = [name for name in registry.names() if build(name).claims.relative]
+    good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
+    raw = [name for name in good if build(name).key_policy == "raw"]
+    numbers = {
+        "relative encodings": float(len(relative)),
+        "that decode as they prefill": float(len(good)),
+        "of raw keys": float(len(raw)),
+    }
+    text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
+    return decide(not good, numbers, text)
+
+
+@about_rope.fails(
+    "cache.rotated-keys-stay",
+    "Keys rotated once may stay in the cache, whatever the length that is served.",
+    "键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
+    says="transformers#25104; dynamic NTK as first released",
+    how=(
+        "Keys of 8 tokens rotated by dynamic NTK at length 256 and at 512, against each other; and what the cache says."
+    ),
+)
+def rotated_keys_stay() -> Finding:
+    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=2.0, original_length=256))
+    k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
+    apart = largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512))
+    try:
+        KVCache(encoding=rope, policy="transformed")
+        refused = 0.0
+    except WhorlError:
+        refused = 1.0
+    numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
+    return decide(
+        apart < 1e-9 and not refused, numbers, f"a key near position 256 differs by {apart:.2f} between two lengths"
+    )
+
+
+@about_rope.holds_within(
+    "cache.growing-length",
+    "With raw keys each step of dynamic NTK equals a full pass at that step's length.",
+    "缓存未旋转的键时，动态 NTK 的每一步都等于该长度下的整段计算。",
+    says="N19",
+    how="Six steps at lengths 250, 253 … 265 past the trained 256.",
+)
+def growing_length() -> Finding:
+    rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=4.0, original_length=256))
+    given, cache, worst = [x[:, :, :6] for x in tokens()], KVCache(encoding=rope), 0.0
+    for i in range(6):
+        length = 250 + 3 * i
+        step = cache.attend(*(x[:, :, i : i + 1] for x in given), length=length)
+        whole = attention(*(x[:, :, : i + 1] for x in given), encoding=rope, length=length)
+        worst = max(worst, largest(step - whole[:, :, -1:]))
+    return within(worst, 1e-9, {"largest difference": worst})

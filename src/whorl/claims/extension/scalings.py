@@ -1,0 +1,263 @@
+"""Claims about scaled frequencies: interpolation, NTK, YaRN, LongRoPE, Llama 3, Resonance."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from whorl.claims.ledger import About, Finding, decide, within
+from whorl.claims.probes import largest, normal
+from whorl.encodings.rope import Rope
+from whorl.rotary.frequencies import wavelengths
+from whorl.rotary.scalings.base import Scaling
+from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
+from whorl.rotary.scalings.linear import Linear
+from whorl.rotary.scalings.llama3 import Llama3
+from whorl.rotary.scalings.longrope import LongRope
+from whorl.rotary.scalings.ntk import Ntk
+from whorl.rotary.scalings.ntk_by_parts import NtkByParts
+from whorl.rotary.scalings.resonance import Resonance
+from whorl.rotary.scalings.yarn import Yarn
+
+CHEN = "Chen et al. 2023, PI"
+PENG = "Peng et al. 2023, YaRN"
+DIM, BASE = 128, 10_000.0
+about_rope = About(("rope",), rows=("N14",))
+
+
+def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -> Tensor:
+    """The frequencies with a scaling."""
+    return Rope(head_dim=dim, scaling=scaling).frequencies(length)
+
+
+def plain(dim: int = DIM, base: float = BASE) -> Tensor:
+    """base^(-2i/d), from the definition."""
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+@about_rope.holds_within(
+    "extension.factor-one",
+    (
+        "With a factor of 1 every scheme is plain RoPE: PI, NTK, NTK-by-parts, Llama 3, YaRN, and dynamic NTK in its "
+        "length."
+    ),
+    "因子为 1 时各方案都退化为普通 RoPE：PI、NTK、NTK-by-parts、Llama 3、YaRN，以及原长度以内的动态 NTK。",
+    says="N13-N15",
+    how=(
+        "Frequencies and factors of eight schemes with factor 1 against base^(-2i/d), at the original and a longer "
+        "length."
+    ),
+    rows=("N13", "N14", "N15"),
+)
+def factor_one() -> Finding:
+    schemes = (
+        Linear(factor=1.0),
+        Ntk(factor=1.0),
+        Ntk(factor=1.0, variant="fixed"),
+        Ntk(factor=1.0, variant="mixed", exponent=0.625),
+        NtkByParts(factor=1.0, original_length=4096),
+        NtkByParts(factor=1.0, original_length=4096, variant="v1"),
+        Llama3(factor=1.0, original_length=4096),
+        Yarn(factor=1.0, original_length=4096),
+    )
+    numbers = {}
+    for scheme in schemes:
+        variant = getattr(scheme, "variant", "")
+        off = largest(scaled(scheme, length=8192) / plain() - 1) + abs(scheme.factors(8192).attention - 1)
+        numbers[f"{scheme.name} {variant}".strip()] = off
+    numbers["dynamic_ntk within its length"] = largest(
+        scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / plain() - 1
+    )
+    return within(max(numbers.values()), 1e-12, numbers)
+
+
+@about_rope.holds_within(
+    "extension.pi-divides",
+    "Linear interpolation by s is the same as dividing every position by s.",
+    "按 s 做线性插值等价于把每个位置除以 s。",
+    says=f"{CHEN}; N13",
+    how="Rotations at positions 0 … 4,000 with Linear(4) against plain RoPE at a quarter of them.",
+    rows=("N13",),
+)
+def pi_divides() -> Finding:
+    x, ids = normal(9, DIM), torch.arange(9) * 500
+    squeezed = Rope(head_dim=DIM, scaling=Linear(factor=4.0)).rotate(x, ids)
+    worst = largest(squeezed - Rope(head_dim=DIM).rotate(x, ids.double() / 4))
+    return within(worst, 1e-9, {"largest difference": worst})
+
+
+@about_rope.holds_within(
+    "extension.ntk-ends",
+    "NTK-aware scaling leaves the fastest pair alone and divides the slowest by exactly s.",
+    "NTK-aware 缩放不改变最快的一对，并把最慢的一对恰好除以 s。",
+    says="bloc97 2023; N14",
+    how="Frequencies of Ntk(8) over plain ones, first and last pair, and whether the ratio falls between.",
+)
+def ntk_ends() -> Finding:
+    ratio = scaled(Ntk(factor=8.0)) / plain()
+    numbers = {
+        "first pair": float(ratio[0]),
+        "last pair": float(ratio[-1]),
+        "largest step up": float(ratio.diff().max()),
+    }
+    worst = max(abs(numbers["first pair"] - 1), abs(numbers["last pair"] * 8 - 1), max(numbers["largest step up"], 0.0))
+    return within(worst, 1e-12, numbers)
+
+
+@about_rope.holds_within(
+    "extension.dynamic-within",
+    "Dynamic NTK changes nothing up to the original length; at s times it the slowest w is divided by s^2 - s + 1.",
+    "动态 NTK 在原长度以内不作改动；长度为原来的 s 倍时，最慢一对的频率除以 s² - s + 1。",
+    says="emozilla 2023, in transformers' form; N14",
+    how="Frequencies at 1, 4,096 and 16,384 for DynamicNtk(factor=4, original_length=4,096).",
+)
+def dynamic_within() -> Finding:
+    dynamic = DynamicNtk(factor=4.0, original_length=4096)
+    numbers = {
+        "at 1": largest(scaled(dynamic, length=1) / plain() - 1),
+        "at 4,096": largest(scaled(dynamic, length=4096) / plain() - 1),
+        "slowest pair at 16,384 is divided by": float((plain() / scaled(dynamic, length=16_384))[-1]),
+    }
+    worst = max(numbers["at 1"], numbers["at 4,096"], abs(numbers["slowest pair at 16,384 is divided by"] / 13 - 1))
+    return within(worst, 1e-9, numbers)
+
+
+@about_rope.holds(
+    "extension.yarn-ramp",
+    "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
+    "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
+    says=f"{PENG}, the authors' code; N15",
+    how="Frequencies of Yarn(16) over plain ones: where the ratio leaves 1, and where it reaches 1/16.",
+    rows=("N15",),
+)
+def yarn_ramp() -> Finding:
+    ratio = scaled(Yarn(factor=16.0, original_length=4096)) / plain()
+    kept = int((ratio > 1 - 1e-9).sum())
+    divided = int((ratio < 1 / 16 + 1e-9).sum())
+    # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
+    edges = [DIM * math.log(4096 / (2 * math.pi * turns)) / (2 * math.log(BASE)) for turns in (32, 1)]
+    numbers = {
+        "pairs kept": float(kept),
+        "pairs divided": float(divided),
+        "32 turns at pair": edges[0],
+        "1 turn at pair": edges[1],
+        "half-way pair 33": float(ratio[33]),
+    }
+    half = abs(numbers["half-way pair 33"] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
+    straight = bool((ratio[20:47].diff().diff().abs() < 1e-9).all())
+    return decide(
+        (kept, divided) == (21, 18) and half and straight, numbers, f"{kept} pairs are kept and {divided} divided"
+    )
+
+
+@about_rope.fails(
+    "extension.yarn-short",
+    "YaRN with its default betas leaves the fast pairs alone, whatever length the model was trained on.",
+    "无论训练长度多少，YaRN 用默认 beta 都会保留快的那些维度。",
+    says=f"{PENG}, as its defaults are used",
+    how="Pairs that Yarn(4) and NtkByParts(4) leave within 1 % at trained lengths 64 and 4,096, heads of 64.",
+    rows=("N15",),
+)
+def yarn_short() -> Finding:
+    numbers = {}
+    for length in (64, 4096):
+        for scheme in (Yarn(factor=4.0, original_length=length), NtkByParts(factor=4.0, original_length=length)):
+            kept = int((scaled(scheme, 64) / plain(64) > 0.99).sum())
+            numbers[f"{scheme.name}, trained on {length:,}"] = float(kept)
+        numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
+    text = (
+        "trained on 64 positions no pair makes 32 turns (the fastest makes 10): YaRN keeps "
+        f"{numbers['yarn, trained on 64']:.0f} "
+        f"of 32 pairs and NTK-by-parts {numbers['ntk_by_parts, trained on 64']:.0f}, the rest is interpolated"
+    )
+    return decide(numbers["yarn, trained on 64"] >= 8, numbers, text)
+
+
+@about_rope.holds_within(
+    "extension.yarn-temperature",
+    "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
+    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而分数乘以它的平方。",
+    says=f"{PENG}, section 3.4; N15",
+    how="Scores of random q, k with Yarn(16) over those of the same frequencies without a factor.",
+    rows=("N15",),
+)
+def yarn_temperature() -> Finding:
+    yarn = Rope(head_dim=DIM, scaling=Yarn(factor=16.0, original_length=4096))
+    bare = Rope(head_dim=DIM, frequencies=tuple(yarn.frequencies().tolist()))
+    q, k, ids = normal(9, DIM), normal(9, DIM, seed=1), torch.arange(9) * 777
+    ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
+    wanted = (0.1 * math.log(16) + 1) ** 2
+    worst = largest(ratio / wanted - 1)
+    return within(
+        worst, 1e-9, {"scores are multiplied by": float(ratio.mean()), "(0.1 ln 16 + 1)^2": wanted, "off by": worst}
+    )
+
+
+@about_rope.holds_within(
+    "extension.longrope-factor",
+    "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L).",
+    "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)。",
+    says="Ding et al. 2024; N14",
+    how="Frequencies at 4,096 and 4,097, and the attention factor at s = 32.",
+)
+def longrope_factor() -> Finding:
+    short, long = (1.0,) * 32, tuple(1.0 + i for i in range(32))
+    scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
+    numbers = {
+        "at 4,096": largest(scaled(scheme, 64, 4096) / plain(64) - 1),
+        "at 4,097": largest(scaled(scheme, 64, 4097) * torch.tensor(long, dtype=torch.float64) / plain(64) - 1),
+        "attention factor": Rope(head_dim=64, scaling=scheme).attention_factor(8192),
+    }
+    wanted = math.sqrt(1 + math.log(32) / math.log(4096))
+    return within(
+        max(numbers["at 4,096"], numbers["at 4,097"], abs(numbers["attention factor"] - wanted)), 1e-12, numbers
+    )
+
+
+@about_rope.holds(
+    "extension.llama3-bands",
+    "Llama 3 keeps wavelengths below L/4, divides those above L by s, and blends between.",
+    "Llama 3 保留波长小于 L/4 的维度，把波长大于 L 的除以 s，中间平滑过渡。",
+    says="Dubey et al. 2024",
+    how="Frequencies with Llama3(8, original_length=8,192) at base 500,000 over plain ones, by wavelength.",
+)
+def llama3_bands() -> Finding:
+    base = 500_000.0
+    rope = Rope(head_dim=DIM, base=base, scaling=Llama3(factor=8.0, original_length=8192))
+    ratio, length = rope.frequencies() / plain(DIM, base), 2 * math.pi / plain(DIM, base)
+    fast, slow = length < 2048, length > 8192
+    between = ratio[~fast & ~slow]
+    turns = 8192 / length[~fast & ~slow]
+    wanted = 1 / 8 + 7 / 8 * (turns - 1) / 3
+    numbers = {
+        "kept": largest(ratio[fast] - 1),
+        "divided": largest(ratio[slow] * 8 - 1),
+        "blended": largest(between / wanted - 1),
+        "pairs between": float(len(between)),
+    }
+    good = max(numbers["kept"], numbers["divided"], numbers["blended"]) < 1e-9 and len(between) > 3
+    return decide(good, numbers, "a pair is scaled otherwise")
+
+
+@about_rope.holds_within(
+    "extension.resonance",
+    "Resonance gives every pair a whole wavelength, so that it repeats itself exactly.",
+    "Resonance 使每一对的波长为整数，从而严格周期重复。",
+    says="Wang et al. 2024",
+    how="Wavelengths of 64 dimensions, and tables one wavelength on.",
+    rows=("N14", "N29"),
+)
+def resonance() -> Finding:
+    rope = Rope(head_dim=64, scaling=Resonance())
+    length = wavelengths(rope.frequencies())
+    worst = largest(length - length.round())
+    wave = largest(length.round() / (2 * math.pi / plain(64)) - 1)  # not far from what they were
+    for i in (0, 5, 31):
+        here = torch.tensor([3, 3 + int(length[i].round())])
+        tables = torch.stack(rope.tables(here, dtype=torch.float64))[..., i]
+        worst = max(worst, largest(tables[:, 0] - tables[:, 1]))
+    return within(
+        worst if wave < 0.1 else math.inf, 1e-9, {"largest difference": worst, "largest change of a wavelength": wave}
+    )

@@ -1,0 +1,53 @@
+"""Claims about rotations in two dimensions: side by side, and no Kronecker product."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from whorl.claims.ledger import About, Finding, decide, within
+from whorl.claims.probes import largest
+from whorl.claims.rotation.turning import EXACT, by_hand
+from whorl.encodings.axial_rope import AxialRope
+
+about_axial_rope = About(("axial_rope",), rows=("N11",))
+
+
+@about_axial_rope.holds_within(
+    "axial.one-axis-per-block",
+    "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
+    "二维 RoPE 是每个轴各自在一块维度上做旋转。",
+    says="RoPE-ViT, Qwen2-VL; N11",
+    how="The matrix of AxialRope in RoPE-ViT's convention at (row, column) against R_column and R_row side by side.",
+)
+def one_axis_per_block() -> Finding:
+    own, direct, _ = _axial()
+    worst = largest(own - direct)
+    return within(worst, EXACT, {"largest difference": worst})
+
+
+@about_axial_rope.fails(
+    "note.kronecker",
+    "Two-dimensional RoPE is the Kronecker product of the two rotations.",
+    "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
+    says="the notes; N11",
+    how="The same matrix of 16 dimensions against kron(R_row, R_column) of 4 each, by their eigenvalues.",
+)
+def kronecker() -> Finding:
+    own, _, kron = _axial()
+    traces = {"trace of AxialRope": float(own.trace()), "trace of the Kronecker product": float(kron.trace())}
+    apart = abs(traces["trace of AxialRope"] - traces["trace of the Kronecker product"])
+    text = (
+        "at row 3, column 5 the traces differ, so no change of basis makes them equal: angles would add, not stand "
+        "side by side"
+    )
+    return decide(apart < EXACT, traces, text)
+
+
+def _axial() -> tuple[Tensor, Tensor, Tensor]:
+    """AxialRope of 16 dimensions at row 3 and column 5, the two rotations side by side, and their Kronecker product."""
+    rope = AxialRope(head_dim=16, convention="rope_vit")
+    row, column, base = 3, 5, 100.0
+    own = rope.rotate(torch.eye(16, dtype=torch.float64), torch.tensor([[row], [column]]).expand(2, 16)).mT
+    side_by_side = torch.block_diag(by_hand(column, 8, base), by_hand(row, 8, base))
+    return own, side_by_side, torch.kron(by_hand(column, 4, base), by_hand(row, 4, base))

@@ -1,0 +1,195 @@
+"""Statements of the notes about attention and about models in use."""
+
+from __future__ import annotations
+
+import torch
+
+from whorl.attend.softmax import attention
+from whorl.claims.biases.alibi import alibi_weights
+from whorl.claims.biases.masks import shuffled
+from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training
+from whorl.claims.probes import largest, normal
+from whorl.claims.rotation.turning import at, gradient_ratio, plain
+from whorl.claims.statements.frequencies import NOTES
+from whorl.encodings.learned import Learned
+from whorl.encodings.sinusoidal import Sinusoidal
+from whorl.encodings.t5 import T5
+
+about_rope = About(("rope",), rows=("N6",))
+
+
+@claim.fails(
+    "note.alibi-unscaled",
+    "ALiBi's attention is not scaled by sqrt(d).",
+    "ALiBi 的注意力不除以 √d。",
+    says=NOTES,
+    how="Weights by whorl against softmax(q k - m d), and against both divided by sqrt(d).",
+    about=("alibi",),
+    rows=("N5",),
+)
+def alibi_unscaled() -> Finding:
+    own, scaled, unscaled, both = alibi_weights()
+    numbers = {
+        "scores scaled, bias not": largest(own - scaled),
+        "nothing scaled": largest(own - unscaled),
+        "both scaled": largest(own - both),
+    }
+    return decide(
+        numbers["nothing scaled"] < 1e-6,
+        numbers,
+        (
+            f"without the scale a weight differs by {numbers['nothing scaled']:.2f}: the scores are scaled, the bias "
+            "is not"
+        ),
+    )
+
+
+@claim.fails(
+    "note.t5-stores-length",
+    "T5 stores O(L) biases.",
+    "T5 要存储 O(L) 个偏置。",
+    says=NOTES,
+    how="Parameters of T5's bias, and distinct biases of 64, 1,024 and 16,384 keys.",
+    about=("t5",),
+    rows=("N4",),
+)
+def t5_stores_length() -> Finding:
+    t5 = T5(heads=8)
+    numbers = {"parameters a head": t5.table.numel() / 8}
+    for keys in (64, 1024, 16_384):
+        numbers[f"biases, {keys:,} keys"] = float(
+            len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
+        )
+    return decide(
+        numbers["biases, 16,384 keys"] > 1000,
+        numbers,
+        f"{numbers['parameters a head']:.0f} numbers a head, whatever the length",
+    )
+
+
+@claim.fails(
+    "note.bert-sinusoidal",
+    "BERT uses sinusoidal positions.",
+    "BERT 使用正弦位置编码。",
+    says=NOTES,
+    how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768.",
+    about=("sinusoidal", "learned"),
+    rows=("N1",),
+)
+def bert_sinusoidal() -> Finding:
+    width, layers, inner, vocab = 768, 12, 3072, 30_522
+    norm, dense = 2 * width, width * width + width
+    layer = 4 * dense + norm + (width * inner + inner) + (inner * width + width) + norm
+    rest = (vocab + 2) * width + norm + layers * layer + dense
+    table = sum(p.numel() for p in Learned(width=width, length=512).parameters())
+    waves = sum(p.numel() for p in Sinusoidal(width=width).parameters())
+    numbers = {
+        "published": 109_482_240.0,
+        "with a learned table": float(rest + table),
+        "with sinusoids": float(rest + waves),
+    }
+    return decide(
+        rest + waves == 109_482_240,
+        numbers,
+        (
+            f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
+            "each of 512 positions"
+        ),
+    )
+
+
+@about_rope.fails(
+    "note.llama-simplified",
+    "LLaMA uses a simplified RoPE.",
+    "LLaMA 使用的是简化版 RoPE。",
+    says=NOTES,
+    how="Its complex products, as released, against RoFormer's rotation of the same vectors.",
+)
+def llama_simplified() -> Finding:
+    x, ids = normal(1, 1, 64, 128), torch.arange(64) * 31
+    turn = torch.polar(
+        torch.ones(64, 64, dtype=torch.float64),
+        torch.outer(ids.double(), 1.0 / 10_000.0 ** (torch.arange(0, 128, 2).double() / 128)),
+    )
+    as_released = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    worst = largest(as_released - plain(128).rotate(x, ids))
+    return decide(
+        worst > 1e-6, {"largest difference": worst}, f"multiplying by e^(i m w) is the same rotation, to {worst:.0e}"
+    )
+
+
+@about_rope.depends(
+    "note.layouts-equal",
+    "The half-split code and the interleaved formula both compute RoPE, so one can stand for the other.",
+    "半分写法与交错公式都是 RoPE，可以互换。",
+    says=f"{NOTES}, code and formula side by side",
+    how="Both on q = (1, 2, 3, 4) at position 2, and on vectors whose dimensions are permuted to fit.",
+)
+def layouts_equal() -> Finding:
+    q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    half, inter = at(plain(4, "half"), q, 2), at(plain(4), q, 2)
+    fit = torch.tensor([0, 2, 1, 3])  # half pairs (0, 2) and (1, 3); interleaved wants them side by side
+    numbers = {"as they are": largest(half - inter), "permuted": largest(half[fit] - at(plain(4), q[fit], 2))}
+    text = (
+        f"q = (1, 2, 3, 4) at 2 becomes {[round(float(x), 4) for x in half]} and {[round(float(x), 4) for x in inter]}"
+    )
+    return depends(
+        "a permutation of dimensions", numbers["permuted"] < 1e-12, numbers["as they are"] < 1e-12, numbers, text
+    )
+
+
+@claim.fails(
+    "note.permutation-invariant",
+    "Attention is permutation-invariant.",
+    "注意力具有置换不变性。",
+    says=NOTES,
+    how="Outputs of 16 tokens against those of the same tokens shuffled: as they are, shuffled back, and causal.",
+    about=("none",),
+    rows=("N18",),
+)
+def permutation_invariant() -> Finding:
+    q, k, v = normal(3, 1, 2, 16, 8)
+    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
+    moved = attention(q, k, v, causal=False) - attention(*(x[:, :, order] for x in (q, k, v)), causal=False)
+    numbers = {
+        "invariant would be": largest(moved),
+        "equivariant would be": largest(shuffled(causal=False)),
+        "equivariant under a causal mask would be": largest(shuffled(causal=True)),
+    }
+    text = "outputs move with their tokens: it is equivariant, and under a causal mask not even that"
+    return decide(numbers["invariant would be"] < 1e-9, numbers, text)
+
+
+@about_rope.fails(
+    "note.turns-vanish",
+    "Many turns make gradients vanish.",
+    "转很多圈会使梯度消失。",
+    says=NOTES,
+    how=(
+        "Gradient norms through the rotation at positions 1, 10,000 and a million, where the fastest pair made "
+        "159,154 turns."
+    ),
+    rows=("N26",),
+)
+def turns_vanish() -> Finding:
+    numbers = {f"norm kept at {place:,}": float(gradient_ratio(place).mean()) for place in (1, 10_000, 1_000_000)}
+    return decide(
+        min(numbers.values()) < 0.5, numbers, "a rotation keeps the norm of every gradient, after any number of turns"
+    )
+
+
+@claim.depends(
+    "note.ablation-tables",
+    "The notes' tables of ablations and of GLUE show what they are quoted for.",
+    "笔记所引用的消融表与 GLUE 表确实支持其结论。",
+    says=f"{NOTES}, without code; N32",
+    how=(
+        "The same in kind: bases 10^2 … 10^5, q/k norms, short-text classification, three seeds each, in the lab. "
+        "experiments/ablations.md has small models, in which nearly all of it is a tie."
+    ),
+    about=("rope", "sinusoidal", "learned"),
+    rows=("N32",),
+    trained=True,
+)
+def ablation_tables() -> Finding:
+    return needs_training("whorl lab ablate base, then norm, and whorl lab classify, on models trained to the end")
