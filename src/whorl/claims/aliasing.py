@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, decide, depends, shared, within
-from whorl.claims.probes import largest
+from whorl.claims.probes import frequencies, largest
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.proportional import Proportional
@@ -16,11 +15,6 @@ from whorl.rotary.scalings.proportional import Proportional
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
 about_rope = About(("rope",), rows=("N29",))
-
-
-def frequencies(dim: int = 128, base: float = 10_000.0) -> Tensor:
-    """w_i of a RoPE."""
-    return Rope(head_dim=dim, base=base).frequencies()
 
 
 @about_rope.holds_within(
@@ -99,11 +93,8 @@ def critical_dimension() -> Finding:
     counted = {key: 2 * int((wavelengths(frequencies(key[0])) <= key[1]).sum()) for key in known}
     formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
     numbers = {f"d = {d}, L = {n}": float(value) for (d, n), value in counted.items()}
-    return decide(
-        counted == known == formula,
-        numbers,
-        f"counted {list(counted.values())}, the formula says {list(formula.values())}",
-    )
+    text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
+    return decide(counted == known == formula, numbers, text)
 
 
 # -- the base a context needs -----------------------------------------------------------------------------------------
@@ -160,9 +151,8 @@ def ten_thousand() -> Finding:
     cos, _ = Rope(head_dim=128).tables(torch.arange(4096), dtype=torch.float64)
     below = (cos.sum(-1) < 0).nonzero()
     first = int(below[0]) if len(below) else -1
-    return decide(
-        first < 0, {"first negative at": float(first)}, f"at {first} positions a like key counts less than a random one"
-    )
+    text = f"at {first} positions a like key counts less than a random one"
+    return decide(first < 0, {"first negative at": float(first)}, text)
 
 
 @about_rope.fails(
@@ -175,9 +165,8 @@ def ten_thousand() -> Finding:
 def base_dimension() -> Finding:
     numbers = {f"head of {dim}": _first_base(dim, 512) for dim in (128, 64, 32)}
     values = list(numbers.values())
-    return decide(
-        len(set(values)) == 1, numbers, f"512 positions need {values[0]:,.0f}, {values[1]:,.0f} and {values[2]:,.0f}"
-    )
+    text = f"512 positions need {values[0]:,.0f}, {values[1]:,.0f} and {values[2]:,.0f}"
+    return decide(len(set(values)) == 1, numbers, text)
 
 
 def _first_base(dim: int, length: int) -> float:

@@ -154,9 +154,8 @@ def abel_reindexing() -> Finding:
 )
 def abel_bound() -> Finding:
     closest = max(_use_of_bound(distance) for distance in (0, 1, 2, 16, 64, 256, 4000))
-    return decide(
-        closest <= 1 + 1e-9, {"largest |score| over its bound": closest}, f"a score is {closest:.3g} times its bound"
-    )
+    text = f"a score is {closest:.3g} times its bound"
+    return decide(closest <= 1 + 1e-9, {"largest |score| over its bound": closest}, text)
 
 
 def _use_of_bound(distance: int) -> float:

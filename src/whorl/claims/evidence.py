@@ -84,6 +84,17 @@ def losses_of(name: str) -> list[Loss]:
     return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
 
 
+def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
+    """How much the loss of a registered encoding rises at this many times the trained length, by source."""
+    return {one.source: rise for one in losses_of(name) if (rise := one.rise(ratio)) is not None}
+
+
+def gaps(first: dict[str, float | None], second: dict[str, float | None]) -> dict[str, float]:
+    """What the first reads above the second, by source, where both read something."""
+    pairs = {source: (first.get(source), value) for source, value in second.items()}
+    return {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
+
+
 def command_for(name: str) -> str:
     """The comparison that would train an encoding of the ledger, or try it on a trained RoPE model."""
     what = f"rope --repairs {REPAIRS[name]}" if name in REPAIRS else SPELLED.get(name, name)

@@ -6,6 +6,7 @@ They are made from what the encoding says of itself, so an encoding that a user 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from whorl.attend.features import feature_map
 from whorl.attend.linear import linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import Claim, Finding, Kind, Verdict, decide, needs_training, within
+from whorl.claims.ledger import Claim, Finding, Kind, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
     Tokens,
@@ -82,14 +83,8 @@ SAID = {
         "{}: a farther key may weigh as much as a nearer one that is alike, or more.",
         "{}：内容相同时，远处的键可能不比近处的键权重小。",
     ),
-    ("extrapolates", True): (
-        "{}: quality holds past the trained length.",
-        "{}：超过训练长度后质量仍能保持。",
-    ),
-    ("extrapolates", False): (
-        "{}: quality does not hold past the trained length.",
-        "{}：超过训练长度后质量不能保持。",
-    ),
+    ("extrapolates", True): ("{}: quality holds past the trained length.", "{}：超过训练长度后质量仍能保持。"),
+    ("extrapolates", False): ("{}: quality does not hold past the trained length.", "{}：超过训练长度后质量不能保持。"),
 }
 
 HOW = {
@@ -312,19 +307,17 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    found = evidence.losses_of(name)
-    rises = {one.source: rise for one in found if (rise := one.rise(RATIO)) is not None}
+    rises = evidence.rises(name, RATIO)
     if not rises:
         return needs_training(command)
     # one run that rises settles it either way; that no run does settles only the claim that none will
-    source = max(rises, key=rises.__getitem__)
-    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rises[source], "lab results": float(len(rises))}
-    if not stated and rises[source] <= RISE:
+    source, rise = max(rises.items(), key=itemgetter(1))
+    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": float(len(rises))}
+    held = rise <= RISE
+    if held and not stated:
         return needs_training(command, numbers)
-    held = rises[source] <= RISE
-    text = f"{source}: the loss rises by {rises[source]:.2f} bits per byte at {RATIO:g} times the trained length"
-    verdict = Verdict("holds") if held == stated else Verdict("fails")
-    return Finding(verdict=verdict, numbers=numbers, counterexample="" if held == stated else text, source=source)
+    text = f"{source}: the loss rises by {rise:.2f} bits per byte at {RATIO:g} times the trained length"
+    return decide(held == stated, numbers, text, source)
 
 
 def last_position(encoding: Encoding) -> int | None:

@@ -17,7 +17,9 @@ from importlib import import_module
 from typing import Any, Literal, TypeVar, get_args
 
 import torch
+from torch import Tensor
 
+from whorl.claims.probes import largest
 from whorl.errors import unknown
 from whorl.rotary.cache import TableCache, use_table_cache
 
@@ -168,10 +170,10 @@ class Row:
 # -- how a test words what it found -----------------------------------------------------------------------------------
 
 
-def decide(true: bool, numbers: Mapping[str, float], counterexample: str = "") -> Finding:
+def decide(true: bool, numbers: Mapping[str, float], counterexample: str = "", source: str = COMPUTED) -> Finding:
     """Holds or fails; the counterexample is kept where it fails."""
-    verdict = Verdict("holds") if true else Verdict("fails")
-    return Finding(verdict=verdict, numbers=numbers, counterexample="" if true else counterexample)
+    verdict, text = (Verdict("holds"), "") if true else (Verdict("fails"), counterexample)
+    return Finding(verdict=verdict, numbers=numbers, counterexample=text, source=source)
 
 
 def within(value: float, bound: float, numbers: Mapping[str, float], counterexample: str = "") -> Finding:
@@ -179,6 +181,11 @@ def within(value: float, bound: float, numbers: Mapping[str, float], counterexam
     if value <= bound:
         return Finding(verdict=Verdict("holds within", f"{bound:g}"), numbers=numbers)
     return Finding(verdict=Verdict("fails"), numbers=numbers, counterexample=counterexample or f"off by {value:.3g}")
+
+
+def close(difference: Tensor, bound: float, name: str = "largest difference") -> Finding:
+    """Holds within the bound where no entry of the difference is larger; fails otherwise."""
+    return within(largest(difference), bound, {name: largest(difference)})
 
 
 def depends(on: str, when: bool, otherwise: bool, numbers: Mapping[str, float], counterexample: str = "") -> Finding:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
-from whorl.claims.probes import generator, largest, normal
+from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
@@ -25,12 +24,8 @@ about_kerple = About(("kerple",), rows=("N29",))
 @shared
 def true_tables(position: int) -> Tensor:
     """cos and sin at the 64 positions up to this one, float64, from the definition: (2, 64, pairs)."""
-    angles = _angles(torch.arange(position - 63, position + 1, dtype=torch.float64), _frequencies())
+    angles = _angles(torch.arange(position - 63, position + 1, dtype=torch.float64), ladder(DIM))
     return torch.stack((angles.cos(), angles.sin()))
-
-
-def _frequencies() -> Tensor:
-    return 10_000.0 ** (-torch.arange(0, DIM, 2, dtype=torch.float64) / DIM)
 
 
 def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -107,13 +102,10 @@ def bfloat16_positions() -> Finding:
     numbers = {
         "first position that moves": float(moved[0]),
         "positions left of 4,096": float(len(ids.bfloat16().unique())),
-        "error at 1,000": error(1000, _angles(own.bfloat16(), _frequencies())),
+        "error at 1,000": error(1000, _angles(own.bfloat16(), ladder(DIM))),
     }
-    return decide(
-        len(moved) == 0,
-        numbers,
-        f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}",
-    )
+    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
+    return decide(len(moved) == 0, numbers, text)
 
 
 @about_rope.fails(
@@ -124,14 +116,13 @@ def bfloat16_positions() -> Finding:
     how="Errors of cos and sin with frequencies rounded to bfloat16, by position.",
 )
 def bfloat16_frequencies() -> Finding:
-    rounded = _frequencies().bfloat16()
+    rounded = ladder(DIM).bfloat16()
     numbers = {
         f"error at {place:,}": error(place, _angles(torch.arange(place - 63, place + 1), rounded))
         for place in (64, *PLACES[:3])
     }
-    return decide(
-        max(numbers.values()) < 2**-9, numbers, f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
-    )
+    text = f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
+    return decide(max(numbers.values()) < 2**-9, numbers, text)
 
 
 @about_rope.holds(
@@ -143,12 +134,8 @@ def bfloat16_frequencies() -> Finding:
     rows=("N21",),
 )
 def half_positions_refused() -> Finding:
-    refused = 0
-    for dtype in HALVES:
-        try:
-            Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))
-        except WhorlError as said:
-            refused += "Half precision cannot tell neighbouring positions apart" in str(said)
+    said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
+    refused = sum("Half precision cannot tell neighbouring positions apart" in one for one in said)
     return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
 
 
@@ -165,11 +152,10 @@ def half_positions_refused() -> Finding:
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
-    turn = torch.polar(torch.ones(64, DIM // 2, dtype=torch.float64), _angles(ids, _frequencies()))
     for dtype in HALVES:
         x = normal(64, DIM).to(dtype)
         got = Rope(head_dim=DIM, layout="interleaved").rotate(x, ids)
-        true = torch.view_as_real(torch.view_as_complex(x.double().unflatten(-1, (-1, 2))) * turn).flatten(-2)
+        true = turned(x.double(), _angles(ids, ladder(DIM)))
         step = torch.finfo(dtype).eps / 2
         numbers[f"error over one rounding, {str(dtype).removeprefix('torch.')}"] = largest(
             (got.double() - true) / (true.abs() * step).clamp(min=1e-6)
@@ -317,9 +303,8 @@ def kerple_distances() -> Finding:
         "distances, of 46": float(len(distances.bfloat16().unique())),
         "biases by whorl, of 46": float(len(own.unique())),
     }
-    return decide(
-        numbers["distances, of 46"] == 46, numbers, "257 becomes 256; above 256 bfloat16 has every other whole number"
-    )
+    text = "257 becomes 256; above 256 bfloat16 has every other whole number"
+    return decide(numbers["distances, of 46"] == 46, numbers, text)
 
 
 @about_kerple.holds_within(

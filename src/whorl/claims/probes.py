@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from whorl import registry
 from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
+from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 
 HEADS, HEAD_DIM, WIDTH, LENGTH = 4, 16, 64, 64
@@ -28,6 +30,31 @@ def generator(seed: int = 0) -> torch.Generator:
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Standard normal numbers, float64."""
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def ladder(dim: int, base: float = 10_000.0) -> Tensor:
+    """base^(-2i/d), from the definition, float64."""
+    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+
+
+def frequencies(dim: int = 128, base: float = 10_000.0) -> Tensor:
+    """w_i of a RoPE, by whorl."""
+    return Rope(head_dim=dim, base=base).frequencies()
+
+
+def turned(x: Tensor, angles: Tensor) -> Tensor:
+    """Pairs of neighbouring entries times e^(i angle), in complex numbers."""
+    pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+
+def refusal(call: Callable[[], object]) -> str:
+    """What a call says that whorl refuses; nothing where it goes through."""
+    try:
+        call()
+    except WhorlError as error:
+        return str(error)
+    return ""
 
 
 def build(encoding: str | type[Encoding]) -> Encoding:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, Verdict, claim, decide, depends, needs_training, within
-from whorl.claims.probes import build, generator, largest, moved, normal, tokens, weights_at
+from whorl.claims.ledger import About, Finding, claim, close, decide, depends, needs_training, within
+from whorl.claims.probes import build, generator, ladder, largest, moved, normal, tokens, weights_at
 from whorl.claims.rotation.turning import at, matrix, plain
 from whorl.claims.sinusoidal.codes import codes
 from whorl.claims.sinusoidal.ideal import recovered
@@ -32,12 +34,12 @@ about_rope_and_sinusoidal = About(("rope", "sinusoidal"), rows=("N30",))
 )
 def one_frequency() -> Finding:
     numbers = {"found, ladder of 32 frequencies": recovered(64), "found, one frequency 32 times": recovered(64, "one")}
-    ladder, one = numbers.values()
+    many, one = numbers.values()
     text = (
-        f"the same dimensions find {one:.0%} of the positions with one frequency and {ladder:.0%} with many: "
+        f"the same dimensions find {one:.0%} of the positions with one frequency and {many:.0%} with many: "
         "neighbours are too alike"
     )
-    return decide(one >= ladder, numbers, text)
+    return decide(one >= many, numbers, text)
 
 
 @about_rope.fails(
@@ -87,8 +89,7 @@ def slow_pairs_hurt() -> Finding:
 def order() -> Finding:
     q, k = normal(2, 20, 64)
     mixed = torch.randperm(32, generator=generator(30))
-    ladder = 10_000.0 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
-    other = Rope(head_dim=64, layout="interleaved", frequencies=tuple(ladder[mixed].tolist()))
+    other = Rope(head_dim=64, layout="interleaved", frequencies=tuple(ladder(64)[mixed].tolist()))
     pairs = torch.stack((2 * mixed, 2 * mixed + 1), -1).flatten()
     worst = 0.0
     for m, n in ((0, 0), (5, 3), (4000, 17)):
@@ -135,8 +136,7 @@ def inherits_decay() -> Finding:
     ids, one = torch.arange(2001), torch.ones(2001, 128, dtype=torch.float64)
     rope = plain(128)
     own = rope.rotate(one, ids) @ rope.rotate(one[:1], ids[:1])[0]
-    worst = largest(own - 2 * codes(ids) @ codes(ids[:1])[0])
-    return within(worst, 1e-9, {"largest difference": worst})
+    return close(own - 2 * codes(ids) @ codes(ids[:1])[0], 1e-9)
 
 
 @claim.holds(
@@ -270,11 +270,12 @@ def rope_generalises() -> Finding:
     trained=True,
 )
 def extrapolation_limit() -> Finding:
-    rises = {one.source: rise for one in evidence.losses("rope") if (rise := one.rise(4.0)) is not None}
+    rises = evidence.rises("rope")
     if not rises:
         return needs_training("whorl compare rope --preset laptop --seeds 3")
-    source = max(rises, key=rises.__getitem__)
-    return _from_lab(rises[source] <= 0.2, {"rise of the loss at 4x, bits per byte": rises[source]}, source)
+    source, rise = max(rises.items(), key=itemgetter(1))
+    name = "rise of the loss at 4x, bits per byte"
+    return decide(rise <= 0.2, {name: rise}, f"{name}: {rise:.2f}", source)
 
 
 def _less(one: str, other: str, rise: bool) -> Finding:
@@ -283,20 +284,9 @@ def _less(one: str, other: str, rise: bool) -> Finding:
     def read(name: str) -> dict[str, float | None]:
         return {run.source: run.rise(4.0) if rise else run.by_ratio.get(1.0) for run in evidence.losses(name)}
 
-    first, second = read(one), read(other)
-    gaps = {}
-    for source, value in first.items():
-        beside = second.get(source)
-        if value is not None and beside is not None:
-            gaps[source] = beside - value
+    gaps = evidence.gaps(read(other), read(one))
     if not gaps:
         return needs_training(f"whorl compare {one} {other} --preset laptop --seeds 3")
-    source = min(gaps, key=gaps.__getitem__)
-    what = "rise at 4x" if rise else "loss at 1x"
-    return _from_lab(gaps[source] > 0, {f"{what}, {other} less {one}, bits per byte": gaps[source]}, source)
-
-
-def _from_lab(held: bool, numbers: dict[str, float], source: str) -> Finding:
-    ((name, value),) = numbers.items()
-    text = "" if held else f"{name}: {value:.2f}"
-    return Finding(verdict=Verdict("holds" if held else "fails"), numbers=numbers, counterexample=text, source=source)
+    source, gap = min(gaps.items(), key=itemgetter(1))
+    name = f"{'rise at 4x' if rise else 'loss at 1x'}, {other} less {one}, bits per byte"
+    return decide(gap > 0, {name: gap}, f"{name}: {gap:.2f}", source)

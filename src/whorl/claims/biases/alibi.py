@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, Verdict, decide, depends, needs_training, shared, within
+from whorl.claims.ledger import About, Finding, close, decide, depends, needs_training, shared, within
 from whorl.claims.probes import largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.bias import Bias
@@ -86,8 +86,7 @@ def alibi_linear() -> Finding:
 )
 def bias_unscaled() -> Finding:
     own, scaled, _, _ = alibi_weights()
-    worst = largest(own - scaled)
-    return within(worst, 1e-6, {"largest difference": worst})
+    return close(own - scaled, 1e-6)
 
 
 @shared
@@ -137,8 +136,7 @@ def key_form() -> Finding:
     scores = normal(8, 600)
     by_key = (scores + alibi.key_bias(ids).double()).softmax(-1)
     by_distance = (scores + alibi.score_bias(ids[-1:], ids)[:, 0].double()).softmax(-1)
-    worst = largest(by_key - by_distance)
-    return within(worst, 1e-6, {"largest difference": worst})
+    return close(by_key - by_distance, 1e-6)
 
 
 @about_alibi.fails(
@@ -179,9 +177,4 @@ def slopes_robust() -> Finding:
     text = "; ".join(
         f"{one.setting} differs by {one.mean:+.2f} bits per byte, {one.low:+.2f} to {one.high:+.2f}" for one in apart
     )
-    return Finding(
-        verdict=Verdict("fails" if apart else "holds"),
-        numbers=numbers,
-        counterexample=f"{text}, in small models that are little trained" if apart else "",
-        source="experiments/ablations.json",
-    )
+    return decide(not apart, numbers, f"{text}, in small models that are little trained", "experiments/ablations.json")

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
-from whorl.claims.ledger import About, Finding, decide, depends, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.ledger import About, Finding, close, decide, depends
+from whorl.claims.probes import normal
 from whorl.encodings.t5 import T5
 
 RAFFEL = "Raffel et al. 2019, T5"
@@ -72,8 +72,7 @@ def t5_unscaled() -> Finding:
     ids = torch.arange(9)
     table = t5.table[(ids[:, None] - ids).clamp(min=0)].permute(2, 0, 1)  # nine distances: a bucket each
     wanted = (q @ k.mT + table).masked_fill(ids[:, None] < ids, -torch.inf).softmax(-1)
-    worst = largest(weights - wanted)
-    return within(worst, 1e-9, {"largest difference": worst})
+    return close(weights - wanted, 1e-9)
 
 
 @about_t5.depends(

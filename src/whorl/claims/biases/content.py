@@ -6,13 +6,15 @@ import math
 
 import torch
 
-from whorl.claims.ledger import Finding, claim, decide, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.ledger import About, Finding, close, decide, within
+from whorl.claims.probes import ladder, largest, normal
 from whorl.encodings import deberta
 from whorl.encodings.cope import Cope
 from whorl.encodings.forgetting_gate import ForgettingGate
 from whorl.encodings.shaw import Shaw
 from whorl.encodings.transformer_xl import TransformerXL
+
+claim = About(rows=("N3",))
 
 
 @claim.holds(
@@ -22,7 +24,6 @@ from whorl.encodings.transformer_xl import TransformerXL
     says="Shaw et al. 2018; N3",
     how="The term of one query for 40 keys with k = 8, at both ends.",
     about=("shaw",),
-    rows=("N3",),
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
@@ -51,7 +52,6 @@ def shaw_clip() -> Finding:
     says="Dai et al. 2019",
     how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
     about=("transformer_xl",),
-    rows=("N3",),
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
@@ -59,12 +59,11 @@ def transformer_xl_term() -> Finding:
         parameter.copy_(normal(*parameter.shape, seed=11))
     q, k, ids = normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1), torch.tensor([0, 1, 5, 30, 31])
     own = xl.adjust_scores(q @ k.mT, q, k, ids, ids, scale=1.0)
-    t = (ids[:, None] - ids).double()[..., None] * 10_000.0 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    t = (ids[:, None] - ids).double()[..., None] * ladder(16)
     code = torch.cat((t.sin(), t.cos()), -1)
     place = torch.einsum("hqd,hdw,qkw->hqk", (q + xl.position_bias[:, None])[0], xl.projection, code)
     wanted = (q + xl.content_bias[:, None]) @ k.mT + place
-    worst = largest(own - wanted)
-    return within(worst, 1e-9, {"largest difference": worst})
+    return close(own - wanted, 1e-9)
 
 
 @claim.holds(
@@ -74,7 +73,6 @@ def transformer_xl_term() -> Finding:
     says="He et al. 2021, the released code; known values",
     how="bucket() of these distances and of their negatives.",
     about=("deberta",),
-    rows=("N3",),
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
@@ -92,7 +90,6 @@ def deberta_buckets() -> Finding:
     says="Golovneva et al. 2024",
     how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
     about=("cope",),
-    rows=("N3",),
 )
 def cope_counts() -> Finding:
     cope = Cope(head_dim=4, max_position=8).double()
@@ -114,7 +111,6 @@ def cope_counts() -> Finding:
     says="Lin et al. 2025",
     how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
     about=("forgetting_gate",),
-    rows=("N3",),
 )
 def forgetting_alibi() -> Finding:
     gate = ForgettingGate(heads=1, width=8, bias=2.0).double()

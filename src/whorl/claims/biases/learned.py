@@ -129,8 +129,5 @@ def sandwich_falls() -> Finding:
     steps = bias(Sandwich(heads=8), torch.arange(257)).diff()
     rises = (steps > 0).nonzero().flatten()
     numbers = {"steps that rise, of 256": float(len(rises)), "first": float(rises[0])}
-    return decide(
-        not len(rises),
-        numbers,
-        f"{len(rises)} of 256 steps rise, the first from {int(rises[0])} to {int(rises[0]) + 1}",
-    )
+    text = f"{len(rises)} of 256 steps rise, the first from {int(rises[0])} to {int(rises[0]) + 1}"
+    return decide(not len(rises), numbers, text)

@@ -10,9 +10,8 @@ from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.claims import flags
 from whorl.claims.ledger import About, Finding, claim, decide, shared, within
-from whorl.claims.probes import build, largest, normal
+from whorl.claims.probes import build, largest, normal, refusal
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 COUNT, DIM = 256, 16
@@ -60,15 +59,10 @@ def rotated_keys_stay() -> Finding:
     rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=2.0, original_length=256))
     k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
     apart = largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512))
-    try:
-        KVCache(encoding=rope, policy="transformed")
-        refused = 0.0
-    except WhorlError:
-        refused = 1.0
-    numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
-    return decide(
-        apart < 1e-9 and not refused, numbers, f"a key near position 256 differs by {apart:.2f} between two lengths"
-    )
+    refused = bool(refusal(lambda: KVCache(encoding=rope, policy="transformed")))
+    numbers = {"largest difference": apart, "whorl refuses to keep them": float(refused)}
+    text = f"a key near position 256 differs by {apart:.2f} between two lengths"
+    return decide(apart < 1e-9 and not refused, numbers, text)
 
 
 @about_rope.holds_within(

@@ -15,7 +15,7 @@ from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import flags
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
-from whorl.claims.ledger import About, Finding, claim, decide, shared, within
+from whorl.claims.ledger import About, Finding, claim, close, decide, shared, within
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
@@ -57,8 +57,7 @@ def forms_agree() -> Finding:
 def linear_relative() -> Finding:
     rope, given = Rope(head_dim=DIM), [x[:, :, :64] for x in tokens()]
     here, there = (linear_attention(*given, encoding=rope, positions=torch.arange(64) + s) for s in (0, 1000))
-    worst = largest(here - there)
-    return within(worst, 1e-9, {"largest difference": worst})
+    return close(here - there, 1e-9)
 
 
 @about_rope.fails(
@@ -177,11 +176,8 @@ def one_plus_cosine_sharp() -> Finding:
         positions=place[:1], key_positions=place,
     ).flatten()  # fmt: skip
     ratio = float(weights[0] / weights[1])
-    return decide(
-        ratio > 2 + 1e-6,
-        {"equal key over orthogonal key": ratio},
-        f"an equal key weighs {ratio:.2f} times an orthogonal one, however long they are",
-    )
+    text = f"an equal key weighs {ratio:.2f} times an orthogonal one, however long they are"
+    return decide(ratio > 2 + 1e-6, {"equal key over orthogonal key": ratio}, text)
 
 
 @about_rope.fails(
@@ -312,8 +308,5 @@ def only_rope_linear() -> Finding:
 )
 def xpos_quadratic() -> Finding:
     growth = _growth(_linear(XPos(head_dim=DIM)))
-    return decide(
-        growth > 3,
-        {"work at 512 over 256": growth},
-        f"twice the tokens are {growth:.2f} times the work; xPos itself touches each query and key once",
-    )
+    text = f"twice the tokens are {growth:.2f} times the work; xPos itself touches each query and key once"
+    return decide(growth > 3, {"work at 512 over 256": growth}, text)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.probes import largest, normal, refusal
 from whorl.encodings.xpos import XPos
-from whorl.errors import WhorlError
 
 about_xpos = About(("xpos",), rows=("N7", "N27"))
 
@@ -85,12 +84,8 @@ def xpos_overflow() -> Finding:
         x = torch.ones(1, 1, 2, 64, dtype=dtype)
         a, b = xpos.transform_qk(x, x, ends, ends)
         finite = bool(a.isfinite().all() and b.isfinite().all())
-        try:
-            xpos.transform_qk(x, x, torch.tensor([0, limit]), ends)
-            refused = False
-        except WhorlError:
-            refused = True
-        good += limit == known and finite and refused
+        refused = refusal(lambda x=x, last=limit, ends=ends: xpos.transform_qk(x, x, torch.tensor([0, last]), ends))
+        good += limit == known and finite and bool(refused)
         numbers |= {
             f"queries, {word}": float(limit),
             f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate,

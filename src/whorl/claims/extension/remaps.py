@@ -6,12 +6,14 @@ import math
 
 import torch
 
-from whorl.claims.ledger import Finding, claim, decide, within
+from whorl.claims.ledger import About, Finding, decide, within
 from whorl.claims.probes import largest, weights_at
 from whorl.encodings.base import Encoding
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
 from whorl.encodings.rope import Rope
 from whorl.encodings.score_scaling import Llama4Temperature, LogN
+
+claim = About(rows=("N14",))
 
 
 @claim.holds_within(
@@ -24,7 +26,6 @@ from whorl.encodings.score_scaling import Llama4Temperature, LogN
     says="Su 2023, kexue.fm 9708; Jin et al. 2024",
     how="Attention weights of 24 tokens against RoPE's, with windows of 24 and more, and a window of 4 at factor 1.",
     about=("rerope", "leaky_rerope", "self_extend"),
-    rows=("N14",),
 )
 def rerope_near() -> Finding:
     ids, rope = torch.arange(24), Rope(head_dim=16)
@@ -45,7 +46,6 @@ def rerope_near() -> Finding:
     says="Su 2023, kexue.fm 9708",
     how="Distances of the far branch for every pair of 64 positions, and where the near branch ends.",
     about=("rerope", "leaky_rerope"),
-    rows=("N14",),
 )
 def rerope_far() -> Finding:
     ids, window = torch.arange(64), 16
@@ -75,7 +75,6 @@ def rerope_far() -> Finding:
     says="Jin et al. 2024",
     how="Distances of the far branch for every pair of 400 positions, w = 16, G = 4.",
     about=("self_extend",),
-    rows=("N14",),
 )
 def self_extend_far() -> Finding:
     ids, window, group = torch.arange(400), 16, 4
@@ -98,7 +97,6 @@ def self_extend_far() -> Finding:
     says="Su, kexue.fm 8823",
     how="Factors at 0, 511, 512, 4,095 and 262,143 for L = 512, and Llama 4's at 8,190, 8,191, 131,071 and 1,048,575.",
     about=("log_n", "llama4_temperature"),
-    rows=("N14",),
 )
 def log_n() -> Finding:
     ids = torch.tensor([0, 511, 512, 4095, 262_143])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
+
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, Verdict, decide, needs_training
+from whorl.claims.ledger import About, Finding, decide, needs_training
 from whorl.rotary.scalings.base import factor_for
 
 about_rope = About(("rope",), rows=("N16",))
@@ -68,21 +70,13 @@ def ntk_untrained() -> Finding:
 
 def _repair(variant: str) -> Finding:
     """Whether a repair of a trained RoPE is better than nothing at 4 times its length, in every lab result."""
-    bare = {one.source: one.by_ratio.get(4.0) for one in evidence.losses("rope")}
-    gains = {}
-    for one in evidence.losses("rope", variant):
-        before, after = bare.get(one.source), one.by_ratio.get(4.0)
-        if before is not None and after is not None:
-            gains[one.source] = before - after
+    bare, repaired = (
+        {one.source: one.by_ratio.get(4.0) for one in evidence.losses("rope", what)}
+        for what in (evidence.AS_TRAINED, variant)
+    )
+    gains = evidence.gaps(bare, repaired)
     if not gains:
         return needs_training("whorl compare rope --preset laptop --seeds 3")
-    source = min(gains, key=gains.__getitem__)
-    numbers = {"loss taken off at 4x, bits per byte": gains[source]}
-    held = gains[source] > 0
-    text = f"at 4 times the trained length it is {-gains[source]:.2f} bits per byte worse than nothing"
-    return Finding(
-        verdict=Verdict("holds" if held else "fails"),
-        numbers=numbers,
-        counterexample="" if held else text,
-        source=source,
-    )
+    source, gain = min(gains.items(), key=itemgetter(1))
+    text = f"at 4 times the trained length it is {-gain:.2f} bits per byte worse than nothing"
+    return decide(gain > 0, {"loss taken off at 4x, bits per byte": gain}, text, source)

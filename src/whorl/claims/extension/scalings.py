@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.ledger import About, Finding, close, decide, within
+from whorl.claims.probes import ladder, largest, normal
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
@@ -30,11 +30,6 @@ about_rope = About(("rope",), rows=("N14",))
 def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -> Tensor:
     """The frequencies with a scaling."""
     return Rope(head_dim=dim, scaling=scaling).frequencies(length)
-
-
-def plain(dim: int = DIM, base: float = BASE) -> Tensor:
-    """base^(-2i/d), from the definition."""
-    return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
 
 
 @about_rope.holds_within(
@@ -65,10 +60,10 @@ def factor_one() -> Finding:
     numbers = {}
     for scheme in schemes:
         variant = getattr(scheme, "variant", "")
-        off = largest(scaled(scheme, length=8192) / plain() - 1) + abs(scheme.factors(8192).attention - 1)
+        off = largest(scaled(scheme, length=8192) / ladder(DIM) - 1) + abs(scheme.factors(8192).attention - 1)
         numbers[f"{scheme.name} {variant}".strip()] = off
     numbers["dynamic_ntk within its length"] = largest(
-        scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / plain() - 1
+        scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / ladder(DIM) - 1
     )
     return within(max(numbers.values()), 1e-12, numbers)
 
@@ -84,8 +79,7 @@ def factor_one() -> Finding:
 def pi_divides() -> Finding:
     x, ids = normal(9, DIM), torch.arange(9) * 500
     squeezed = Rope(head_dim=DIM, scaling=Linear(factor=4.0)).rotate(x, ids)
-    worst = largest(squeezed - Rope(head_dim=DIM).rotate(x, ids.double() / 4))
-    return within(worst, 1e-9, {"largest difference": worst})
+    return close(squeezed - Rope(head_dim=DIM).rotate(x, ids.double() / 4), 1e-9)
 
 
 @about_rope.holds_within(
@@ -96,7 +90,7 @@ def pi_divides() -> Finding:
     how="Frequencies of Ntk(8) over plain ones, first and last pair, and whether the ratio falls between.",
 )
 def ntk_ends() -> Finding:
-    ratio = scaled(Ntk(factor=8.0)) / plain()
+    ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
     numbers = {
         "first pair": float(ratio[0]),
         "last pair": float(ratio[-1]),
@@ -116,9 +110,9 @@ def ntk_ends() -> Finding:
 def dynamic_within() -> Finding:
     dynamic = DynamicNtk(factor=4.0, original_length=4096)
     numbers = {
-        "at 1": largest(scaled(dynamic, length=1) / plain() - 1),
-        "at 4,096": largest(scaled(dynamic, length=4096) / plain() - 1),
-        "slowest pair at 16,384 is divided by": float((plain() / scaled(dynamic, length=16_384))[-1]),
+        "at 1": largest(scaled(dynamic, length=1) / ladder(DIM) - 1),
+        "at 4,096": largest(scaled(dynamic, length=4096) / ladder(DIM) - 1),
+        "slowest pair at 16,384 is divided by": float((ladder(DIM) / scaled(dynamic, length=16_384))[-1]),
     }
     worst = max(numbers["at 1"], numbers["at 4,096"], abs(numbers["slowest pair at 16,384 is divided by"] / 13 - 1))
     return within(worst, 1e-9, numbers)
@@ -133,7 +127,7 @@ def dynamic_within() -> Finding:
     rows=("N15",),
 )
 def yarn_ramp() -> Finding:
-    ratio = scaled(Yarn(factor=16.0, original_length=4096)) / plain()
+    ratio = scaled(Yarn(factor=16.0, original_length=4096)) / ladder(DIM)
     kept = int((ratio > 1 - 1e-9).sum())
     divided = int((ratio < 1 / 16 + 1e-9).sum())
     # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
@@ -147,9 +141,8 @@ def yarn_ramp() -> Finding:
     }
     half = abs(numbers["half-way pair 33"] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
     straight = bool((ratio[20:47].diff().diff().abs() < 1e-9).all())
-    return decide(
-        (kept, divided) == (21, 18) and half and straight, numbers, f"{kept} pairs are kept and {divided} divided"
-    )
+    text = f"{kept} pairs are kept and {divided} divided"
+    return decide((kept, divided) == (21, 18) and half and straight, numbers, text)
 
 
 @about_rope.fails(
@@ -164,7 +157,7 @@ def yarn_short() -> Finding:
     numbers = {}
     for length in (64, 4096):
         for scheme in (Yarn(factor=4.0, original_length=length), NtkByParts(factor=4.0, original_length=length)):
-            kept = int((scaled(scheme, 64) / plain(64) > 0.99).sum())
+            kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
             numbers[f"{scheme.name}, trained on {length:,}"] = float(kept)
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
     text = (
@@ -206,8 +199,8 @@ def longrope_factor() -> Finding:
     short, long = (1.0,) * 32, tuple(1.0 + i for i in range(32))
     scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
     numbers = {
-        "at 4,096": largest(scaled(scheme, 64, 4096) / plain(64) - 1),
-        "at 4,097": largest(scaled(scheme, 64, 4097) * torch.tensor(long, dtype=torch.float64) / plain(64) - 1),
+        "at 4,096": largest(scaled(scheme, 64, 4096) / ladder(64) - 1),
+        "at 4,097": largest(scaled(scheme, 64, 4097) * torch.tensor(long, dtype=torch.float64) / ladder(64) - 1),
         "attention factor": Rope(head_dim=64, scaling=scheme).attention_factor(8192),
     }
     wanted = math.sqrt(1 + math.log(32) / math.log(4096))
@@ -226,7 +219,7 @@ def longrope_factor() -> Finding:
 def llama3_bands() -> Finding:
     base = 500_000.0
     rope = Rope(head_dim=DIM, base=base, scaling=Llama3(factor=8.0, original_length=8192))
-    ratio, length = rope.frequencies() / plain(DIM, base), 2 * math.pi / plain(DIM, base)
+    ratio, length = rope.frequencies() / ladder(DIM, base), 2 * math.pi / ladder(DIM, base)
     fast, slow = length < 2048, length > 8192
     between = ratio[~fast & ~slow]
     turns = 8192 / length[~fast & ~slow]
@@ -253,7 +246,7 @@ def resonance() -> Finding:
     rope = Rope(head_dim=64, scaling=Resonance())
     length = wavelengths(rope.frequencies())
     worst = largest(length - length.round())
-    wave = largest(length.round() / (2 * math.pi / plain(64)) - 1)  # not far from what they were
+    wave = largest(length.round() / (2 * math.pi / ladder(64)) - 1)  # not far from what they were
     for i in (0, 5, 31):
         here = torch.tensor([3, 3 + int(length[i].round())])
         tables = torch.stack(rope.tables(here, dtype=torch.float64))[..., i]

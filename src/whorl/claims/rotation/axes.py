@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import largest
+from whorl.claims.ledger import About, Finding, close, decide
 from whorl.claims.rotation.turning import EXACT, by_hand
 from whorl.encodings.axial_rope import AxialRope
 
@@ -22,8 +21,7 @@ about_axial_rope = About(("axial_rope",), rows=("N11",))
 )
 def one_axis_per_block() -> Finding:
     own, direct, _ = _axial()
-    worst = largest(own - direct)
-    return within(worst, EXACT, {"largest difference": worst})
+    return close(own - direct, EXACT)
 
 
 @about_axial_rope.fails(

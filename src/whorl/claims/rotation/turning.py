@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, decide, shared, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.probes import ladder, largest, normal, turned
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
 from whorl.rotary.rotation import Layout
@@ -183,12 +183,10 @@ def determinant() -> Finding:
 )
 def three_forms() -> Finding:
     numbers = {"elementwise against matrix": 0.0, "elementwise against complex": 0.0}
-    x, frequencies = normal(10, 64), 10_000.0 ** (-torch.arange(0, 64, 2, dtype=torch.float64) / 64)
+    x = normal(10, 64)
     for m in PLACES[:-1]:
         here = at(plain(64), x, m)
-        turn = torch.polar(torch.ones(32, dtype=torch.float64), m * frequencies)
-        as_complex = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
-        for name, other in (("matrix", x @ by_hand(m, 64).mT), ("complex", as_complex)):
+        for name, other in (("matrix", x @ by_hand(m, 64).mT), ("complex", turned(x, m * ladder(64)))):
             key = f"elementwise against {name}"
             numbers[key] = max(numbers[key], largest(here - other))
     return within(max(numbers.values()), EXACT, numbers)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from operator import itemgetter
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, Verdict, claim, decide, depends, needs_training, shared, within
+from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training, shared, within
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
 from whorl.encodings.sinusoidal import Sinusoidal
@@ -135,11 +136,8 @@ def fraction() -> Finding:
         "500 of 1000": 500 / 1000,
     }
     same = numbers["one step at length 10"] == numbers["one step at length 1000"]
-    return decide(
-        same,
-        numbers,
-        "one step is worth 0.1 or 0.001 by the length, and token 5 of 10 has the code of token 500 of 1000",
-    )
+    text = "one step is worth 0.1 or 0.001 by the length, and token 5 of 10 has the code of token 500 of 1000"
+    return decide(same, numbers, text)
 
 
 @shared
@@ -242,16 +240,10 @@ def cosine_sum() -> Finding:
 )
 def generalises() -> Finding:
     numbers = {"largest entry at position 10 million": largest(codes(torch.tensor([10_000_000])))}
-    rises = {one.source: rise for one in evidence.losses("sinusoidal") if (rise := one.rise(4.0)) is not None}
+    rises = evidence.rises("sinusoidal")
     if not rises:
         return needs_training("whorl compare sinusoidal none --preset laptop --seeds 3", numbers)
-    source = max(rises, key=rises.__getitem__)
-    numbers["rise of the loss at 4x, bits per byte"] = rises[source]
-    text = f"the loss rises by {rises[source]:.2f} bits per byte at 4 times the trained length"
-    held = rises[source] <= 0.2
-    return Finding(
-        verdict=Verdict("holds" if held else "fails"),
-        numbers=numbers,
-        counterexample="" if held else text,
-        source=source,
-    )
+    source, rise = max(rises.items(), key=itemgetter(1))
+    numbers["rise of the loss at 4x, bits per byte"] = rise
+    text = f"the loss rises by {rise:.2f} bits per byte at 4 times the trained length"
+    return decide(rise <= 0.2, numbers, text, source)

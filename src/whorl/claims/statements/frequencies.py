@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import largest
+from whorl.claims.probes import frequencies, largest
 from whorl.claims.sinusoidal.codes import codes
 from whorl.encodings.rope import Rope
 
@@ -16,11 +15,6 @@ NOTES = "the notes"
 about_rope_and_sinusoidal = About(("rope", "sinusoidal"), rows=("N26",))
 about_rope = About(("rope",), rows=("N29",))
 about_sinusoidal = About(("sinusoidal",), rows=("N28",))
-
-
-def frequencies(dim: int, base: float = 10_000.0) -> Tensor:
-    """w_i of a RoPE."""
-    return Rope(head_dim=dim, base=base).frequencies()
 
 
 @about_rope_and_sinusoidal.fails(
@@ -39,14 +33,11 @@ def squared_exponent() -> Finding:
         "last by this line": float(wrong[-1]),
         "last": float(own[-1]),
     }
-    return decide(
-        largest(wrong / own - 1) < 1e-9,
-        numbers,
-        (
-            "arange(0, d, 2) holds 2i already, so the line squares every frequency; right is 10000 ** (-arange(0, d, "
-            "2) / d)"
-        ),
+    text = (
+        "arange(0, d, 2) holds 2i already, so the line squares every frequency; right is 10000 ** (-arange(0, d, "
+        "2) / d)"
     )
+    return decide(largest(wrong / own - 1) < 1e-9, numbers, text)
 
 
 @about_rope.holds_within(
@@ -90,11 +81,8 @@ def theta_one() -> Finding:
 def small_i() -> Finding:
     own = frequencies(128)
     numbers = {"w_0": float(own[0]), "w_63": float(own[-1]), "wavelength of pair 0": 2 * math.pi / float(own[0])}
-    return decide(
-        bool(own[0] < own[-1]),
-        numbers,
-        f"w_0 = {float(own[0]):g} is the highest, w_63 = {float(own[-1]):.2e} the lowest: small i turns fastest",
-    )
+    text = f"w_0 = {float(own[0]):g} is the highest, w_63 = {float(own[-1]):.2e} the lowest: small i turns fastest"
+    return decide(bool(own[0] < own[-1]), numbers, text)
 
 
 @about_rope.fails(
@@ -118,11 +106,8 @@ def large_base() -> Finding:
 )
 def index_256() -> Finding:
     count = len(frequencies(512))
-    return decide(
-        count > 256,
-        {"frequencies": float(count), "last index": float(count - 1)},
-        f"there are {count} pairs, so the last index is {count - 1}",
-    )
+    text = f"there are {count} pairs, so the last index is {count - 1}"
+    return decide(count > 256, {"frequencies": float(count), "last index": float(count - 1)}, text)
 
 
 @about_rope.fails(
@@ -139,11 +124,8 @@ def frequencies_rise() -> Finding:
         step = torch.atan2(sin[1] * cos[0] - cos[1] * sin[0], cos[1] * cos[0] + sin[1] * sin[0])
         numbers[f"fastest pair turns by, at {place:,}"] = float(step[0])
     values = list(numbers.values())
-    return decide(
-        values[-1] > values[0] + 1e-6,
-        numbers,
-        "a pair turns by the same angle at every position; frequencies know nothing of it",
-    )
+    text = "a pair turns by the same angle at every position; frequencies know nothing of it"
+    return decide(values[-1] > values[0] + 1e-6, numbers, text)
 
 
 @about_sinusoidal.fails(
@@ -171,11 +153,8 @@ def codes_change_less() -> Finding:
         one, two = codes(torch.tensor([t, t + 1]))
         numbers[f"step at {t:,}"] = float((two - one).norm())
     values = list(numbers.values())
-    return decide(
-        values[-1] < 0.99 * values[0],
-        numbers,
-        f"every step is {values[0]:.4f} long: |p_(t+1) - p_t| does not depend on t",
-    )
+    text = f"every step is {values[0]:.4f} long: |p_(t+1) - p_t| does not depend on t"
+    return decide(values[-1] < 0.99 * values[0], numbers, text)
 
 
 @about_sinusoidal.fails(
@@ -187,8 +166,5 @@ def codes_change_less() -> Finding:
 )
 def sine_sensitive() -> Finding:
     numbers = {"at pi / 2": abs(math.sin(math.pi / 2 + 0.01) - 1), "at 0": math.sin(0.01)}
-    return decide(
-        numbers["at pi / 2"] > numbers["at 0"],
-        numbers,
-        "its derivative cos is 0 there: a change of 0.01 moves it by 5e-5, at 0 by 0.01",
-    )
+    text = "its derivative cos is 0 there: a change of 0.01 moves it by 5e-5, at 0 by 0.01"
+    return decide(numbers["at pi / 2"] > numbers["at 0"], numbers, text)

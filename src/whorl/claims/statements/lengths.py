@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from whorl.claims.ledger import Finding, claim, decide
+from whorl.claims.probes import refusal
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.learned import Learned
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 
 TRAINED = 256
 
@@ -72,22 +72,16 @@ def rope_any_length() -> Finding:
 def ran_so_extrapolates() -> Finding:
     ran = bool(torch.cat(Rope(head_dim=64).tables(torch.arange(4 * TRAINED))).isfinite().all())
     off = list(fit_errors("rope").values())
-    try:
-        Learned(width=8, length=TRAINED).add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED]))
-        raised = 0.0
-    except WhorlError:
-        raised = 1.0
+    learned = Learned(width=8, length=TRAINED)
+    raised = refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED])))
     numbers = {
         "ran": float(ran),
         "error at its end": off[2],
         "error below the trained length": off[0],
-        "a learned table raises": raised,
+        "a learned table raises": float(bool(raised)),
     }
-    return decide(
-        not ran or off[2] < 10 * max(off[0], 0.01),
-        numbers,
-        f"it ran to {4 * TRAINED} with finite numbers, and is off by {off[2]:.3g} where it was right to {off[0]:.1g}",
-    )
+    text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {off[2]:.3g} where it was right to {off[0]:.1g}"
+    return decide(not ran or off[2] < 10 * max(off[0], 0.01), numbers, text)
 
 
 @claim.fails(
@@ -111,11 +105,8 @@ def roformer_1024() -> Finding:
     longest = max(length for length, _, _ in stages)
     long_steps = sum(steps for length, _, steps in stages if length > 1024)
     numbers = {"longest stage": float(longest), "thousand steps past 1,024": long_steps}
-    return decide(
-        longest < 1024,
-        numbers,
-        (
-            f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps: it shows use of long text, "
-            "not extrapolation"
-        ),
+    text = (
+        f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps: it shows use of long text, "
+        "not extrapolation"
     )
+    return decide(longest < 1024, numbers, text)

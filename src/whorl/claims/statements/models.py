@@ -8,7 +8,7 @@ from whorl.attend.softmax import attention
 from whorl.claims.biases.alibi import alibi_weights
 from whorl.claims.biases.masks import shuffled
 from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training
-from whorl.claims.probes import largest, normal
+from whorl.claims.probes import largest, normal, turned
 from whorl.claims.rotation.turning import at, gradient_ratio, plain
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.learned import Learned
@@ -34,14 +34,10 @@ def alibi_unscaled() -> Finding:
         "nothing scaled": largest(own - unscaled),
         "both scaled": largest(own - both),
     }
-    return decide(
-        numbers["nothing scaled"] < 1e-6,
-        numbers,
-        (
-            f"without the scale a weight differs by {numbers['nothing scaled']:.2f}: the scores are scaled, the bias "
-            "is not"
-        ),
+    text = (
+        f"without the scale a weight differs by {numbers['nothing scaled']:.2f}: the scores are scaled, the bias is not"
     )
+    return decide(numbers["nothing scaled"] < 1e-6, numbers, text)
 
 
 @claim.fails(
@@ -60,11 +56,8 @@ def t5_stores_length() -> Finding:
         numbers[f"biases, {keys:,} keys"] = float(
             len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
         )
-    return decide(
-        numbers["biases, 16,384 keys"] > 1000,
-        numbers,
-        f"{numbers['parameters a head']:.0f} numbers a head, whatever the length",
-    )
+    text = f"{numbers['parameters a head']:.0f} numbers a head, whatever the length"
+    return decide(numbers["biases, 16,384 keys"] > 1000, numbers, text)
 
 
 @claim.fails(
@@ -88,14 +81,11 @@ def bert_sinusoidal() -> Finding:
         "with a learned table": float(rest + table),
         "with sinusoids": float(rest + waves),
     }
-    return decide(
-        rest + waves == 109_482_240,
-        numbers,
-        (
-            f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
-            "each of 512 positions"
-        ),
+    text = (
+        f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
+        "each of 512 positions"
     )
+    return decide(rest + waves == 109_482_240, numbers, text)
 
 
 @about_rope.fails(
@@ -107,15 +97,10 @@ def bert_sinusoidal() -> Finding:
 )
 def llama_simplified() -> Finding:
     x, ids = normal(1, 1, 64, 128), torch.arange(64) * 31
-    turn = torch.polar(
-        torch.ones(64, 64, dtype=torch.float64),
-        torch.outer(ids.double(), 1.0 / 10_000.0 ** (torch.arange(0, 128, 2).double() / 128)),
-    )
-    as_released = torch.view_as_real(torch.view_as_complex(x.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+    as_released = turned(x, torch.outer(ids.double(), 1.0 / 10_000.0 ** (torch.arange(0, 128, 2).double() / 128)))
     worst = largest(as_released - plain(128).rotate(x, ids))
-    return decide(
-        worst > 1e-6, {"largest difference": worst}, f"multiplying by e^(i m w) is the same rotation, to {worst:.0e}"
-    )
+    text = f"multiplying by e^(i m w) is the same rotation, to {worst:.0e}"
+    return decide(worst > 1e-6, {"largest difference": worst}, text)
 
 
 @about_rope.depends(
@@ -173,9 +158,8 @@ def permutation_invariant() -> Finding:
 )
 def turns_vanish() -> Finding:
     numbers = {f"norm kept at {place:,}": float(gradient_ratio(place).mean()) for place in (1, 10_000, 1_000_000)}
-    return decide(
-        min(numbers.values()) < 0.5, numbers, "a rotation keeps the norm of every gradient, after any number of turns"
-    )
+    text = "a rotation keeps the norm of every gradient, after any number of turns"
+    return decide(min(numbers.values()) < 0.5, numbers, text)
 
 
 @claim.depends(
