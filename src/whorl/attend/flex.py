@@ -7,6 +7,7 @@ known without reading positions on a device, the kernel visits those alone.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -92,8 +93,9 @@ def bias_of(encoding: Any) -> Bias | None:
 
 def _parts_with(hook: str, encoding: Encoding) -> tuple[Encoding, ...]:
     """The encoding, or those it joins, that use a hook."""
-    joined = isinstance(encoding, Combined) and not encoding.writes_over(hook)
-    parts = encoding._parts if joined else (encoding,)
+    parts: Sequence[Encoding] = (encoding,)
+    if isinstance(encoding, Combined) and not encoding.writes_over(hook):
+        parts = encoding._parts
     return tuple(part for part in parts if hook in part.enters())
 
 
