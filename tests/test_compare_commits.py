@@ -24,6 +24,17 @@ needs_git = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def own_folder(tmp_path, monkeypatch):
+    """A folder for all that a comparison makes on its way, of which nothing is left behind."""
+    folder = tmp_path / "on the way"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield
+    assert not list(folder.iterdir())
+    assert str(folder) not in git("worktree", "list").stdout
+
+
 def changed(folder: Path, **changes: tuple[str, str]) -> Path:
     """A copy of the sources in which a text of each of these files is another."""
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -48,13 +59,11 @@ def found(values: bytes = b"", **results):
 
 
 @needs_git
-def test_a_commit_equals_itself_and_leaves_nothing_behind(capfd):
-    before = git("worktree", "list").stdout
+def test_a_commit_equals_itself(own_folder, capfd):
     assert tool.main(["HEAD", "HEAD", "--only", "identity"]) == 0
     out = capfd.readouterr().out
     assert "nothing differs" in out and "DIFFER" not in out and "error" not in out
     assert int(out.split()[1]) > 500  # results of the one group
-    assert git("worktree", "list").stdout == before
 
 
 def test_a_changed_constant_and_a_changed_formula_are_found(tmp_path, capfd):
@@ -71,17 +80,15 @@ def test_a_changed_constant_and_a_changed_formula_are_found(tmp_path, capfd):
 
 
 @needs_git
-def test_a_probe_that_breaks_is_no_difference(tmp_path, capfd):
-    before = git("worktree", "list").stdout
+def test_a_probe_that_breaks_is_no_difference(own_folder, tmp_path, capfd):
     other = changed(tmp_path, __init__=("_PUBLIC = {", 'raise RuntimeError("broken on purpose")\n_PUBLIC = {'))
     assert tool.main([str(other), "HEAD", "--only", "identity"]) == 2
     said = capfd.readouterr().err
     assert "broken on purpose" in said and "ended with status 1" in said
-    assert git("worktree", "list").stdout == before
 
 
 @needs_git
-def test_a_commit_that_is_not_there_cannot_be_compared(capfd):
+def test_a_commit_that_is_not_there_cannot_be_compared(own_folder, capfd):
     assert tool.main(["no-such-commit", "--only", "identity"]) == 2
     assert "git worktree add failed" in capfd.readouterr().err
 
@@ -103,6 +110,16 @@ def test_tensors_differ_by_a_bit_or_a_shape(capsys):
     assert "0 of 2 numbers, by up to 0 of 0" in capsys.readouterr().out
     assert tool.report(found(zero, x=[2]), found(one, x=[2]), ["texts"], {}) == 1
     assert "1 of 2 numbers, by up to 1 of 0" in capsys.readouterr().out
+
+
+def test_what_raised_on_both_sides_is_pointed_out(capsys):
+    old, new = found(x="TypeError: no"), found(x="TypeError: no")
+    for side in (old, new):
+        side.results["texts/x"]["kind"] = "error"
+    assert tool.report(old, new, ["texts"], {}) == 0
+    assert "1 calls raised the same on both sides, and no WhorlError; the first:\n  texts/x: TypeError: no" in (
+        capsys.readouterr().out
+    )
 
 
 def test_expected_differences_do_not_fail(tmp_path, capsys):

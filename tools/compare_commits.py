@@ -159,6 +159,10 @@ def report(old: Found, new: Found, groups: list[str], expected: dict[str, str]) 
         took = " and ".join(f"{found.seconds[group]:.0f} s" for found in (old, new))
         apart = f", {len(own) - len(equal)} DIFFER" if len(own) > len(equal) else ""
         print(f"{group:12} {len(equal):6} equal{apart}  ({parts or 'nothing'}; {took})")
+    raised = [name for name in names if name not in differ and old.results[name]["kind"] == "error"]
+    if raised:  # a mistake of the probe would be the same on both sides
+        print(f"\n{len(raised)} calls raised the same on both sides, and no WhorlError; the first:")
+        print(f"  {raised[0]}: {old.results[raised[0]]['text']}")
     reasons = {name: reason_for(name, expected) for name in names if name in differ}
     meant = [name for name, reason in reasons.items() if reason]
     wrong = [name for name, reason in reasons.items() if not reason]

@@ -31,6 +31,8 @@ def main() -> None:
 
     if not Path(whorl.__file__).is_relative_to(given.source):
         raise ProbeFault(f"whorl was imported from {whorl.__file__}, and not from {given.source}")
+    if given.device == "cuda" and not torch.cuda.is_available():
+        raise ProbeFault("there is no CUDA device here")
     probe = Probe(given.folder, given.exchange, given.writes, given.tests, given.device)
     seconds = {}
     for group in given.groups:
