@@ -232,7 +232,6 @@ def fresh() -> Iterator[None]:
 
 # -- the ledger -------------------------------------------------------------------------------------------------------
 
-
 LEDGER: dict[str, Claim] = {}
 
 Test = Callable[[], Finding]
@@ -242,9 +241,8 @@ Test = Callable[[], Finding]
 class About:
     """Decorators that write claims about these encodings into the ledger, one for each verdict that is expected.
 
-    ``rows`` are those of the study notes. A claim may name other encodings and rows of its own.
-
-    >>> about_rope = About(("rope",), rows=("N26",))  # and then @about_rope.fails("note.theta-one", …)
+    ``rows`` are those of the study notes. With ``about_rope = About(("rope",), rows=("N26",))`` a claim that is known
+    to be wrong begins with ``@about_rope.fails("note.theta-one", …)``; it may name other encodings and rows.
     """
 
     about: tuple[str, ...] = ()
