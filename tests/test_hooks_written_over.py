@@ -177,3 +177,19 @@ def test_parts_do_not_tell_how_a_class_turns():
     cache.attend(x, x, x)
     with pytest.raises(whorl.WhorlError, match="what Faster did to the kept keys cannot be undone"):
         cache.change_encoding(whorl.Rope(head_dim=DIM, base=77.0))
+
+
+@pytest.mark.parametrize("first", ["own", "plain"])
+@torch.no_grad()
+def test_tables_of_ones_own_are_not_shared_with_the_class_above(first):
+    class Mine(whorl.Rope):
+        def tables(self, positions, length=None, **more):
+            return super().tables(2 * positions, length, **more)
+
+    base = 301.0 if first == "own" else 302.0  # no other test has filled the cache for it
+    x, at = normal(1, HEADS, 12, DIM), torch.arange(12)
+    mine, plain = Mine(head_dim=DIM, base=base), whorl.Rope(head_dim=DIM, base=base)
+    order = (mine, plain) if first == "own" else (plain, mine)
+    got = {type(one): whorl.attention(x, x, x, encoding=one) for one in order}
+    for cls, turned in {Mine: plain.rotate(x, 2 * at), whorl.Rope: plain.rotate(x, at)}.items():
+        torch.testing.assert_close(got[cls], whorl.attention(turned, turned, x), rtol=0, atol=1e-9)

@@ -187,7 +187,7 @@ class Rotary(Encoding):
         """The tables through the cache that all layers share."""
         axes_first = check_positions(type(self).__name__, positions, self.axes)
         kept = current_table_cache().prefix(
-            (self.config, self._served(length), dtype),
+            (type(self), self.config, self._served(length), dtype),  # a subclass may have tables of its own
             axes_first,
             2 * self.config.pairs * dtype.itemsize,
             lambda ids: self.tables(ids, length, dtype=dtype),
