@@ -58,6 +58,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "alibi offset": ("alibi", {"form": "offset", "offset": 2.0, "slopes": "geometric"}),
     "alibi bloom": ("alibi", {"rounding": "hf_bf16"}),
     "alibi falcon": ("alibi", {"rounding": "hf_falcon", "scale": 0.25}),
+    "sandwich folded": ("sandwich", {"code_width": 16}),
     "kerple power": ("kerple", {"variant": "power"}),
     "transformer_xl clamp": ("transformer_xl", {"clamp": 5, "width": WIDTH}),
 }

@@ -13,6 +13,7 @@ from probe.cases import DTYPES, HEADS, encodings, on_axes, random, scalings, tok
 from probe.recording import Probe
 
 KEYS = 11
+LONG = 150  # more than two chunks
 FORMS = ("numerator", "both", "one_plus_cosine", "decay", "unnormalised")
 FEATURES = ("elu+1", "relu", "squared_relu", "identity")
 RATES = [0.1 * (head + 1) for head in range(HEADS)]
@@ -24,6 +25,7 @@ KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "rates": lambda _: {"decay": RATES},
     "padding": lambda _: {"key_mask": torch.arange(KEYS) >= torch.tensor([[4], [0]])},
     "positions": lambda e: {"positions": on_axes(e, 2 * torch.arange(KEYS) + 3)},
+    "long": lambda _: {},
     "chunks": lambda _: {"chunk": 4, "eps": 1e-3, "length": 40},
 }
 
@@ -50,7 +52,8 @@ def _ask(
         options = {"decay": 0.2} | options
     with probe.guarded(case):
         kv_heads = 2 if "grouped heads" in case else HEADS
-        given = [x.requires_grad_() for x in tokens(KEYS, kv_heads=kv_heads, value_dim=6, dtype=dtype)]
+        keys = LONG if "/long/" in case else KEYS
+        given = [x.requires_grad_() for x in tokens(keys, kv_heads=kv_heads, value_dim=6, dtype=dtype)]
         out, stats = whorl.linear_attention(
             *given, encoding=encoding, form=form, feature=feature, return_stats=True, **options
         )
