@@ -46,6 +46,17 @@ def test_what_is_held_in_graphs_is_computed_for_every_other_call():
     assert calls == [4]
 
 
+def test_a_graph_takes_the_constants_of_several_functions():
+    @graphs.held
+    def threes(count):
+        return torch.full((count,), 3.0)
+
+    halves, _ = counted(graphs.held_in_graphs)
+    cpu = torch.device("cpu")
+    compiled = torch.compile(lambda x: x + halves(4, cpu) + threes(4), fullgraph=True, backend="aot_eager")
+    assert compiled(torch.ones(4)).tolist() == [4.0, 4.5, 5.0, 5.5]
+
+
 def test_equal_configs_share_a_text_and_others_have_their_own():
     first, second = graphs.with_text(RopeConfig(head_dim=8)), graphs.with_text(RopeConfig(head_dim=8))
     assert first[1] == second[1] and first[0] is second[0]

@@ -61,6 +61,8 @@ def held(function: Function) -> Function:
     def constant(*given: Hashable) -> Any:
         return computed(*given)
 
+    # torch tells the constant tensors of a graph apart by the name of the code that made them, and takes one of each
+    constant.__code__ = constant.__code__.replace(co_name=f"{function.__module__}_{function.__name__}")
     return constant  # pyright: ignore[reportReturnType]
 
 
