@@ -56,14 +56,12 @@ def held(function: Function) -> Function:
         with uncut, _disable_current_modes(), torch.inference_mode(False):  # importing a part of torch the first time
             return function(*given)
 
-    @constant_in_graphs
-    @wraps(function)
     def constant(*given: Hashable) -> Any:
         return computed(*given)
 
     # torch tells the constant tensors of a graph apart by the name of the code that made them, and takes one of each
     constant.__code__ = constant.__code__.replace(co_name=f"{function.__module__}_{function.__name__}")
-    return constant  # pyright: ignore[reportReturnType]
+    return constant_in_graphs(wraps(function)(constant))  # pyright: ignore[reportReturnType]
 
 
 def held_in_graphs(function: Function) -> Function:
