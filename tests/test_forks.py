@@ -133,7 +133,7 @@ DOING = ("build_tables", "build_own_tables", "load_kernels", "compile_something_
 
 @pytest.mark.parametrize("doing", DOING)
 def test_children_return(doing):
-    fork_while(doing, 12)
+    fork_while(doing, 6)
 
 
 @pytest.mark.large
