@@ -24,6 +24,7 @@ from whorl.attend.fused import HALF, fused, once_differentiable, same_width
 from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
+from whorl.autocast import without_autocast
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding, has_one_branch
 from whorl.errors import WhorlError, unknown
@@ -105,11 +106,12 @@ def attention(
 
 def run(call: Call, impl: Impl = "auto") -> Any:
     """What ``attention`` returns for a checked call, computed in the dtype of its input, autocast or not."""
-    device = call.q.device.type
-    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
-        # autocast would round positions inside the kernel; queries and keys come from layers it has cast already
-        with torch.autocast(device, enabled=False):
-            return run(call, impl)
+    # autocast would round positions inside the kernel; queries and keys come from layers it has cast already
+    with without_autocast(call.q.device.type):
+        return _by_path(call, impl)
+
+
+def _by_path(call: Call, impl: Impl) -> Any:
     path, _ = choose_path(call, impl)
     if path == "dense":
         found = _dense(call)

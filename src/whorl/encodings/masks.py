@@ -60,6 +60,12 @@ def within(distance: Tensor, size: int, symmetric: bool) -> Tensor:
     return (distance.abs() if symmetric else distance) < size
 
 
+def window_reach(window: WindowConfig, first: int = 0) -> Reach:
+    """How far a window lets a query see, and how many first positions beside it."""
+    before = window.size - 1
+    return Reach(before, before if window.symmetric else None, first)
+
+
 class Window(Encoding):
     """A mask that hides keys ``size`` positions before the query and further; Combined joins it with other encodings.
 
@@ -78,8 +84,7 @@ class Window(Encoding):
     @property
     def reach(self) -> Reach:
         """The window on both sides, or back from the query."""
-        before = self.config.size - 1
-        return Reach(before, before if self.config.symmetric else None)
+        return window_reach(self.config)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""
@@ -105,8 +110,7 @@ class Sinks(Window):
     @property
     def reach(self) -> Reach:
         """The window, and the positions that every query sees."""
-        before = self.config.size - 1
-        return Reach(before, before if self.config.symmetric else None, first=self.config.count)
+        return window_reach(self.config, first=self.config.count)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""
