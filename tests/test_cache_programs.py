@@ -16,6 +16,7 @@ import torch
 import whorl
 from tokens_so_far import Tokens, parts, reader
 from whorl.attend import cache as cache_module
+from whorl.attend import slots as slots_module
 
 HEADS, HEAD_DIM, WIDTH = 4, 16, 8
 
@@ -311,7 +312,7 @@ class Program:
         hooks = [hook for hook in (*self.encoding.enters(), "softmax_scale") if hook != "add_to_input"]
         target, name = self.random.choice([(self.encoding, hook) for hook in hooks] + [(cache_module, "run")])
         if kind is torch.OutOfMemoryError:
-            target, name = cache_module, "_zeros"
+            target, name = slots_module, "_zeros"
         before = getattr(target, name)
 
         def maybe(*args, **more):
@@ -479,7 +480,7 @@ def run_programs(first: str, seeds: range, monkeypatch) -> None:
     for seed in seeds:
         program = Program(first, seed)
         monkeypatch.setattr(
-            cache_module, "FIRST_CAPACITY", program.random.choice((1, 4, 64))
+            slots_module, "FIRST_CAPACITY", program.random.choice((1, 4, 64))
         )  # so that few tokens grow it
         try:
             program.run()

@@ -5,7 +5,7 @@ import torch
 
 import whorl
 from dense_flow import normal
-from whorl.attend import flex
+from whorl.encodings import parts
 
 HEADS, DIM, LENGTH = 4, 16, 600
 
@@ -149,7 +149,7 @@ def encoding_of(encoding):
 
 @pytest.mark.parametrize("name", ["alibi bias", "sandwich bias", "bias", "bias over alibi"])
 def test_a_bias_of_ones_own_has_no_formula_for_flex(name):
-    assert flex.bias_of(CASES[name]()) is None
+    assert not parts.first(CASES[name](), parts.Bias).formula
     assert not CASES[name]().folds
 
 

@@ -9,7 +9,7 @@ import whorl
 from registry_cases import NAMES, WIDTH, build, hidden_for, scaled_ropes, tokens
 from tokens_so_far import Tokens
 from whorl.attend import cache as cache_module
-from whorl.attend import changed_keys
+from whorl.attend import changed_keys, slots
 from whorl.encodings.base import Encoding
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
@@ -426,7 +426,7 @@ def test_no_tokens_give_no_output_and_change_nothing(name):
 @pytest.mark.parametrize("name", ["rope", "forgetting_gate", "rerope"])
 @pytest.mark.parametrize("inside", [True, False])
 def test_a_cache_goes_into_inference_mode_and_out_of_it(name, inside, monkeypatch):
-    monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 2)  # so that it grows on both sides
+    monkeypatch.setattr(slots, "FIRST_CAPACITY", 2)  # so that it grows on both sides
     encoding, inputs = build(name), tokens(12)
     more = hidden_for(encoding, 12)
     cache, out, start = whorl.KVCache(encoding=encoding), [], 0
@@ -454,7 +454,7 @@ def test_a_refused_step_does_not_poison_the_cache():
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=shaw)[:, :, 4:], **CLOSE)
 
 
-SOURCES = (cache_module.__file__, changed_keys.__file__)
+SOURCES = (cache_module.__file__, slots.__file__, changed_keys.__file__)
 
 
 def stopped_at(line, call):
@@ -498,7 +498,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_an_interrupt_at_any_line_leaves_a_cache_as_before_or_as_after(name, monkeypatch):
-    monkeypatch.setattr(cache_module, "FIRST_CAPACITY", 2)
+    monkeypatch.setattr(slots, "FIRST_CAPACITY", 2)
     inputs = tokens(6)
 
     def fresh():

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from whorl.attend.call import Call
-from whorl.encodings.base import Reach, reach_of
+from whorl.encodings.parts import Reach, ScoreTerm, first
 from whorl.tracing import is_symbol
 
 # Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
@@ -51,9 +51,9 @@ def _bounds(call: Call) -> list[tuple[int, int]]:
 
 def _rows_at_once(call: Call) -> int:
     batch, heads, queries, _ = call.q.shape
-    counts = call.encoding.reads_hidden or ("adjust_scores" in call.encoding.enters() and call.encoding.causal_only)
-    if counts and call.visible.causal is not True:
-        return queries  # such encodings count back from the last key, and only causal blocks end there
+    term = first(call.encoding, ScoreTerm)
+    if term and term.counts_to_query and call.visible.causal is not True:
+        return queries  # it counts back from the last key, and only causal blocks end there
     fits = MOST_SCORES.get(call.q.device.type, MOST_SCORES["cpu"]) // max(1, batch * heads * call.k.shape[2])
     rows = max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
     return min(rows, rows_of_window(call) or rows)
@@ -71,8 +71,8 @@ def rows_of_window(call: Call) -> int | None:
 def _reach(call: Call) -> Reach | None:
     """How far queries can see, where their positions are known without reading them."""
     # terms on the scores may count the keys between, weights are asked for of all, a graph serves every length
-    everything = call.wants_weights or "adjust_scores" in call.encoding.enters() or is_symbol(call.k.shape[2])
-    return reach_of(call.encoding) if call.consecutive and not everything else None
+    everything = call.wants_weights or first(call.encoding, ScoreTerm) or is_symbol(call.k.shape[2])
+    return call.encoding.reach if call.consecutive and not everything else None
 
 
 def blocks_alike(call: Call, start: int, rows: int) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -22,35 +23,15 @@ from torch import Tensor
 from whorl.attend.call import Call, checked
 from whorl.attend.changed_keys import moved_keys, same_memory
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
+from whorl.attend.slots import Slots, appended, as_kept, by_row, replaced
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rerotation import on_axes
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
-from whorl.position_checks import FLOATS, INTEGERS
-from whorl.tracing import may_read_values
-
-FIRST_CAPACITY = 64
-
-# Whole numbers up to here are the same in float64.
-EXACT = 2**53
 
 Policy = Literal["transformed", "raw"]
-
-
-class Slots(NamedTuple):
-    """Tokens by slot, of which the first ``filled`` are in use."""
-
-    filled: int
-    keys: Tensor
-    values: Tensor
-    positions: Tensor  # (batch, slots), axes in front where there are several: int64, or float64 once fractions came
-    real: Tensor  # (batch, slots), False for padding; means nothing unless padded
-    memory: Tensor | None  # what the encoding remembers of hidden states, slots last
-    padded: bool  # whether any slot may be padding
-    heads: int = 0  # of the queries
-    after: Tensor | int | None = None  # what positions go on from, by row or for all; None where the slots tell it
 
 
 class State(NamedTuple):
@@ -155,17 +136,7 @@ class KVCache:
         if slots is None:
             raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
         index = row_numbers("KVCache.reorder", rows, slots.keys.shape[0]).to(slots.keys.device)
-        with torch.inference_mode(False):  # what is made here is written into later, maybe outside of that mode
-            # index_select, and not an index in brackets: that would take a negative row for one counted from the end
-            moved = slots._replace(
-                keys=slots.keys.index_select(0, index),
-                values=slots.values.index_select(0, index),
-                positions=slots.positions.index_select(-2, index),
-                real=slots.real.index_select(0, index),
-                memory=None if slots.memory is None else slots.memory.index_select(0, index),
-                after=slots.after.index_select(0, index) if isinstance(slots.after, Tensor) else slots.after,
-            )
-        self._state = self._state._replace(slots=moved)
+        self._state = self._state._replace(slots=slots.reordered(index))
 
     @torch.no_grad()
     def change_encoding(
@@ -204,13 +175,13 @@ class KVCache:
         if positions is None:
             there = on_axes(call, here, old.encoding.axes, encoding.axes)
         else:
-            there = _wide(_by_row(call, positions, encoding.axes, keys.shape[0], filled))
+            there = as_kept(by_row(call, positions, encoding.axes, keys.shape[0], filled))
         before = old.encoding if old.policy == "transformed" else None
         after = encoding if policy == "transformed" else None
         moved = moved_keys(keys, before, after, here, there, heads=slots.heads)
         return slots._replace(
-            keys=slots.keys if moved is keys else _replaced(slots.keys, moved, 2),
-            positions=slots.positions if there is here else _replaced(slots.positions, there, -1),
+            keys=slots.keys if moved is keys else replaced(slots.keys, moved, 2),
+            positions=slots.positions if there is here else replaced(slots.positions, there, -1),
             memory=slots.memory if same_memory(old.encoding, encoding) else None,
             after=slots.after if positions is None else None,
         )
@@ -223,7 +194,17 @@ class KVCache:
         q, place = slots.keys.new_zeros(batch, slots.heads, 1, dim), slots.positions[..., :1]
         if state.policy == "transformed":
             q, _ = state.encoding.transform_qk(q, slots.keys[:, :, :1], place, place, state.length)
-        run(_call(state, slots._replace(filled=1), q, place, length=state.length), "torch")
+        step = checked(
+            q,
+            slots.keys[:, :, :1],
+            slots.values[:, :, :1],
+            encoding=state.encoding,
+            positions=place,
+            key_positions=place,
+            remembered=None if slots.memory is None else slots.memory[..., :1],
+            length=state.length,
+        )
+        run(replace(step, placed=state.policy == "transformed"), "torch")
 
     @torch.no_grad()
     def attend(
@@ -254,15 +235,27 @@ class KVCache:
         check_key_mask("KVCache.attend", key_mask, k)
         self._check_fit(k, v)
         new, after = self._new_positions(k, positions, key_mask)
-        options = {"causal": causal, "scale": scale, "softcap": softcap, "length": length}
-        own = {"encoding": state.encoding, "key_mask": key_mask, "hidden": hidden}
-        step = checked(q, k, v, positions=new, key_positions=new, **own, **options)
+        step = checked(
+            q,
+            k,
+            v,
+            encoding=state.encoding,
+            causal=causal,
+            positions=new,
+            key_positions=new,
+            key_mask=key_mask,
+            scale=scale,
+            softcap=softcap,
+            hidden=hidden,
+            length=length,
+        )
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
         if state.policy == "transformed":
             q, k = state.encoding.transform_qk(q, k, new, new, length)
-        slots = self._written(k, v, new, key_mask, step.hidden)._replace(heads=q.shape[1], after=after)
-        out = run(_call(state, slots, q, new, **options), impl)
+        slots = appended(state.slots, k, v, new, key_mask, step.hidden, self._capacity)
+        slots = slots._replace(heads=q.shape[1], after=after)
+        out = run(_to_all_slots(step, q, slots, state.policy), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
 
@@ -296,42 +289,14 @@ class KVCache:
         batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
-            return _wide(_by_row("KVCache.attend", positions, axes, batch, count), kept), None
-        before = _next_position(slots)
+            return as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None
+        before = 0 if slots is None else slots.next_position()
         if key_mask is None:
             new, after = (torch.arange(count, device=k.device) + before).expand(batch, -1), before + count
         else:
             counted = key_mask.cumsum(-1)
             new, after = (counted - 1).clamp(min=0) + before, counted[:, -1:] + before
         return new if axes == 1 else new.expand(axes, -1, -1), after
-
-    def _written(self, k: Tensor, v: Tensor, new: Tensor, key_mask: Tensor | None, memory: Tensor | None) -> Slots:
-        """The slots with the new tokens behind the filled ones, in the same memory where it has room for them."""
-        old = self._state.slots
-        start = 0 if old is None else old.filled
-        stop = start + k.shape[2]
-        room = self._capacity or max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
-
-        def put(name: str, given: Tensor, axis: int) -> Tensor:
-            own = _with_room(getattr(old, name, None), given, axis, start, stop, room)
-            own.narrow(axis, start, stop - start).copy_(given)
-            return own
-
-        was_padded = old is not None and old.padded
-        real = _with_room(getattr(old, "real", None), k.new_empty(k.shape[::2], dtype=torch.bool), 1, start, stop, room)
-        if key_mask is not None and not was_padded:
-            real[:, :start] = True  # nobody has read or written it so far
-        if key_mask is not None or was_padded:
-            real[:, start:stop] = True if key_mask is None else key_mask
-        return Slots(
-            filled=stop,
-            keys=put("keys", k, 2),
-            values=put("values", v, 2),
-            positions=put("positions", new, new.ndim - 1),
-            real=real,
-            memory=None if memory is None else put("memory", memory, memory.ndim - 1),
-            padded=key_mask is not None or was_padded,
-        )
 
 
 @contextmanager
@@ -346,106 +311,20 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         raise
 
 
-def _call(state: State, slots: Slots, q: Tensor, positions: Tensor, **options: Any) -> Call:
-    """Attention of queries, where the policy wants them, to the filled slots."""
+def _to_all_slots(step: Call, q: Tensor, slots: Slots, policy: Policy) -> Call:
+    """The checked call of the new tokens, with all filled slots for its keys."""
     count = slots.filled
-    return checked(
-        q,
-        slots.keys[:, :, :count],
-        slots.values[:, :, :count],
-        encoding=state.encoding,
-        positions=positions,
-        key_positions=slots.positions[..., :count],
-        key_mask=slots.real[:, :count] if slots.padded else None,
-        remembered=None if slots.memory is None else slots.memory[..., :count],
-        placed=state.policy == "transformed",
-        **options,
+    return replace(
+        step,
+        q=q,
+        k=slots.keys[:, :, :count],
+        v=slots.values[:, :, :count],
+        hidden=None if slots.memory is None else slots.memory[..., :count],
+        placed=policy == "transformed",
+        visible=replace(
+            step.visible,
+            keys=count,
+            k_positions=slots.positions[..., :count],
+            key_mask=slots.real[:, :count] if slots.padded else None,
+        ),
     )
-
-
-def _next_position(slots: Slots | None) -> Tensor | int:
-    """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1), or one for all."""
-    if slots is None or not slots.filled:
-        return 0
-    if slots.after is not None:
-        return slots.after
-    kept = slots.positions[..., : slots.filled]
-    kept = kept if kept.ndim == 2 else kept.amax(0)
-    if not slots.padded:
-        return kept.amax(-1, keepdim=True) + 1
-    real = slots.real[:, : slots.filled]
-    lowest = -torch.inf if kept.is_floating_point() else torch.iinfo(kept.dtype).min
-    after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
-    return torch.where(real.any(-1, keepdim=True), after, 0)
-
-
-def _by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> Tensor:
-    """Given positions with one for each row of the batch, or a WhorlError: (batch, count), axes in front."""
-    wanted = (batch, count) if axes == 1 else (axes, batch, count)
-    if isinstance(positions, Tensor) and positions.dtype in INTEGERS + FLOATS and 1 <= positions.ndim <= len(wanted):
-        rows = positions.unsqueeze(1) if positions.ndim == 2 and axes > 1 else positions
-        if (
-            rows.shape[-1] == count
-            and (rows.ndim == 1 or rows.shape[-2] in (1, batch))
-            and rows.shape[:-2] in ((), wanted[:-2])
-        ):
-            return rows.expand(wanted)
-    front = "" if axes == 1 else f"{axes}, "
-    raise invalid(
-        call,
-        "positions",
-        f"int32, int64, float32 or float64 of shape ({count},) or ({front}{batch}, {count})",
-        positions,
-        "There is one for each token of the call.",
-    )
-
-
-def _wide(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
-    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
-    if not positions.is_floating_point() and kept == torch.int64:
-        return positions.long()
-    _check_exact(positions)
-    return positions.double()
-
-
-def _check_exact(positions: Tensor) -> None:
-    """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
-    if positions.is_floating_point() or not positions.numel() or not may_read_values(positions):
-        return
-    if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
-        raise WhorlError(
-            "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
-            "Count from a later start, or pass all positions as integers."
-        )
-
-
-def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: int, room: int) -> Tensor:
-    """Memory for slots up to ``stop`` with what ``kept`` has in the first ``start``: itself, if it is large enough."""
-    if not start:
-        fits = kept is not None and kept.shape[:axis] == like.shape[:axis] and kept.dtype == like.dtype
-        kept = kept if fits else None
-    dtype = like.dtype if kept is None else torch.promote_types(kept.dtype, like.dtype)
-    if kept is not None and kept.shape[axis] >= stop and kept.dtype == dtype:
-        return kept
-    shape = list(like.shape)
-    shape[axis] = room if kept is None else max(room, kept.shape[axis])
-    own = _zeros(shape, dtype, like.device)
-    if kept is not None and start:
-        if dtype == torch.float64:
-            _check_exact(kept.narrow(axis, 0, start))
-        own.narrow(axis, 0, start).copy_(kept.narrow(axis, 0, start))
-    return own
-
-
-def _replaced(kept: Tensor, by: Tensor, axis: int) -> Tensor:
-    """Memory of the same number of slots, the first of them with ``by``."""
-    shape = list(by.shape)
-    shape[axis] = kept.shape[axis]
-    own = _zeros(shape, by.dtype, by.device)
-    own.narrow(axis, 0, by.shape[axis]).copy_(by)
-    return own
-
-
-def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # memory made in that mode could not be written into outside of it
-        return torch.zeros(shape, dtype=dtype, device=device)

@@ -19,6 +19,8 @@ from whorl.graphs import equals_any
 from whorl.position_checks import FLOATS, INTEGERS
 from whorl.position_ids import positions as make_positions
 
+NO_ENCODING = NoPE()
+
 
 @dataclass(frozen=True)
 class Call:
@@ -75,10 +77,9 @@ def checked(
     length: int | None = None,
     return_lse: bool = False,
     return_weights: bool = False,
-    placed: bool = False,
 ) -> Call:
     """The call with its defaults filled in, or a WhorlError for what is wrong with it."""
-    encoding = NoPE() if encoding is None else encoding
+    encoding = NO_ENCODING if encoding is None else encoding
     if not isinstance(encoding, Encoding):
         raise invalid("attention", "encoding", "an encoding", encoding, "Build one by name: whorl.build('rope', …).")
     check_shapes("attention", q, k, v)
@@ -148,7 +149,6 @@ def checked(
         length=length,
         wants_lse=return_lse,
         wants_weights=return_weights,
-        placed=placed,
         consecutive=consecutive,
     )
 
@@ -194,11 +194,10 @@ def _of_one_type(positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tens
 
 def _check_heads(encoding: Encoding, heads: int) -> None:
     """Raises a WhorlError where an encoding has numbers for another count of heads."""
-    for part in encoding.modules():
-        own = getattr(part.config, "heads", None) if isinstance(part, Encoding) and part.enters() else None
-        if own is not None and own != heads:
+    for part in encoding.parts:
+        if part.heads is not None and part.heads != heads:
             raise WhorlError(
-                f"attention: {type(part).__name__} has heads={own}, q has {heads}. Build it with heads={heads}."
+                f"attention: {part.name} has heads={part.heads}, q has {heads}. Build it with heads={heads}."
             )
 
 

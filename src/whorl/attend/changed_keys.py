@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from whorl.attend.features import parts_of
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Placement, ScoreTerm, every, first
 from whorl.encodings.rerotation import rerotate
-from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError
 
 
@@ -18,21 +17,22 @@ def moved_keys(
 
     The very tensor where nothing changes. ``heads`` is how many the queries have.
     """
-    before, after = _placing(old), _placing(new)
-    if before is after and (before is None or here is there):
+    before, after = (None if each is None else first(each, Placement) for each in (old, new))
+    same = before is after or (before is not None and after is not None and before.encoding is after.encoding)
+    if same and (before is None or here is there):
         return keys
-    if isinstance(before, Rotary) and isinstance(after, Rotary) and _turns_only(before) and _turns_only(after):
-        return rerotate(keys, before, after, here, new_positions=there)
+    if before is not None and after is not None and before.rotary is not None and after.rotary is not None:
+        return rerotate(keys, before.rotary, after.rotary, here, new_positions=there)
     if before is not None:
-        if not isinstance(before, Rotary) or not _turns_only(before):
+        if before.rotary is None:
             raise WhorlError(
-                f"KVCache.change_encoding: what {type(before).__name__} did to the kept keys cannot be undone. "
+                f"KVCache.change_encoding: what {before.name} did to the kept keys cannot be undone. "
                 "Build the cache with policy='raw' to change encodings freely."
             )
-        keys = before.rotate(keys, here, inverse=True)
+        keys = before.rotary.rotate(keys, here, inverse=True)
     if after is not None:
         query = keys.new_zeros(keys.shape[0], heads, 1, keys.shape[3])
-        _, keys = after.transform_qk(query, keys, there[..., :1], there)
+        _, keys = after.encoding.transform_qk(query, keys, there[..., :1], there)
     return keys
 
 
@@ -50,16 +50,6 @@ def same_memory(old: Encoding, new: Encoding) -> bool:
 
 
 def _reader(encoding: Encoding) -> Encoding | None:
-    """The part that remembers something of hidden states."""
-    return next((part for part in parts_of(encoding) if part.reads_hidden), None)
-
-
-def _placing(encoding: Encoding | None) -> Encoding | None:
-    """The part that puts keys somewhere, or None where they stay as they are."""
-    parts = () if encoding is None else parts_of(encoding)
-    return next((part for part in parts if "transform_qk" in part.enters() and not part.scales_queries_only), None)
-
-
-def _turns_only(rotary: Rotary) -> bool:
-    """Whether keys are turned by the tables and by nothing else: a class may have a transform of its own."""
-    return type(rotary).transform_qk is Rotary.transform_qk
+    """The encoding that remembers something of hidden states."""
+    readers = (part.encoding for part in every(encoding, ScoreTerm) if part.encoding.reads_hidden)
+    return next(readers, None)

@@ -4,23 +4,29 @@ Rotation comes after the feature map, because a map such as elu + 1 does not com
 weights would no longer depend on the distance alone.
 
 An encoding whose ``transform_qk`` also scales queries and keys by their positions (xPos) would overflow if it were
-applied to the whole length. Such an encoding has two more methods:
-
-    linear_decay()   head_dim floats, none positive: the log of what the product of query and key is multiplied by
-                     for each position of distance, in each dimension as ``transform_qk`` writes them; None for no decay
-    linear_qk(q, k, q_positions, k_positions, length=None)   as ``transform_qk``, without these scales
+applied to the whole length. Linear attention fades its sums by ``linear_decay`` instead, and takes ``linear_qk``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
+from whorl.encodings.parts import (
+    Bias,
+    Branches,
+    Fade,
+    OutputTerm,
+    Part,
+    Placement,
+    QueryScale,
+    ScoreTerm,
+    Visibility,
+    first,
+)
 from whorl.errors import WhorlError, invalid
 
 Feature = Literal["elu+1", "relu", "squared_relu", "identity"]
@@ -29,14 +35,15 @@ Form = Literal["numerator", "both", "one_plus_cosine", "decay", "unnormalised"]
 FEATURES: tuple[str, ...] = get_args(Feature)
 FORMS: tuple[str, ...] = get_args(Form)
 
-# Why an encoding that enters there has no linear form, the first that applies.
-REASONS = {
-    "score_bias": "adds a bias to the score of each query and key",
-    "adjust_scores": "changes the score of each query and key by their content",
-    "adjust_output": "adds a term for each query and key to the output",
-    "branches": "places a pair of query and key by their distance",
-    "mask": "hides keys by their distance",
-    "transform_qk": "scales queries for a softmax",
+# Why an encoding with such a part has no linear form, the first that applies.
+REASONS: dict[type[Part], str] = {
+    Bias: "adds a bias to the score of each query and key",
+    ScoreTerm: "changes the score of each query and key by their content",
+    OutputTerm: "adds a term for each query and key to the output",
+    Branches: "places a pair of query and key by their distance",
+    Visibility: "hides keys by their distance",
+    QueryScale: "scales queries for a softmax",
+    Placement: "scales queries for a softmax",
 }
 
 
@@ -94,9 +101,7 @@ def make_terms(
         a, b = unit(a), unit(b)
     plain = None if form == "unnormalised" or _one_sum(encoding, form) else (a, b)
     if encoding is not None:
-        for part in parts_of(encoding):
-            turn = getattr(part, "linear_qk", part.transform_qk)
-            a, b = turn(a, b, q_positions, k_positions, length)
+        a, b = encoding.linear_qk(a, b, q_positions, k_positions, length)
     if form == "one_plus_cosine":
         a, b = (torch.cat((x, torch.ones_like(x[..., :1])), dim=-1) for x in (a, b))
     if ones or (form != "unnormalised" and plain is None):
@@ -113,7 +118,7 @@ def make_terms(
 
 def _one_sum(encoding: Encoding | None, form: Form) -> bool:
     """Whether the denominator is the sum of the numerator's weights."""
-    return form in ("both", "one_plus_cosine") or encoding is None or "transform_qk" not in encoding.enters()
+    return form in ("both", "one_plus_cosine") or encoding is None or not first(encoding, Placement, QueryScale)
 
 
 def check_encoding(call: str, encoding: Encoding | None) -> None:
@@ -122,39 +127,28 @@ def check_encoding(call: str, encoding: Encoding | None) -> None:
         return
     if not isinstance(encoding, Encoding):
         raise invalid(call, "encoding", "an encoding or None", encoding, "Build one by name: whorl.build('rope', …).")
-    for part in parts_of(encoding):
-        if part.claims.linear_attention:
+    for each in encoding.joined or (encoding,):
+        if each.claims.linear_attention:
             continue
-        used = [hook for hook in REASONS if hook in part.enters()]
-        why = f"it {REASONS[used[0]]}, and linear attention never forms scores" if used else "its claim says so"
-        if hasattr(part, "linear_decay"):
+        reasons = [reason for kind, reason in REASONS.items() if first(each, kind)]
+        why = f"it {reasons[0]}, and linear attention never forms scores" if reasons else "its claim says so"
+        if first(each, Fade):
             why = "with these settings it does not fade all heads alike"
         remedy = "Use RoPE, xPos or another encoding whose claims.linear_attention is True"
-        if "score_bias" in used:
+        if first(each, Bias):
             remedy += "; a bias that is linear in the distance, as ALiBi's, becomes decay=… with its slopes"
-        raise WhorlError(f"{call}: {type(part).__name__} has no linear form: {why}. {remedy}.")
+        raise WhorlError(f"{call}: {type(each).__name__} has no linear form: {why}. {remedy}.")
 
 
 def decay_rates(encoding: Encoding | None, form: Form) -> tuple[float, ...] | None:
     """How fast each dimension of ``Terms.a`` times ``Terms.b`` fades by the encoding alone, or None."""
-    found = [] if encoding is None else [part for part in parts_of(encoding) if hasattr(part, "linear_decay")]
-    logs = [part.linear_decay() for part in found]  # pyright: ignore[reportCallIssue]
-    logs = [one for one in logs if one is not None]
-    if not logs:
+    logs = None if encoding is None else encoding.linear_decay()
+    if logs is None:
         return None
-    rates = tuple(-sum(column) for column in zip(*logs, strict=True))
+    rates = tuple(-log for log in logs)
     return (*rates, 0.0) if form == "one_plus_cosine" else rates
 
 
 def position_axes(encoding: Encoding | None) -> int:
     """How many position axes a token has."""
     return 1 if encoding is None else encoding.axes
-
-
-def parts_of(encoding: Encoding) -> Iterator[Encoding]:
-    """The encodings that a combined one is made of, or the one itself, also where a subclass turns in its own way."""
-    if not isinstance(encoding, Combined) or encoding.writes_over("transform_qk"):
-        yield encoding
-    else:
-        for part in encoding._parts:
-            yield from parts_of(part)

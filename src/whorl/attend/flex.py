@@ -7,7 +7,6 @@ known without reading positions on a device, the kernel visits those alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from types import FunctionType
 from typing import Any
@@ -19,9 +18,8 @@ from torch.nn.functional import pad
 from whorl.attend.call import Call
 from whorl.attend.fused import once_differentiable
 from whorl.attend.visibility import Causal
-from whorl.encodings.base import Encoding, says
-from whorl.encodings.bias import Bias
-from whorl.encodings.combined import Combined
+from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, every, first
 from whorl.tracing import in_mode, making_graph
 
 # Queries and keys of a block that is visited or not.
@@ -37,13 +35,13 @@ MOST_KNOWN = 64
 
 def why_not_flex(call: Call) -> str | None:
     """What keeps FlexAttention from computing this call, or None."""
-    uses = call.encoding.enters()
-    for hook in ("adjust_scores", "adjust_output"):
-        if hook in uses:
-            return f"{type(call.encoding).__name__} uses {hook}, which is no function of one score"
-    if "score_bias" in uses and bias_of(call.encoding) is None:
-        return f"{type(call.encoding).__name__} has no bias formula for one head and two positions"
-    if call.encoding.axes > 1 and any(hook in uses for hook in ("score_bias", "mask", "branches")):
+    encoding, name = call.encoding, type(call.encoding).__name__
+    term, bias = first(encoding, ScoreTerm, OutputTerm), first(encoding, Bias)
+    if term:
+        return f"{name} uses {term.hook}, which is no function of one score"
+    if bias and not bias.formula:
+        return f"{name} has no bias formula for one head and two positions"
+    if encoding.axes > 1 and first(encoding, Bias, Visibility, Branches):
         return "a bias reads positions of one axis"
     if call.wants_weights:
         return "it never forms the weights"
@@ -56,9 +54,9 @@ def why_not_flex(call: Call) -> str | None:
 
 
 def _why_not_on_cuda(call: Call) -> str | None:
-    bias = bias_of(call.encoding)
-    if bias is not None and bias.why_not_flex_on_cuda is not None:
-        return bias.why_not_flex_on_cuda
+    bias = first(call.encoding, Bias)
+    if bias and bias.not_in_flex:
+        return bias.not_in_flex
     if call.q.dtype == torch.float64:
         return "FlexAttention adds up in float32"
     if min(call.q.shape[-1], call.v.shape[-1]) < 16:
@@ -74,7 +72,7 @@ def _why_not_elsewhere(call: Call) -> str | None:
         return "FlexAttention has no backward on the CPU"
     if call.q.dtype == torch.float64:
         return "FlexAttention has no float64 on the CPU"
-    if call.wants_lse or "branches" in call.encoding.enters():
+    if call.wants_lse or first(call.encoding, Branches):
         return "FlexAttention does not return the log-sum-exp on the CPU"
     if call.visible.queries == 1 or call.visible.queries != call.visible.keys:
         return "FlexAttention on the CPU takes several queries, of the same tokens as the keys, in torch 2.13"
@@ -83,47 +81,31 @@ def _why_not_elsewhere(call: Call) -> str | None:
     return None if call.q.device.type == "cpu" else f"no FlexAttention for {call.q.device.type}"
 
 
-def bias_of(encoding: Any) -> Bias | None:
-    """The part of an encoding that has a bias formula, and no bias of a user's own written over it."""
-    parts = _parts_with("score_bias", encoding)
-    if len(parts) != 1 or not isinstance(parts[0], Bias):
-        return None
-    return parts[0] if says(parts[0], "bias_at", "score_bias") else None
-
-
-def _parts_with(hook: str, encoding: Encoding) -> tuple[Encoding, ...]:
-    """The encoding, or those it joins, that use a hook."""
-    parts: Sequence[Encoding] = (encoding,)
-    if isinstance(encoding, Combined) and not encoding.writes_over(hook):
-        parts = encoding._parts
-    return tuple(part for part in parts if hook in part.enters())
-
-
 def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = None) -> Any:
     """The call by FlexAttention, q and k being placed; with the log-sum-exp where it is asked for.
 
     With ``branch`` only the pairs of that branch count, and the log-sum-exp comes with them.
     """
     visible, encoding = call.visible, call.encoding
-    bias, masks = bias_of(encoding), _parts_with("mask", encoding)
-    placed = None if branch is None else (_parts_with("branches", encoding)[0], branch)
+    bias, masks, branches = first(encoding, Bias), every(encoding, Visibility), first(encoding, Branches)
     causal = False if visible.everything else visible.causal
     allowed = None
     if masks and q.device.type == "cpu":  # its compiler has no shapes for one pair, which their formulas take
-        allowed, masks, causal = visible.rows(), (), False
+        allowed, masks, causal = visible.rows(), [], False
     places = None  # of queries among keys, where they are not the same tokens
     if causal is True and visible.queries != visible.keys:
         places = torch.arange(visible.keys - visible.queries, visible.keys, device=q.device)
     blocks = _blocks_of(call, branch)
     wants_lse = call.wants_lse or branch is not None
-    rules = (causal, tuple(part.config for part in masks), placed and placed[0].config, branch)
-    kind = (type(bias), rules, visible.q_documents is None, places is None, blocks is None, call.softcap, wants_lse)
+    formulas = (bias and bias.static, tuple(part.static for part in masks), branches and branches.static, branch)
+    absent = (visible.q_documents is None, places is None, blocks is None)
+    kind = (bias.name if bias else "", formulas, causal, absent, call.softcap, wants_lse)
     run = _flex if making_graph() else _compiled(kind)
     return run(
         *once_differentiable(q.contiguous(), k.contiguous(), call.v.contiguous()),
-        bias,
-        masks,
-        placed,
+        bias and bias.encoding,
+        tuple(part.encoding for part in masks),
+        None if branch is None or branches is None else (branches.encoding, branch),
         call.q_positions,
         call.k_positions,
         visible.q_documents,
@@ -144,7 +126,7 @@ def _compiled(kind: tuple[Any, ...]) -> Any:
 
     The compiler counts how often one code object is compiled and stops at a few, so that each kind gets its own.
     """
-    own = FunctionType(_flex.__code__.replace(co_name=f"_flex_{kind[0].__name__}"), globals())
+    own = FunctionType(_flex.__code__.replace(co_name=f"_flex_{kind[0]}"), globals())
     return torch.compile(own, fullgraph=True)
 
 
@@ -152,7 +134,7 @@ def _flex(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    bias: Bias | None,
+    bias: Any,
     masks: tuple[Encoding, ...],
     placed: tuple[Encoding, int] | None,
     q_positions: Tensor,
@@ -235,15 +217,16 @@ def _flex(
 def _blocks_of(call: Call, branch: int | None) -> tuple[Tensor, ...] | None:
     """What ``BlockMask.from_kv_blocks`` takes, or None where positions or documents on a device decide."""
     visible = call.visible
-    by_position = branch is not None or "mask" in call.encoding.enters() or visible.causal == "positions"
+    parts = every(call.encoding, Visibility, Branches)
+    by_position = branch is not None or first(call.encoding, Visibility) or visible.causal == "positions"
     if (by_position and not call.consecutive) or visible.q_documents is not None or visible.queries < BLOCK:
         return None
     if visible.everything and branch is None:
         return None
     if making_graph() or in_mode():
         return None  # tensors made here are kept, and must be real ones
-    kinds = tuple(type(part) for part in call.encoding.modules())  # a subclass may have a mask of its own
-    key = (call.encoding.config, kinds, branch, visible.queries, visible.keys, visible.causal, call.q.device)
+    formulas = tuple(part.static for part in parts)
+    key = (formulas, branch, visible.queries, visible.keys, visible.causal, call.q.device)
     if key not in _known:
         if len(_known) >= MOST_KNOWN:
             _known.clear()

@@ -100,7 +100,7 @@ def linear_attention(
         reason = why_not_triton(rule, q, v, causal=causal, positions=places[0], return_stats=return_stats)
     if choose(impl, rule.call, {"triton": reason}) == "triton":
         return run_triton(rule, q, k, v, places[0], key_mask)
-    fade = fading(rule, q, k, causal, places, even=positions is None)
+    fade = fading(rule, q, k, causal, places, consecutive=positions is None)
     size = chunk_of(rule, fade)
     with without_autocast(q.device.type):  # it would round the sums
         terms = _terms(rule, q, k, v, places, key_mask, ones=return_stats)
@@ -156,7 +156,7 @@ class LinearState:
         self, q: Tensor, k: Tensor, v: Tensor, *, positions: Tensor | None = None, key_mask: Tensor | None = None
     ) -> Tensor:
         """The output (batch, heads, length, value dim) for the next tokens, which the state takes in."""
-        rule, even = self._rule, positions is None
+        rule, consecutive = self._rule, positions is None
         check_shapes(rule.call, q, k, v)
         check_key_mask(rule.call, key_mask, k)
         shapes = tuple((*x.shape[:2], x.shape[-1]) for x in (q, k, v))
@@ -172,7 +172,7 @@ class LinearState:
             return v.new_zeros(*q.shape[:3], v.shape[-1])
         origin = wide(torch.atleast_2d(places[0])[:, :1]) if self._origin is None else self._origin
         after = None if self.sums is None else self.sums.at
-        fade = fading(rule, q, k, True, places, even, after=after, origin=origin)
+        fade = fading(rule, q, k, True, places, consecutive, after=after, origin=origin)
         size = chunk_of(rule, fade)
         plain = self.plain
         with without_autocast(q.device.type):  # it would round the sums

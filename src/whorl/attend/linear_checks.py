@@ -136,7 +136,7 @@ def fading(
     k: Tensor,
     causal: bool,
     places: tuple[Tensor, Tensor],
-    even: bool,
+    consecutive: bool,
     after: Tensor | None = None,
     origin: Tensor | None = None,
 ) -> Fade | None:
@@ -163,7 +163,7 @@ def fading(
         raise invalid(call, "positions", "of one axis where weights decay", positions, "Pass one position per token.")
     p = wide(torch.atleast_2d(positions))
     p = difference(p, p[:, :1] if origin is None else origin).double()
-    if not even:
+    if not consecutive:
         falls = (p.diff(dim=-1) < 0).any(-1, keepdim=True)
         if after is not None:
             falls = falls | (p[:, :1] < after.view(-1, 1))
@@ -175,7 +175,8 @@ def fading(
                 )
         else:  # values on a device are not read: a row that breaks the rule becomes NaN
             p = torch.where(falls, math.nan, p)
-    return Fade(p, even, heads, None if dims is None else torch.tensor(dims, dtype=torch.float64, device=q.device))
+    by_dim = None if dims is None else torch.tensor(dims, dtype=torch.float64, device=q.device)
+    return Fade(p, consecutive, heads, by_dim)
 
 
 def chunk_of(rule: Rule, fade: Fade | None) -> int:
@@ -192,7 +193,7 @@ def chunk_of(rule: Rule, fade: Fade | None) -> int:
             rule.call, "chunk", f"at most {most} for {name}", chunk, "It fades so fast that a longer chunk overflows."
         )
     p = fade.positions
-    if not fade.even and may_read_values(p) and chunk > 1:
+    if not fade.consecutive and may_read_values(p) and chunk > 1:
         starts, ends = p[:, ::chunk], torch.cat((p[:, chunk - 1 :: chunk], p[:, -1:]), dim=-1)
         span = float((ends[:, : starts.shape[1]] - starts).max())
         if span * fastest > MAX_EXPONENT:

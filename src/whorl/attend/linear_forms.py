@@ -34,7 +34,7 @@ class Fade(NamedTuple):
     """Weights fall by e^(-rate) for each position of distance."""
 
     positions: Tensor  # (1 or batch, length), not decreasing
-    even: bool  # whether they are consecutive
+    consecutive: bool  # whether they are known to be p, p + 1, p + 2, …
     heads: Tensor | None = None  # rates (key heads, groups)
     dims: Tensor | None = None  # rates (dim,)
 
@@ -189,7 +189,7 @@ def _within(a: Tensor, b: Tensor, p: Tensor, fade: Fade) -> Tensor:
     products = a @ b.mT
     if fade.heads is None:
         return products
-    p = p[..., :1, :] if fade.even else p  # all chunks have the same distances then
+    p = p[..., :1, :] if fade.consecutive else p  # all chunks have the same distances then
     gaps = (p[..., :, None] - p[..., None, :]).clamp(min=0.0)
     return products * (-gaps * fade.heads[..., None, None, None]).exp().to(a.dtype)
 

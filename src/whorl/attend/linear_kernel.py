@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.attend.features import decay_rates, parts_of
+from whorl.attend.features import decay_rates
 from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
-from whorl.encodings.mixed_rope import MixedRope
+from whorl.encodings.parts import Placement, QueryScale, every
 from whorl.encodings.rotary import Rotary
 from whorl.graphs import constant_in_graphs
 from whorl.kernels.ops import why_not_memory, why_not_transformed
@@ -48,8 +48,8 @@ def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, k
 
     cos = sin = None
     interleaved, start, blocks = False, 0, 1
-    for rotary in _turning(rule.encoding):
-        assert isinstance(rotary, Rotary)
+    rotary = _rotary(rule.encoding)
+    if rotary is not None:
         tables = rotary.tables(positions, rule.length)
         cos, sin = (table if table.ndim == 3 else table.unsqueeze(0) for table in tables)
         # a layout that writes in another order than it reads is no other: products do not see the order
@@ -62,22 +62,28 @@ def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, k
     return linear_forward(q, k, v, cos, sin, key_mask, *settings)[0]
 
 
-def _turning(encoding: Encoding | None) -> list[Encoding]:
-    return [] if encoding is None else [part for part in parts_of(encoding) if "transform_qk" in part.enters()]
+def _placing(encoding: Encoding | None) -> list[Placement | QueryScale]:
+    return [] if encoding is None else every(encoding, Placement, QueryScale)
+
+
+def _rotary(encoding: Encoding | None) -> Rotary | None:
+    """The one rotation that ``_why_not_tables`` has found, or None where nothing is turned."""
+    placing = _placing(encoding)
+    return placing[0].rotary if placing and isinstance(placing[0], Placement) else None
 
 
 def _why_not_tables(encoding: Encoding | None, dim: int, positions: Tensor) -> str | None:
-    turning = _turning(encoding)
-    if not turning:
+    placing = _placing(encoding)
+    if not placing:
         return None
-    first, names = turning[0], " and ".join(type(part).__name__ for part in turning)
-    if len(turning) > 1 or not isinstance(first, Rotary):
+    rotary, names = _rotary(encoding), " and ".join(part.name for part in placing)
+    if len(placing) > 1 or rotary is None:
         return f"it rotates by one rotary encoding, got {names}"
-    if first.config.rotated_heads is not None or isinstance(first, MixedRope):
+    if rotary.config.rotated_heads is not None or placing[0].heads is not None:
         return f"it turns all heads alike, {names} does not"
-    if first.config.head_dim != dim:
-        return f"{names} is for heads of {first.config.head_dim} dimensions, q has {dim}"
-    trained = positions.requires_grad or any(one.requires_grad for one in first.parameters())
+    if rotary.config.head_dim != dim:
+        return f"{names} is for heads of {rotary.config.head_dim} dimensions, q has {dim}"
+    trained = positions.requires_grad or any(parameter.requires_grad for parameter in rotary.parameters())
     return "the tables need gradients" if trained and torch.is_grad_enabled() else None
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whorl.attend.visibility import closed_keys, open_blind_rows, seen_with_bias
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import OutputTerm, ScoreTerm, first
 
 
 class Attended(NamedTuple):
@@ -49,7 +50,7 @@ def reference(
     scores = scores * scale
     bias = encoding.score_bias(q_positions, k_positions, length)
     closed, sees = (None, None) if allowed is None or bias is not None else closed_keys(allowed)
-    if "adjust_scores" in encoding.enters():
+    if first(encoding, ScoreTerm):
         hidden_keys = closed if bias is None else closed_keys(seen_with_bias(bias, allowed))[0]
         scores = scores if hidden_keys is None else scores.masked_fill(hidden_keys, -torch.inf)
         keys = repeat_heads(k, q.shape[1])
@@ -70,7 +71,7 @@ def reference(
         lse = None if lse is None else lse.masked_fill(~sees.squeeze(-1), -torch.inf)
     kept = torch.nn.functional.dropout(weights, dropout)
     out = by_shared_heads(kept, v.to(wide))
-    if "adjust_output" in encoding.enters():
+    if first(encoding, OutputTerm):
         out = encoding.adjust_output(out, kept, repeat_heads(v, q.shape[1]).to(wide), q_positions, k_positions)
     return Attended(out.to(v.dtype), kept, lse)
 

@@ -19,14 +19,14 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from whorl.attend.blocks import MOST_SCORES, in_blocks, seen, taken
 from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
-from whorl.attend.flex import BLOCK, bias_of, flex_attention_of, why_not_flex
+from whorl.attend.flex import BLOCK, flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, once_differentiable, same_width
 from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.base import Encoding, has_one_branch
+from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, first
 from whorl.errors import WhorlError, unknown
 from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
@@ -117,12 +117,14 @@ def _by_path(call: Call, impl: Impl) -> Any:
         found = _dense(call)
         extra = [found.lse] * call.wants_lse + [found.weights] * call.wants_weights
         return (found.out, *extra) if extra else found.out
-    if path == "flex" and "branches" in call.encoding.enters():
+    if path == "flex" and first(call.encoding, Branches):
         return attend_branches(call)
     if path == "flex":
         return flex_attention_of(call, *call.placed_qk())
     if path == "alibi":
-        return alibi_attention(*call.placed_qk(), call.v, _slopes(call), call.scale)
+        bias = first(call.encoding, Bias)
+        assert bias is not None and bias.slopes is not None
+        return alibi_attention(*call.placed_qk(), call.v, bias.slopes, call.scale)
     return _masked(call) if path == "masked" else fused(call, folded=path == "folded")
 
 
@@ -157,16 +159,15 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", "asked for: scores formed by torch's own operations, differentiable in every way"
     if takes_further_derivatives():
         return "dense", "torch's kernels have no forward derivatives and no second gradients"
-    uses = call.encoding.enters()
-    for hook in ("adjust_scores", "adjust_output"):
-        if hook in uses:
-            return "dense", f"{name} uses {hook}"
+    term, bias = first(call.encoding, ScoreTerm, OutputTerm), first(call.encoding, Bias)
+    if term:
+        return "dense", f"{name} uses {term.hook}"
     limit = call.encoding.query_limit(call.q.dtype)
     if limit is not None and call.q.shape[2] > limit:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
-    branches = "branches" in uses and not (call.consecutive and _one_branch(call))
+    branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
     refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
     # few rows of scores are small, and need no compiling
     several: Path = "flex" if refusal is None and call.q.shape[2] >= BLOCK else "dense"
@@ -177,17 +178,17 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     ):
         if holds:
             return several, reason
-    if "score_bias" not in uses:
+    if bias is None:
         return "sdpa", "nothing is added to the scores"
     separable = f"the bias of {name} is separable"
-    if cuda and call.encoding.folds:
+    if cuda and bias.fold_dims:
         unfit = _why_not_alibi(call)
         if unfit is None:
             return "alibi", "its kernel adds the bias and leaves out keys too far to weigh anything"
         separable += f", and {unfit}"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
-    if call.encoding.folds and (half or cuda or call.encoding.fold_dims <= MOST_FOLDED):
+    if bias.fold_dims and (half or cuda or bias.fold_dims <= MOST_FOLDED):
         return "folded", separable
     learned = takes_derivatives(*call.encoding.parameters())
     if call.q.device.type == "cpu" and not half and not learned:
@@ -202,20 +203,20 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
 def _one_branch(call: Call) -> bool:
     """Whether the first branch has all pairs of consecutive positions, for every length that a program is made for."""
     keys = call.k.shape[2]
-    return not (is_symbol(keys) and torch.compiler.is_exporting()) and has_one_branch(call.encoding, keys)
+    return not (is_symbol(keys) and torch.compiler.is_exporting()) and call.encoding.one_branch(keys)
 
 
 def _why_not_alibi(call: Call) -> str | None:
     """What keeps the kernel of ALiBi from computing this call, or None."""
-    encoding, visible, uses = call.encoding, call.visible, call.encoding.enters()
-    if not isinstance(bias_of(encoding), Alibi) or not encoding.folds:
+    encoding, visible, bias = call.encoding, call.visible, first(call.encoding, Bias)
+    if bias is None or bias.slopes is None:
         return f"attention has no triton kernel for {type(encoding).__name__}, only for the exact causal ALiBi"
     if visible.causal is not True:
         return f"{KERNEL} has causal=True only, got causal={visible.causal!r}"
     if not call.consecutive:
         return f"{KERNEL} counts positions 0, 1, 2, … itself, and positions were given"
     rules = (visible.mask, visible.key_mask, visible.q_documents)
-    if "mask" in uses or any(rule is not None for rule in rules):
+    if first(encoding, Visibility) or any(rule is not None for rule in rules):
         return f"{KERNEL} has no mask beside the causal one"
     for name, asked in (
         ("dropout", call.dropout),
@@ -225,20 +226,14 @@ def _why_not_alibi(call: Call) -> str | None:
     ):
         if asked:
             return f"{KERNEL} has no {name}"
-    for hook in ("adjust_scores", "adjust_output", "branches"):
-        if hook in uses:
-            return f"{type(encoding).__name__} uses {hook}"
+    other = first(encoding, ScoreTerm, OutputTerm, Branches)
+    if other:
+        return f"{type(encoding).__name__} uses {other.hook}"
     if takes_derivatives(call.q, call.k, call.v, *encoding.parameters()):
         return f"{KERNEL} has no gradients"
     if not making_graph() and in_functorch():
         return "torch.func transforms see through torch's own operations only"
-    return why_not_alibi(call.q, call.v, _slopes(call))
-
-
-def _slopes(call: Call) -> tuple[float, ...]:
-    alibi = bias_of(call.encoding)
-    assert isinstance(alibi, Alibi)
-    return alibi._numbers
+    return why_not_alibi(call.q, call.v, bias.slopes)
 
 
 def _dense(call: Call) -> Attended:

@@ -11,7 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from whorl.encodings import parts
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import first
 
 Causal = bool | Literal["positions"]
 
@@ -51,7 +53,7 @@ class Visibility:
 
     @property
     def _other_rules(self) -> bool:
-        return "mask" in self.encoding.enters() or self.given
+        return first(self.encoding, parts.Visibility) is not None or self.given
 
     def rows(self, start: int = 0, stop: int | None = None, among: slice = slice(None)) -> Tensor | None:
         """The mask of queries [start, stop) among some keys, broadcasting against (batch, heads, rows, keys).

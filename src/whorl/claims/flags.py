@@ -31,6 +31,7 @@ from whorl.claims.probes import (
     tokens,
     weights_at,
 )
+from whorl.encodings import parts
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
@@ -240,7 +241,7 @@ def _no_linear_form(encoding: Encoding, given: Tokens, positions: Tensor, apart:
     if encoding.scales_queries_only:  # weights are products then, but what they gain goes when they are normalised
         left = numbers["left of the factor after normalising"] = _after_normalising(encoding)
         return decide(left < KEPT, numbers, "its factor stays after normalising")
-    uneven = hasattr(encoding, "linear_decay")  # refused for the heads it leaves out, not for what it is
+    uneven = parts.first(encoding, parts.Fade) is not None  # refused for the heads it leaves out, not for what it is
     return decide(apart > SEEN or uneven, numbers, "weights are products of placed queries and keys")
 
 

@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, says
+from whorl.encodings import parts
+from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import held, held_in_graphs, value_of, with_text
@@ -203,8 +204,7 @@ class Alibi(Bias):
         super().__init__(**settings)
         self.config, self._text = with_text(self.config)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+    def _restore(self) -> None:
         self.config, self._text = with_text(self.config)
 
     @property
@@ -253,14 +253,12 @@ class Alibi(Bias):
         bias = key_form(slopes, k_positions[..., None, :], settings.rounding)
         return bias if settings.rounding == "exact" else bias * settings.scale
 
-    @property
-    def _separable(self) -> bool:
-        """m (j - i) is, what depends on the side or is rounded is not."""
-        return says(self, "fold", "slopes") and self.config.form == "causal" and self.config.rounding == "exact"
-
-    @property
-    def fold_dims(self) -> int:
-        return 3
+    def declare(self) -> tuple[parts.Part, ...]:
+        if self.config.rounding != "exact":
+            return (parts.BiasByPair(self, formula=True),)
+        if self.config.form != "causal":  # m (j - i) is a product, what depends on the side is not
+            return super().declare()
+        return (parts.BiasByDistance(self, formula=True, fold_dims=3, slopes=self._numbers),)
 
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0

@@ -1,11 +1,13 @@
 """Encoding: one class with a hook for each place where position can enter a transformer.
 
-Every hook does nothing by default, so an encoding overrides exactly the places it uses.
+Every hook does nothing by default, so an encoding overrides exactly the places it uses. What else is known of them it
+declares as parts (``encodings/parts.py``), and everything that follows from parts is derived here.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -13,6 +15,20 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config
+from whorl.encodings.parts import (
+    Bias,
+    Branches,
+    Fade,
+    Part,
+    Placement,
+    QueryScale,
+    Reach,
+    ScoreTerm,
+    Visibility,
+    every,
+    first,
+    settled,
+)
 
 HOOKS = ("add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output", "branches", "mask")
 
@@ -23,14 +39,6 @@ class Branch(NamedTuple):
     q_positions: Tensor
     k_positions: Tensor
     allowed: Tensor  # (queries, keys) or (batch, queries, keys)
-
-
-class Reach(NamedTuple):
-    """How far a query can see: ``before`` positions back, ``after`` ahead if limited, and the ``first`` of a text."""
-
-    before: int
-    after: int | None = None
-    first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,10 +52,20 @@ class Claims:
     extrapolates: bool  # quality holds past the trained length
 
 
-class Encoding(nn.Module):
+class EncodingType(type):
+    """Settles the parts of an encoding once it is built: graphs and steps find them ready."""
+
+    def __call__(cls, *args: Any, **settings: Any):
+        encoding = super().__call__(*args, **settings)
+        encoding._parts = settled(encoding)
+        return encoding
+
+
+class Encoding(nn.Module, metaclass=EncodingType):
     """A position encoding, built from keyword settings that its ``config`` records."""
 
     Config: ClassVar[type[Config]]
+    _parts: tuple[Part, ...] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,10 +76,37 @@ class Encoding(nn.Module):
         super().__init__()
         self.config = self.Config(**settings)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._restore()
+        self._parts = settled(self)
+
+    def _restore(self) -> None:
+        """Makes anew what a pickle of another process or an older version has otherwise."""
+
     @classmethod
     def from_config(cls, config: Config) -> Self:
         """The encoding with this config."""
         return cls(**{name: getattr(config, name) for name in config.fields()})
+
+    def declare(self) -> tuple[Part, ...]:
+        """What is known of the places where position enters; a hook that is not declared is a part all the same."""
+        return ()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """One record for each place where position enters, which attention, caches and kernels read."""
+        if self._parts is None:  # a subclass asks while it is being built
+            return settled(self)
+        return self._parts
+
+    @property
+    def joined(self) -> Iterable[Encoding]:
+        """The encodings that act together in this one; none but for ``Combined``."""
+        return ()
 
     @property
     def claims(self) -> Claims:
@@ -71,39 +116,39 @@ class Encoding(nn.Module):
     @property
     def length_dependent(self) -> bool:
         """Whether the encoding of a position changes with the ``length`` that is served."""
-        return False
+        return any(encoding.length_dependent for encoding in self.joined)
 
     @property
     def axes(self) -> int:
         """How many axes a position has."""
-        return 1
+        return max([1, *[encoding.axes for encoding in self.joined]])
 
     @property
     def causal_only(self) -> bool:
         """Whether the encoding has a meaning for keys up to the query only."""
-        return False
+        return any(encoding.causal_only for encoding in self.joined)
 
     @property
     def counts_tokens(self) -> bool:
         """Whether scores depend on the order in which keys are given, which is that of the text."""
-        return self.reads_hidden or ("adjust_scores" in self.enters() and self.causal_only)
+        return any(term.counts_tokens for term in every(self, ScoreTerm))
 
     @property
     def scales_queries_only(self) -> bool:
         """Whether ``transform_qk`` only multiplies queries by numbers, so that it commutes with a rotation."""
-        return False
+        return first(self, QueryScale) is not None and not self.joined
 
     @property
     def reads_hidden(self) -> bool:
         """Whether ``adjust_scores`` needs something of the hidden states."""
-        return type(self).remember is not Encoding.remember
+        return type(self).remember is not Encoding.remember or any(encoding.reads_hidden for encoding in self.joined)
 
     @property
     def key_policy(self) -> Literal["transformed", "raw"]:
         """What a cache keeps: keys after ``transform_qk``, or before it where a later call needs them so."""
-        uses = self.enters()
-        again = "branches" in uses or ("adjust_scores" in uses and "transform_qk" in uses)
-        return "raw" if again or self.length_dependent else "transformed"
+        again = first(self, Branches, Fade) or (first(self, ScoreTerm) and first(self, Placement, QueryScale))
+        raw = again or self.length_dependent or any(encoding.key_policy == "raw" for encoding in self.joined)
+        return "raw" if raw else "transformed"
 
     @classmethod
     def enters(cls) -> tuple[str, ...]:
@@ -112,37 +157,62 @@ class Encoding(nn.Module):
 
     def query_limit(self, dtype: torch.dtype) -> int | None:
         """How many queries ``transform_qk`` can place at a time in this dtype, or None for any number."""
-        return None
+        limits = [limit for limit in [encoding.query_limit(dtype) for encoding in self.joined] if limit is not None]
+        return min(limits) if limits else None
 
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
         """Token embeddings with position added."""
+        for encoding in self.joined:
+            x = encoding.add_to_input(x, positions)
         return x
 
     def transform_qk(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys, rotated or scaled by position."""
+        for encoding in self.joined:
+            q, k = encoding.transform_qk(q, k, q_positions, k_positions, length)
         return q, k
+
+    def linear_qk(
+        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Queries and keys as linear attention takes them: without what ``linear_decay`` fades."""
+        if not self.joined or type(self).transform_qk is not Encoding.transform_qk:
+            return self.transform_qk(q, k, q_positions, k_positions, length)
+        for encoding in self.joined:
+            q, k = encoding.linear_qk(q, k, q_positions, k_positions, length)
+        return q, k
+
+    def linear_decay(self) -> tuple[float, ...] | None:
+        """The logarithm of what each dimension's product of query and key is multiplied by per position, or None."""
+        logs = [log for log in (encoding.linear_decay() for encoding in self.joined) if log is not None]
+        return tuple(map(sum, zip(*logs, strict=True))) if logs else None
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor | None:
         """A bias per head that depends on positions only, or None."""
-        return None
+        biases = (encoding.score_bias(q_positions, k_positions, length) for encoding in self.joined)
+        return next((bias for bias in biases if bias is not None), None)
 
     @property
     def folds(self) -> bool:
         """Whether the bias is separable, so that ``fold`` can put it into further dimensions of queries and keys."""
-        return False
+        return self.fold_dims > 0
 
     @property
     def fold_dims(self) -> int:
         """How many further dimensions ``fold`` adds in float32."""
-        return 0
+        bias = first(self, Bias)
+        return 0 if bias is None else bias.fold_dims
 
     def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
         """Further dimensions whose inner product, times ``scale``, is the bias, up to a constant per query.
 
         The first broadcasts against (batch, heads, queries, e), the second against (batch, heads, keys, e).
         """
+        for encoding in self.joined:
+            if encoding.folds:
+                return encoding.fold(q_positions, k_positions, dtype, scale)
         raise NotImplementedError
 
     def adjust_scores(
@@ -163,48 +233,74 @@ class Encoding(nn.Module):
         ``transform_qk``, k with as many heads as q. ``hidden`` is what ``remember`` kept of the keys' tokens, 0 for
         padding.
         """
+        for encoding in self.joined:
+            scores = encoding.adjust_scores(scores, q, k, q_positions, k_positions, hidden, scale=scale)
         return scores
 
     def adjust_output(
         self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
     ) -> Tensor:
         """The attention output with terms on the values."""
+        for encoding in self.joined:
+            out = encoding.adjust_output(out, weights, v, q_positions, k_positions)
         return out
 
     def branches(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Branch, ...] | None:
         """Several placements with disjoint masks, one score each; None where ``transform_qk`` has one for all."""
-        return None
+        found = (encoding.branches(q_positions, k_positions) for encoding in self.joined)
+        return next((branches for branches in found if branches is not None), None)
 
     def one_branch(self, keys: int) -> bool:
         """Whether the first branch, placed by ``transform_qk``, holds every pair of ``keys`` consecutive positions."""
-        return False
+        branches = first(self, Branches)
+        return branches is not None and keys <= branches.near
 
     def transform_branch(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys at the positions of a branch."""
-        return self.transform_qk(q, k, q_positions, k_positions, length)
+        if not self.joined:
+            return self.transform_qk(q, k, q_positions, k_positions, length)
+        for encoding in self.joined:
+            if not encoding.scales_queries_only:
+                q, k = encoding.transform_branch(q, k, q_positions, k_positions, length)
+        return q, k
 
     def scale_queries(self, q: Tensor, q_positions: Tensor, length: int | None = None) -> Tensor:
         """Queries before any branch places them, at their own positions."""
+        for encoding in self.joined:
+            if encoding.scales_queries_only:
+                q, _ = encoding.transform_qk(q, q, q_positions, q_positions, length)
+            else:
+                q = encoding.scale_queries(q, q_positions, length)
         return q
 
     def remember(self, hidden: Tensor) -> Tensor | None:
         """What ``adjust_scores`` needs of hidden states (batch, length, width), tokens on the last axis; or None."""
-        return None
+        kept = (encoding.remember(hidden) for encoding in self.joined)
+        return next((memory for memory in kept if memory is not None), None)
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         """What multiplies the scores before the softmax."""
+        for encoding in self.joined:
+            if sets_scale(encoding):
+                return encoding.softmax_scale(head_dim, length)
         return head_dim**-0.5
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor | None:
         """Which keys a query may see, or None for all."""
-        return None
+        allowed: Tensor | None = None
+        for encoding in self.joined:
+            seen = encoding.mask(q_positions, k_positions)
+            if seen is not None:
+                allowed = seen if allowed is None else allowed & seen
+        return allowed
 
     @property
     def reach(self) -> Reach | None:
-        """How far ``mask`` lets a query see, so that keys beyond are not looked at; None where it says nothing."""
-        return None
+        """How far ``mask`` lets a query see, so that keys beyond are not looked at; None where it is not known."""
+        known = [part.reach for part in every(self, Visibility) if part.reach is not None]
+        return min(known, key=lambda reach: reach.before) if known else None  # a key must be seen by all
 
     def extra_repr(self) -> str:
         fields = self.config.fields()
@@ -212,28 +308,6 @@ class Encoding(nn.Module):
         return ", ".join(f"{name}={value!r}" for name, value in given.items() if value != fields[name].default)
 
 
-def says(encoding: Encoding, short: str, *hooks: str) -> bool:
-    """Whether what an encoding says in short still tells of its hooks: none was written over below the class that said.
-
-    >>> import whorl
-    >>> class Mine(whorl.Window):
-    ...     def mask(self, q_positions, k_positions):
-    ...         return super().mask(q_positions, k_positions) | (k_positions % 7 == 0)
-    >>> says(whorl.Window(), "reach", "mask"), says(Mine(), "reach", "mask")
-    (True, False)
-    """
-    said, *below = (
-        next(i for i, cls in enumerate(type(encoding).__mro__) if name in cls.__dict__) for name in (short, *hooks)
-    )
-    return said <= min(below)
-
-
-def reach_of(encoding: Encoding) -> Reach | None:
-    """How far an encoding's mask lets a query see; None for one whose ``mask`` was written over what it says."""
-    return encoding.reach if says(encoding, "reach", "mask") else None
-
-
-def has_one_branch(encoding: Encoding, keys: int) -> bool:
-    """Whether all pairs of so many consecutive positions are in the first branch, unless it was written over."""
-    hooks = ("branches", "transform_branch", "scale_queries")
-    return says(encoding, "one_branch", *hooks) and encoding.one_branch(keys)
+def sets_scale(encoding: Encoding) -> bool:
+    """Whether an encoding changes the softmax scale with these settings."""
+    return encoding.softmax_scale(64) != 64**-0.5

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.encodings.base import Encoding, says
+from whorl.encodings import parts
+from whorl.encodings.base import Encoding
 from whorl.position_checks import check_one_axis
 
 
@@ -21,20 +22,8 @@ class Bias(Encoding):
         """How many heads have a bias of their own."""
         return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
 
-    @property
-    def why_not_flex_on_cuda(self) -> str | None:
-        """What keeps ``bias_at`` out of FlexAttention's kernel on a CUDA device, or None."""
-        return None
-
-    @property
-    def folds(self) -> bool:
-        """Whether the bias is separable: where ``fold`` says so, and no class below has another bias."""
-        return self._separable and says(self, "fold", "bias_at", "score_bias")
-
-    @property
-    def _separable(self) -> bool:
-        """Whether ``fold`` is the bias with these settings."""
-        return False
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.BiasByDistance(self, formula=True),)
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head, products
 from whorl.errors import WhorlError, invalid
@@ -91,9 +92,8 @@ class Cope(Encoding):
         """Whether only causal attention has a meaning."""
         return self.config.causal
 
-    @property
-    def counts_tokens(self) -> bool:
-        return True
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.ScoreTerm(self, whole_row=True),)
 
     @property
     def claims(self) -> Claims:

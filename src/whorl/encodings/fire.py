@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, says
+from whorl.encodings import parts
+from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.position_checks import check_one_axis
 from whorl.position_ids import difference
@@ -117,10 +118,10 @@ class Fire(Bias):
             extrapolates=False,  # drifts a little: 0.27 nats at 8 times the trained length in a small model
         )
 
-    @property
-    def why_not_flex_on_cuda(self) -> str:
-        """A network of one number, unrolled, needs more shared memory than there is, or does not compile."""
-        return "FlexAttention cannot compile the network of Fire there"
+    def declare(self) -> tuple[parts.Part, ...]:
+        # a network of one number, unrolled, needs more shared memory than there is, or does not compile
+        refusal = "FlexAttention cannot compile the network of Fire there"
+        return (parts.BiasByPair(self, formula=True, not_in_flex=refusal),)
 
     @property
     def _wide(self) -> torch.dtype:
@@ -147,7 +148,7 @@ class Fire(Bias):
 
         x is the same for every head, and so is the straight line it falls on: one search for each pair of positions.
         """
-        if not says(self, "score_bias", "bias_at"):
+        if type(self).bias_at is not Fire.bias_at:  # a subclass has a formula of its own
             return super().score_bias(q_positions, k_positions, length)
         call = type(self).__name__
         check_one_axis(call, q_positions)

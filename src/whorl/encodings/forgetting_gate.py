@@ -18,6 +18,7 @@ from torch.nn.functional import linear, logsigmoid
 
 from whorl.autocast import without_autocast
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 
@@ -91,9 +92,8 @@ class ForgettingGate(Encoding):
     def causal_only(self) -> bool:
         return True
 
-    @property
-    def counts_tokens(self) -> bool:
-        return True
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.RowLessColumn(self),)
 
     @property
     def claims(self) -> Claims:

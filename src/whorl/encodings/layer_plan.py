@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Input, first
 from whorl.errors import WhorlError, invalid
 
 
@@ -80,7 +81,7 @@ def _count(call: str, value: int) -> int:
 
 def _check_inputs(plan: LayerPlan) -> None:
     """What is added to the input is added once, before the first layer: all layers must agree on it."""
-    adding = {place for place, one in enumerate(plan.unique) if "add_to_input" in one.enters()}  # pyright: ignore[reportCallIssue]
+    adding = {place for place in range(len(plan.unique)) if first(plan[plan.order.index(place)], Input)}
     if adding and (len(adding) > 1 or set(plan.order) != adding):
         raise WhorlError(
             "LayerPlan: an encoding that adds to the input acts once, before all layers, so every layer must have the "

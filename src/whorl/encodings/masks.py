@@ -17,7 +17,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding, Reach
+from whorl.encodings import parts
+from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import distances
 from whorl.errors import invalid
 
@@ -60,10 +61,10 @@ def within(distance: Tensor, size: int, symmetric: bool) -> Tensor:
     return (distance.abs() if symmetric else distance) < size
 
 
-def window_reach(window: WindowConfig, first: int = 0) -> Reach:
+def window_reach(window: WindowConfig, first: int = 0) -> parts.Reach:
     """How far a window lets a query see, and how many first positions beside it."""
     before = window.size - 1
-    return Reach(before, before if window.symmetric else None, first)
+    return parts.Reach(before, before if window.symmetric else None, first)
 
 
 class Window(Encoding):
@@ -81,10 +82,8 @@ class Window(Encoding):
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
-    @property
-    def reach(self) -> Reach:
-        """The window on both sides, or back from the query."""
-        return window_reach(self.config)
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.Visibility(self, window_reach(self.config)),)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""
@@ -107,10 +106,8 @@ class Sinks(Window):
     def claims(self) -> Claims:
         return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
-    @property
-    def reach(self) -> Reach:
-        """The window, and the positions that every query sees."""
-        return window_reach(self.config, first=self.config.count)
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.Visibility(self, window_reach(self.config, first=self.config.count)),)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""

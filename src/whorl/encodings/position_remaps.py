@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
+from whorl.encodings import parts
 from whorl.encodings.base import Branch, Claims
 from whorl.encodings.pairs import distances
 from whorl.encodings.rope import Rope, RopeConfig
@@ -129,6 +130,9 @@ class ReRope(Remap):
     Config = ReRopeConfig
     config: ReRopeConfig
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return *super().declare(), parts.Branches(self, near=self.config.window)
+
     def branches(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Branch, ...]:
         """Near pairs where they are, far pairs as remapped, and with ``bidirectional`` far keys after the query."""
         window = self.config.window
@@ -140,10 +144,6 @@ class ReRope(Remap):
         k_far, q_far = self._far(k_positions, q_positions, window)
         after = Branch(q_far, k_far, distance <= -window)
         return Branch(q_positions, k_positions, distance.abs() < window), before, after
-
-    def one_branch(self, keys: int) -> bool:
-        """Whether nothing is as far as the window, within which it is RoPE."""
-        return keys <= self.config.window
 
     def _far(self, q_positions: Tensor, k_positions: Tensor, window: int) -> tuple[Tensor, Tensor]:
         return rerope_far(q_positions, k_positions, window)
@@ -180,6 +180,9 @@ class SelfExtend(Remap):
     Config = SelfExtendConfig
     config: SelfExtendConfig
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return *super().declare(), parts.Branches(self, near=self.config.window)
+
     @property
     def claims(self) -> Claims:
         keeps = self.attention_factor() == 1.0
@@ -191,7 +194,3 @@ class SelfExtend(Remap):
         distance = distances("SelfExtend", q_positions, k_positions)
         far = self_extend_far(q_positions, k_positions, window, self.config.group)
         return Branch(q_positions, k_positions, distance < window), Branch(*far, distance >= window)
-
-    def one_branch(self, keys: int) -> bool:
-        """Whether nothing is as far as the window, within which it is RoPE."""
-        return keys <= self.config.window

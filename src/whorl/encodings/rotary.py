@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
@@ -97,9 +98,11 @@ class Rotary(Encoding):
         super().__init__(**settings)
         self.config, self._text = with_text(self.config)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+    def _restore(self) -> None:
         self.config, self._text = with_text(self.config)  # the text of another process may mean something else here
+
+    def declare(self) -> tuple[parts.Part, ...]:
+        return parts.Placement(self, rotary=self), parts.SoftmaxScale(self)
 
     @property
     def layout(self) -> Layout:

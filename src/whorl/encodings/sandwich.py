@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, says
+from whorl.encodings import parts
+from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.encodings.sinusoidal import sinusoidal
 from whorl.errors import invalid
@@ -100,21 +101,15 @@ class Sandwich(Bias):
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
-        if not says(self, "score_bias", "bias_at"):
+        if type(self).bias_at is not Sandwich.bias_at:  # a subclass has a formula of its own
             return super().score_bias(q_positions, k_positions, length)
         queries, keys = self._codes(q_positions, k_positions)
         product = (queries @ keys.mT).unsqueeze(-3)
         head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
         return (self.weights(head) * product).float()
 
-    @property
-    def _separable(self) -> bool:
-        """True: the bias is a product of codes."""
-        return True
-
-    @property
-    def fold_dims(self) -> int:
-        return self.config.code_width
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.BiasByDistance(self, formula=True, fold_dims=self.config.code_width),)
 
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0

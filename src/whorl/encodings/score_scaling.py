@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.position_checks import check_one_axis
@@ -101,9 +102,8 @@ def _log_keys(positions: Tensor) -> Tensor:
 class QueryScale(Encoding):
     """Base of the encodings that multiply queries by a number for each position, or position and head."""
 
-    @property
-    def scales_queries_only(self) -> bool:
-        return True
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.QueryScale(self),)
 
     @property
     def claims(self) -> Claims:

@@ -15,12 +15,13 @@ the queries of one call lying too far apart, and that is refused: ``query_limit`
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from whorl.config import config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.encodings.rope import Rope, RopeConfig
@@ -103,6 +104,9 @@ class XPos(Encoding):
         """Sets learnable frequencies back to those of the config, as loading through the meta device needs."""
         self.rope.reset_parameters()
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return parts.Placement(self, rotary=self.rope), parts.Fade(self), parts.SoftmaxScale(self)
+
     @property
     def causal_only(self) -> bool:
         return True
@@ -115,10 +119,6 @@ class XPos(Encoding):
     @property
     def length_dependent(self) -> bool:
         return self.rope.length_dependent
-
-    @property
-    def key_policy(self) -> Literal["transformed", "raw"]:
-        return "raw"
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         return self.rope.softmax_scale(head_dim, length)

@@ -24,7 +24,7 @@ from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.models.decoder import Decoder
-from whorl.models.parts import SelfAttention
+from whorl.models.layers import SelfAttention
 from whorl.position_ids import positions as make_positions
 from whorl.shards import shard, unshard
 
@@ -110,11 +110,11 @@ def _attend(
     whole: Tensor,
     group: Group,
     length: int | None = None,
-    counted: bool = False,
+    consecutive: bool = False,
     **options: Any,
 ) -> Tensor:
     """What the own tokens x (batch, own, width) gather from the tokens of all processes."""
-    assert not counted, "positions are those of a shard"
+    assert not consecutive, "positions are those of a shard"
     given = [name for name, value in {"cache": cache, **options}.items() if value is not None]
     if given:
         raise WhorlError(f"context_parallel: {', '.join(given)} cannot be sharded. Pass tokens alone.")

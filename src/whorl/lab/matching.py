@@ -34,7 +34,7 @@ from whorl.lab.matching_data import (
     stand_in,
 )
 from whorl.lab.tasks import generator_of
-from whorl.models.parts import start_weights
+from whorl.models.layers import start_weights
 from whorl.models.roformer import RoFormer
 
 START_FACTOR = 10.0  # of the cosines

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from whorl.attend.softmax import attention
 from whorl.models.decoder import Decoder
-from whorl.models.parts import SelfAttention
+from whorl.models.layers import SelfAttention
 
 GROUPS = ("embeddings", "attention", "feed_forward", "norm", "head", "encoding")  # in the order they are told
 

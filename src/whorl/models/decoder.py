@@ -17,7 +17,7 @@ from whorl.attend.cache import KVCache, together
 from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.models.parts import (
+from whorl.models.layers import (
     Activation,
     Block,
     FeedForward,
@@ -118,9 +118,9 @@ class Decoder(nn.Module):
         (batch, length) or (axes, batch, length). Tokens see their own document only, and no padding, which
         ``key_mask`` (batch, length) marks with False. ``length`` is what length-dependent encodings serve.
         """
-        counted = positions is None and documents is None and key_mask is None
+        consecutive = positions is None and documents is None and key_mask is None
         positions = check_tokens("Decoder", tokens, self.embed.num_embeddings, positions, documents, key_mask)
-        options = {"documents": documents, "key_mask": key_mask, "length": length, "counted": counted}
+        options = {"documents": documents, "key_mask": key_mask, "length": length, "consecutive": consecutive}
         return self._logits(self._hidden(tokens, None, positions=positions, **options))
 
     def caches(self, *, capacity: int | None = None, length: int | None = None) -> list[KVCache]:

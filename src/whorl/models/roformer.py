@@ -19,7 +19,7 @@ from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.rope import Rope
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError
-from whorl.models.parts import (
+from whorl.models.layers import (
     ACTIVATIONS,
     Activation,
     Block,
@@ -101,9 +101,9 @@ class RoFormer(nn.Module):
 
         Positions, ``documents``, ``key_mask`` (False for padding) and ``length`` are as in ``Decoder``.
         """
-        counted = positions is None and documents is None and key_mask is None
+        consecutive = positions is None and documents is None and key_mask is None
         positions = check_tokens("RoFormer", tokens, self.embed.num_embeddings, positions, documents, key_mask)
-        options = {"documents": documents, "key_mask": key_mask, "length": length, "counted": counted}
+        options = {"documents": documents, "key_mask": key_mask, "length": length, "consecutive": consecutive}
         x = self.embed(tokens) + self.embed_types(torch.zeros_like(tokens) if types is None else types)
         x = self.dropout(self.norm(self.plan[0].add_to_input(x, positions)))
         x = x if self.project is None else self.project(x)

@@ -16,8 +16,8 @@ from torch.nn.functional import gelu, relu, silu
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
 from whorl.encodings.layer_plan import LayerPlan
+from whorl.encodings.parts import Input
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
 from whorl.position_checks import INTEGERS
@@ -67,12 +67,12 @@ class SelfAttention(nn.Module):
         positions: Tensor,
         cache: KVCache | None = None,
         *,
-        counted: bool = False,
+        consecutive: bool = False,
         **options: Any,
     ) -> Tensor:
         """What the tokens of x (batch, length, width) gather from each other, and from those in the cache.
 
-        ``counted`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
+        ``consecutive`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
         """
         q, k, v = self.project(x)
         axes = encoding.axes
@@ -81,7 +81,7 @@ class SelfAttention(nn.Module):
         if self.rotary_value:
             v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
         options |= {
-            "positions": None if counted and axes == 1 else positions,
+            "positions": None if consecutive and axes == 1 else positions,
             "hidden": x if encoding.reads_hidden else None,
         }
         if cache is None:
@@ -159,13 +159,12 @@ def plan_of(
     plan = LayerPlan.shared(encoding, layers=layers) if isinstance(encoding, Encoding) else encoding
     if not isinstance(plan, LayerPlan) or len(plan) != layers:
         raise invalid(call, "encoding", f"an encoding, its name, or a LayerPlan of {layers} layers", encoding)
-    for part in plan.modules():
-        if not isinstance(part, Encoding) or isinstance(part, Combined):
-            continue
-        reads = sizes if "add_to_input" in part.enters() or part.reads_hidden else ("heads", "head_dim")
+    for part in (part for layer in range(layers) for part in plan[layer].parts):
+        reads = sizes if isinstance(part, Input) or part.encoding.reads_hidden else ("heads", "head_dim")
         for name in reads:
-            if (own := getattr(part.config, name, None)) not in (None, sizes[name]):
-                what = f"{type(part).__name__} has {name}={own} and the model {name}={sizes[name]}"
+            size = getattr(part.encoding.config, name, None)
+            if size not in (None, sizes[name]):
+                what = f"{part.name} has {name}={size} and the model {name}={sizes[name]}"
                 raise WhorlError(f"{call}: {what}. Build the encoding with {name}={sizes[name]}.")
     return plan
 

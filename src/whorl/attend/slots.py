@@ -1,0 +1,168 @@
+"""Slots: the memory of a cache, token by token, with the positions that are kept beside keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.errors import WhorlError, invalid
+from whorl.position_checks import FLOATS, INTEGERS
+from whorl.tracing import may_read_values
+
+FIRST_CAPACITY = 64
+
+# Whole numbers up to here are the same in float64.
+EXACT = 2**53
+
+
+class Slots(NamedTuple):
+    """Tokens by slot, of which the first ``filled`` are in use."""
+
+    filled: int
+    keys: Tensor
+    values: Tensor
+    positions: Tensor  # (batch, slots), axes in front where there are several: int64, or float64 once fractions came
+    real: Tensor  # (batch, slots), False for padding; means nothing unless padded
+    memory: Tensor | None  # what the encoding remembers of hidden states, slots last
+    padded: bool  # whether any slot may be padding
+    heads: int = 0  # of the queries
+    after: Tensor | int | None = None  # what positions go on from, by row or for all; None where the slots tell it
+
+    def next_position(self) -> Tensor | int:
+        """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1), or for all."""
+        if not self.filled:
+            return 0
+        if self.after is not None:
+            return self.after
+        kept = self.positions[..., : self.filled]
+        kept = kept if kept.ndim == 2 else kept.amax(0)
+        if not self.padded:
+            return kept.amax(-1, keepdim=True) + 1
+        real = self.real[:, : self.filled]
+        lowest = -torch.inf if kept.is_floating_point() else torch.iinfo(kept.dtype).min
+        after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
+        return torch.where(real.any(-1, keepdim=True), after, 0)
+
+    def reordered(self, rows: Tensor) -> Slots:
+        """Row i of the batch being what row rows[i] was, in memory of its own."""
+        # index_select, and not an index in brackets: that would take a negative row for one counted from the end
+        with torch.inference_mode(False):  # what is made here is written into later, maybe outside of that mode
+            return self._replace(
+                keys=self.keys.index_select(0, rows),
+                values=self.values.index_select(0, rows),
+                positions=self.positions.index_select(-2, rows),
+                real=self.real.index_select(0, rows),
+                memory=None if self.memory is None else self.memory.index_select(0, rows),
+                after=self.after.index_select(0, rows) if isinstance(self.after, Tensor) else self.after,
+            )
+
+
+def appended(
+    old: Slots | None,
+    k: Tensor,
+    v: Tensor,
+    new: Tensor,
+    key_mask: Tensor | None,
+    memory: Tensor | None,
+    capacity: int | None,
+) -> Slots:
+    """The slots with the new tokens behind the filled ones, in the same memory where it has room for them."""
+    start = 0 if old is None else old.filled
+    stop = start + k.shape[2]
+    room = capacity or max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
+
+    def put(name: str, given: Tensor, axis: int) -> Tensor:
+        own = _with_room(getattr(old, name, None), given, axis, start, stop, room)
+        own.narrow(axis, start, stop - start).copy_(given)
+        return own
+
+    was_padded = old is not None and old.padded
+    real = _with_room(getattr(old, "real", None), k.new_empty(k.shape[::2], dtype=torch.bool), 1, start, stop, room)
+    if key_mask is not None and not was_padded:
+        real[:, :start] = True  # nobody has read or written it so far
+    if key_mask is not None or was_padded:
+        real[:, start:stop] = True if key_mask is None else key_mask
+    return Slots(
+        filled=stop,
+        keys=put("keys", k, 2),
+        values=put("values", v, 2),
+        positions=put("positions", new, new.ndim - 1),
+        real=real,
+        memory=None if memory is None else put("memory", memory, memory.ndim - 1),
+        padded=key_mask is not None or was_padded,
+    )
+
+
+def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> Tensor:
+    """Given positions with one for each row of the batch, or a WhorlError: (batch, count), axes in front."""
+    wanted = (batch, count) if axes == 1 else (axes, batch, count)
+    if isinstance(positions, Tensor) and positions.dtype in INTEGERS + FLOATS and 1 <= positions.ndim <= len(wanted):
+        rows = positions.unsqueeze(1) if positions.ndim == 2 and axes > 1 else positions
+        if (
+            rows.shape[-1] == count
+            and (rows.ndim == 1 or rows.shape[-2] in (1, batch))
+            and rows.shape[:-2] in ((), wanted[:-2])
+        ):
+            return rows.expand(wanted)
+    front = "" if axes == 1 else f"{axes}, "
+    raise invalid(
+        call,
+        "positions",
+        f"int32, int64, float32 or float64 of shape ({count},) or ({front}{batch}, {count})",
+        positions,
+        "There is one for each token of the call.",
+    )
+
+
+def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
+    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
+    if not positions.is_floating_point() and kept == torch.int64:
+        return positions.long()
+    _check_exact(positions)
+    return positions.double()
+
+
+def _check_exact(positions: Tensor) -> None:
+    """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
+    if positions.is_floating_point() or not positions.numel() or not may_read_values(positions):
+        return
+    if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
+        raise WhorlError(
+            "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
+            "Count from a later start, or pass all positions as integers."
+        )
+
+
+def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: int, room: int) -> Tensor:
+    """Memory for slots up to ``stop`` with what ``kept`` has in the first ``start``: itself, if it is large enough."""
+    if not start:
+        fits = kept is not None and kept.shape[:axis] == like.shape[:axis] and kept.dtype == like.dtype
+        kept = kept if fits else None
+    dtype = like.dtype if kept is None else torch.promote_types(kept.dtype, like.dtype)
+    if kept is not None and kept.shape[axis] >= stop and kept.dtype == dtype:
+        return kept
+    shape = list(like.shape)
+    shape[axis] = room if kept is None else max(room, kept.shape[axis])
+    own = _zeros(shape, dtype, like.device)
+    if kept is not None and start:
+        if dtype == torch.float64:
+            _check_exact(kept.narrow(axis, 0, start))
+        own.narrow(axis, 0, start).copy_(kept.narrow(axis, 0, start))
+    return own
+
+
+def replaced(kept: Tensor, by: Tensor, axis: int) -> Tensor:
+    """Memory of the same number of slots, the first of them with ``by``."""
+    shape = list(by.shape)
+    shape[axis] = kept.shape[axis]
+    own = _zeros(shape, by.dtype, by.device)
+    own.narrow(axis, 0, by.shape[axis]).copy_(by)
+    return own
+
+
+def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # memory made in that mode could not be written into outside of it
+        return torch.zeros(shape, dtype=dtype, device=device)

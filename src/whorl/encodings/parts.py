@@ -1,0 +1,253 @@
+"""Parts: one record for each place where an encoding enters attention, which everything else reads.
+
+A part names the encoding that it belongs to, whose hook computes its tensors and whose module holds its learned
+numbers, and what is known of that hook without calling it: that a rotation is a rotation, that a bias is a product, how
+far a mask lets a query see. Attention, caches, kernels and claims ask for parts and never for a class.
+
+What is known holds as long as the hook is the one that was declared. ``settled`` drops it where a class below the
+declaring one has written the hook over, so that the new hook is called and not passed by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from whorl.encodings.base import Encoding
+    from whorl.encodings.rotary import Rotary
+
+Kind = TypeVar("Kind", bound="Part")
+
+
+class Reach(NamedTuple):
+    """How far a query can see: ``before`` positions back, ``after`` ahead if limited, and the ``first`` of a text."""
+
+    before: int
+    after: int | None = None
+    first: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One place where an encoding enters attention.
+
+    encoding   the module whose hook computes it
+    hook       the public method that does
+    known      by the name of a method: the fields that say nothing any more once a subclass has written it over
+    shared     whether two encodings may both have such a part
+    """
+
+    encoding: Encoding
+    hook: ClassVar[str]
+    known: ClassVar[dict[str, tuple[str, ...]]] = {}
+    shared: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        """The name of the encoding's class, for messages."""
+        return type(self.encoding).__name__
+
+    @property
+    def axes(self) -> int:
+        return self.encoding.axes
+
+    @property
+    def causal_only(self) -> bool:
+        return self.encoding.causal_only
+
+    @property
+    def length_dependent(self) -> bool:
+        return self.encoding.length_dependent
+
+    @property
+    def heads(self) -> int | None:
+        """How many heads have numbers of their own, or None for any."""
+        return getattr(self.encoding.config, "heads", None)
+
+    @property
+    def static(self) -> tuple[Hashable, ...]:
+        """All that tells this part from another but for learned numbers: a key of caches, a constant in graphs."""
+        facts = (getattr(self, field.name) for field in fields(self))
+        # an encoding is known by what it was built from; its learned numbers are read at every call
+        return (type(self), *((type(fact), fact.config) if isinstance(fact, nn.Module) else fact for fact in facts))
+
+    def without(self, written_over: set[str]) -> Part:
+        """The part with what it still knows after these methods were written over."""
+        dropped = {field for method, known in self.known.items() if method in written_over for field in known}
+        default = {field.name: field.default for field in fields(self)}
+        return replace(self, **{field: default[field] for field in dropped}) if dropped else self
+
+
+@dataclass(frozen=True, eq=False)
+class Input(Part):
+    """What is added to token embeddings."""
+
+    hook: ClassVar[str] = "add_to_input"
+
+
+@dataclass(frozen=True, eq=False)
+class QueryScale(Part):
+    """Numbers that multiply queries, before any placement or branch: it stands beside every other part."""
+
+    hook: ClassVar[str] = "transform_qk"
+    shared: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, eq=False)
+class Placement(Part):
+    """Where queries and keys are put. ``rotary`` turns them, where they are turned and nothing else but faded."""
+
+    hook: ClassVar[str] = "transform_qk"
+    known: ClassVar[dict[str, tuple[str, ...]]] = {"transform_qk": ("rotary",)}
+    rotary: Rotary | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fade(Part):
+    """Rates at which products of queries and keys fade with the distance, by dimension: ``linear_decay``."""
+
+    hook: ClassVar[str] = "linear_decay"
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Part):
+    """A number added to each score, of the head and the two positions.
+
+    formula      whether ``bias_at`` gives the number of one head, query and key
+    fold_dims    how many further dimensions of queries and keys ``fold`` makes of it in float32; 0 if it is no product
+    slopes       by head, where the number is slope * (key - query)
+    not_in_flex  why FlexAttention's CUDA kernel cannot hold the formula, or None
+    """
+
+    hook: ClassVar[str] = "score_bias"
+    known: ClassVar[dict[str, tuple[str, ...]]] = {
+        "score_bias": ("formula", "fold_dims", "slopes"),
+        "bias_at": ("fold_dims", "slopes"),
+        "slopes": ("fold_dims", "slopes"),
+    }
+    formula: bool = False
+    fold_dims: int = 0
+    slopes: tuple[float, ...] | None = None
+    not_in_flex: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class BiasByDistance(Bias):
+    """A bias of the head and the distance alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class BiasByPair(Bias):
+    """A bias of the head and both positions."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreTerm(Part):
+    """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query."""
+
+    hook: ClassVar[str] = "adjust_scores"
+    known: ClassVar[dict[str, tuple[str, ...]]] = {"adjust_scores": ("whole_row",)}
+    whole_row: bool = False
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether they depend on the order in which keys are given, which is that of the text."""
+        return self.whole_row or self.counts_to_query
+
+    @property
+    def counts_to_query(self) -> bool:
+        """Whether they depend on how many keys follow up to the query, the last one standing at the last key."""
+        return self.encoding.reads_hidden or self.causal_only
+
+
+@dataclass(frozen=True, eq=False)
+class RowLessColumn(ScoreTerm):
+    """A number of the query less one of the key, summed over the hidden states of the tokens between."""
+
+
+@dataclass(frozen=True, eq=False)
+class OutputTerm(Part):
+    """Terms on the values, which need the weights."""
+
+    hook: ClassVar[str] = "adjust_output"
+
+
+@dataclass(frozen=True, eq=False)
+class Branches(Part):
+    """Several placements, each for a region of pairs. Of so many keys, ``near``, all pairs are in the first one."""
+
+    hook: ClassVar[str] = "branches"
+    known: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
+        ("branches", "transform_branch", "scale_queries"), ("near",)
+    )
+    near: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Visibility(Part):
+    """Which keys a query sees, and how far they can be; ``reach`` is None where that is not known."""
+
+    hook: ClassVar[str] = "mask"
+    known: ClassVar[dict[str, tuple[str, ...]]] = {"mask": ("reach",)}
+    shared: ClassVar[bool] = True
+    reach: Reach | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxScale(Part):
+    """What multiplies scores before the softmax, in place of 1 / sqrt(head_dim) or times it."""
+
+    hook: ClassVar[str] = "softmax_scale"
+    shared: ClassVar[bool] = True  # with most settings it is the usual number; ``Combined`` looks
+
+
+# What a hook means of which nothing is known but that a class has it, in the order in which position enters.
+OF_HOOK: dict[str, type[Part]] = {
+    kind.hook: kind
+    for kind in (Input, Placement, Bias, ScoreTerm, OutputTerm, Branches, Visibility, SoftmaxScale, Fade)
+}
+
+
+def settled(encoding: Encoding) -> tuple[Part, ...]:
+    """The parts that an encoding declares, less what classes below the declaring one have written over.
+
+    >>> import whorl
+    >>> class Mine(whorl.Window):
+    ...     def mask(self, q_positions, k_positions):
+    ...         return super().mask(q_positions, k_positions) | (k_positions % 7 == 0)
+    >>> first(whorl.Window(size=9), Visibility).reach, first(Mine(size=9), Visibility).reach
+    (Reach(before=8, after=None, first=0), None)
+    """
+    classes = type(encoding).__mro__
+    declaring = next(i for i, cls in enumerate(classes) if "declare" in cls.__dict__)
+    written_over = {name for cls in classes[:declaring] for name in cls.__dict__}
+    # a hook of its own stands for those of the encodings that are joined in it
+    kept = [
+        part.without(written_over)
+        for part in encoding.declare()
+        if part.encoding is encoding or part.hook not in written_over
+    ]
+    hooks = {part.hook for part in kept}
+    return (*kept, *(kind(encoding) for hook, kind in OF_HOOK.items() if hook in written_over and hook not in hooks))
+
+
+def first(encoding: Encoding, *kinds: type[Kind]) -> Kind | None:
+    """The first part of these kinds, or None.
+
+    >>> import whorl
+    >>> first(whorl.Combined(whorl.Rope(head_dim=8), whorl.Alibi(heads=4)), Bias).slopes
+    (0.25, 0.0625, 0.015625, 0.00390625)
+    """
+    for part in encoding.parts:
+        if isinstance(part, kinds):
+            return part
+    return None
+
+
+def every(encoding: Encoding, *kinds: type[Kind]) -> list[Kind]:
+    """All parts of these kinds, in order."""
+    return [part for part in encoding.parts if isinstance(part, kinds)]
