@@ -12,8 +12,7 @@ from registry_cases import build
 from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import HOOKS, Claims
-from whorl.encodings.bias import Bias
-from whorl.position_ids import difference
+from whorl.encodings.bias import DistanceBias
 
 HEADS, DIM, LENGTH = 4, 16, 40
 
@@ -24,7 +23,7 @@ class RootConfig(Config):
     heads: int
 
 
-class Root(Bias):
+class Root(DistanceBias):
     """A learned bias that falls with the square root of the distance: one file, one line of the registry."""
 
     Config = RootConfig
@@ -37,8 +36,8 @@ class Root(Bias):
     def claims(self):
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
 
-    def bias_at(self, head, i, j):
-        return -self.slope[head] * difference(i, j).abs().to(self.slope.dtype).sqrt()
+    def bias_of(self, head, distance):
+        return -self.slope[head] * distance.abs().to(self.slope.dtype).sqrt()
 
 
 def formed(q, k, v, encoding, slope):
@@ -109,6 +108,15 @@ def test_parts_of_a_join_are_those_of_the_encodings_in_order():
     rope, alibi, window = whorl.Rope(head_dim=DIM), whorl.Alibi(heads=HEADS), whorl.Window(size=9)
     both = whorl.Combined(rope, whorl.Combined(window, alibi))
     assert both.parts == (*rope.parts, *window.parts, *alibi.parts)
+
+
+def test_a_formula_of_both_positions_is_no_longer_one_of_the_distance():
+    class Placed(whorl.Kerple):
+        def bias_at(self, head, i, j):
+            return super().bias_at(head, i, j) + 0.1 * i
+
+    (part,) = Placed(heads=HEADS).parts
+    assert type(part) is parts.BiasByPair and part.formula and not part.fold_dims
 
 
 def test_settings_tell_parts_apart():

@@ -32,11 +32,11 @@ from torch import Tensor
 from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
-from whorl.encodings.bias import Bias
+from whorl.encodings.bias import DistanceBias
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import held, held_in_graphs, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
-from whorl.position_ids import difference, from_last_key
+from whorl.position_ids import from_last_key
 
 RULES = ("press", "geometric")
 
@@ -184,7 +184,7 @@ def slope_numbers(config_text: str) -> tuple[float, ...]:
     return tuple(slope * settings.scale for slope in slopes)
 
 
-class Alibi(Bias):
+class Alibi(DistanceBias):
     """Attention with linear biases: every score loses a slope times the distance.
 
     >>> import torch, whorl
@@ -227,11 +227,14 @@ class Alibi(Bias):
         return constants(self._numbers, torch.float32, device or torch.device("cpu"))
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        settings = self.config
-        slopes = self.slopes(head.device)
-        if settings.rounding != "exact":
-            return torch.broadcast_tensors(key_form(slopes[head], j, settings.rounding) * settings.scale, i)[0]
-        distance = difference(j, i).to(torch.float32)  # whole numbers subtracted first: nothing is rounded up to 2^24
+        if self.config.rounding == "exact":
+            return super().bias_at(head, i, j)
+        bias = key_form(self.slopes(head.device)[head], j, self.config.rounding) * self.config.scale
+        return torch.broadcast_tensors(bias, i)[0]
+
+    def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
+        settings, slopes = self.config, self.slopes(head.device)
+        distance = -distance.to(torch.float32)  # of whole numbers: nothing is rounded up to 2^24
         if settings.form == "causal":
             return linear_bias(slopes[head], distance)
         if settings.form == "split":

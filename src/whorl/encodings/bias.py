@@ -8,13 +8,14 @@ from torch import Tensor
 from whorl.encodings import parts
 from whorl.encodings.base import Encoding
 from whorl.position_checks import check_one_axis
+from whorl.position_ids import difference
 
 
 class Bias(Encoding):
     """Base of the encodings whose score bias depends on the head and the two positions only.
 
-    A subclass writes ``bias_at`` once, element by element. The dense bias is that formula over a grid of
-    queries and keys, and FlexAttention calls the same formula inside its kernel.
+    A subclass writes ``bias_at`` once, element by element, or ``bias_of`` as a ``DistanceBias``. The dense bias is that
+    formula over a grid of queries and keys, and FlexAttention calls the same formula inside its kernel.
     """
 
     @property
@@ -23,7 +24,7 @@ class Bias(Encoding):
         return self.config.heads  # pyright: ignore[reportAttributeAccessIssue]
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.BiasByDistance(self, formula=True),)
+        return (parts.BiasByPair(self, formula=True),)
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         """The bias of a head for a query at i and a key at j, float32; the three broadcast against each other."""
@@ -38,3 +39,17 @@ class Bias(Encoding):
             q_positions, k_positions = torch.atleast_2d(q_positions), torch.atleast_2d(k_positions)
         head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
         return self.bias_at(head, q_positions[..., None, :, None], k_positions[..., None, None, :])
+
+
+class DistanceBias(Bias):
+    """Base of the encodings whose score bias is of the head and the distance only: ``bias_of`` is all they write."""
+
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.BiasByDistance(self, formula=True),)
+
+    def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
+        """The bias of a head for a query so many positions after the key, float32; the two broadcast."""
+        raise NotImplementedError
+
+    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return self.bias_of(head, difference(i, j))

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings import parts
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims
+from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.pairs import check_head, products
 from whorl.errors import WhorlError, invalid
 
@@ -62,7 +63,7 @@ def interpolated(rows: Tensor, positions: Tensor) -> Tensor:
     return at_low + (positions - low) * (at_high - at_low)
 
 
-class Cope(Encoding):
+class Cope(ContentTerms):
     """Positions counted by gates that look at the content.
 
     ``table`` holds e and starts at 0, so that training starts from attention without position. With fewer queries
@@ -99,17 +100,8 @@ class Cope(Encoding):
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
-    def adjust_scores(
-        self,
-        scores: Tensor,
-        q: Tensor,
-        k: Tensor,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        hidden: Tensor | None = None,
-        *,
-        scale: float,
-    ) -> Tensor:
+    def add_terms(self, pairs: Pairs) -> Tensor:
+        scores, q, *_ = pairs
         check_head("Cope", q, self.config.head_dim)
         queries, keys = scores.shape[-2:]
         if self.config.causal and queries > keys:
@@ -120,4 +112,4 @@ class Cope(Encoding):
         # half precision counts by halves from 256 on
         wide = torch.promote_types(scores.dtype, torch.float32)
         positions = contextual_positions(scores.to(wide), self.config.max_position, self.config.causal)
-        return (scores + interpolated(products(q, self.table, wide), positions)).to(scores.dtype)
+        return scores + interpolated(products(q, self.table, wide), positions)

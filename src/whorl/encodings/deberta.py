@@ -22,7 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims
+from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError, invalid
 
@@ -111,7 +112,7 @@ def row_index(place: Tensor, span: int) -> Tensor:
     return (place + span).clamp(0, 2 * span - 1).long()
 
 
-class Deberta(Encoding):
+class Deberta(ContentTerms):
     """Disentangled attention with terms of content and position.
 
     ``relative`` is P, ``position_key`` and ``position_query`` the projections W_K and W_Q with biases. From a
@@ -154,17 +155,8 @@ class Deberta(Encoding):
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         return (self.config.terms * head_dim) ** -0.5
 
-    def adjust_scores(
-        self,
-        scores: Tensor,
-        q: Tensor,
-        k: Tensor,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        hidden: Tensor | None = None,
-        *,
-        scale: float,
-    ) -> Tensor:
+    def add_terms(self, pairs: Pairs) -> Tensor:
+        scores, q, k, q_positions, k_positions, _, scale = pairs
         own = self.config
         for x in (q, k):
             check_head("Deberta", x, own.head_dim, own.heads)
@@ -181,7 +173,7 @@ class Deberta(Encoding):
             index = row_index(place if own.position_to_content == "code" else -place, own.span)
             # here a row for each key, a column for each query
             out = out + scale * rows.gather(-1, over_heads(index.mT, rows.shape)).mT
-        return out.to(scores.dtype)
+        return out
 
     def _by_head(self, projection: nn.Linear) -> Tensor:
         """P projected, shape (heads, 2 span, head_dim)."""

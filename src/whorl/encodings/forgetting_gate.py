@@ -19,7 +19,8 @@ from torch.nn.functional import linear, logsigmoid
 from whorl.autocast import without_autocast
 from whorl.config import Config, config
 from whorl.encodings import parts
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims
+from whorl.encodings.content import ContentTerms, Pairs
 from whorl.errors import WhorlError, invalid
 
 
@@ -59,7 +60,7 @@ def _differences(total: Tensor, queries: int) -> Tensor:
     return total[..., total.shape[-1] - queries :, None] - total[..., None, :]
 
 
-class ForgettingGate(Encoding):
+class ForgettingGate(ContentTerms):
     """A bias that each token's gate decides, the same for all keys before it.
 
     ``remember(hidden)`` gives the logarithms of the gates of tokens, (batch, heads, tokens) in float32; they are kept
@@ -113,17 +114,8 @@ class ForgettingGate(Encoding):
             logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
         return logsigmoid(logits).mT
 
-    def adjust_scores(
-        self,
-        scores: Tensor,
-        q: Tensor,
-        k: Tensor,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        hidden: Tensor | None = None,
-        *,
-        scale: float,
-    ) -> Tensor:
+    def add_terms(self, pairs: Pairs) -> Tensor:
+        scores, hidden = pairs.scores, pairs.hidden
         heads, (queries, keys) = self.config.heads, scores.shape[-2:]
         if not isinstance(hidden, Tensor):
             raise invalid("ForgettingGate", "hidden", "what remember() kept of all keys", hidden)
@@ -137,4 +129,4 @@ class ForgettingGate(Encoding):
                 f"ForgettingGate: {queries} queries cannot be the last of {keys} keys. "
                 "Gates lie between tokens of one text; attention to other tokens has none."
             )
-        return (scores + forgotten(hidden, queries)).to(scores.dtype)
+        return scores + forgotten(hidden, queries)

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
-from whorl.encodings.bias import Bias
-from whorl.position_ids import difference
+from whorl.encodings.bias import DistanceBias
 
 LOWEST = 0.01
 HIGHEST_POWER = 2.0  # beyond it the kernel is no longer conditionally positive definite
@@ -61,7 +60,7 @@ def held_within(x: Tensor, low: float, high: float | None = None) -> Tensor:
     return x + (x.clamp(low, high) - x).detach()
 
 
-class Kerple(Bias):
+class Kerple(DistanceBias):
     """A learned logarithm, or power, of the distance for each head.
 
     >>> import torch, whorl
@@ -94,10 +93,10 @@ class Kerple(Bias):
             extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
         )
 
-    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
         wide = torch.float64 if self.p.dtype == torch.float64 else torch.float32
         p, a = self.p[head].to(wide), self.a[head].to(wide)  # read first: all that follows is elementwise
-        distance = difference(i, j).abs().to(wide)
+        distance = distance.abs().to(wide)
         if self.config.variant == "log":
             return log_kernel(distance, held_within(p, LOWEST), held_within(a, LOWEST))
         return power_kernel(distance, held_within(p, LOWEST, HIGHEST_POWER), held_within(a, LOWEST))

@@ -10,9 +10,10 @@ declaring one has written the hook over, so that the new hook is called and not 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from torch import nn
 
@@ -31,6 +32,7 @@ class Reach(NamedTuple):
     first: int = 0
 
 
+@dataclass_transform(frozen_default=True, eq_default=False)
 @dataclass(frozen=True, eq=False)
 class Part:
     """One place where an encoding enters attention.
@@ -43,8 +45,11 @@ class Part:
 
     encoding: Encoding
     hook: ClassVar[str]
-    known: ClassVar[dict[str, tuple[str, ...]]] = {}
+    known: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     shared: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, eq=False)(cls)
 
     @property
     def name(self) -> str:
@@ -82,38 +87,33 @@ class Part:
         return replace(self, **{field: default[field] for field in dropped}) if dropped else self
 
 
-@dataclass(frozen=True, eq=False)
 class Input(Part):
     """What is added to token embeddings."""
 
-    hook: ClassVar[str] = "add_to_input"
+    hook = "add_to_input"
 
 
-@dataclass(frozen=True, eq=False)
 class QueryScale(Part):
     """Numbers that multiply queries, before any placement or branch: it stands beside every other part."""
 
-    hook: ClassVar[str] = "transform_qk"
-    shared: ClassVar[bool] = True
+    hook = "transform_qk"
+    shared = True
 
 
-@dataclass(frozen=True, eq=False)
 class Placement(Part):
     """Where queries and keys are put. ``rotary`` turns them, where they are turned and nothing else but faded."""
 
-    hook: ClassVar[str] = "transform_qk"
-    known: ClassVar[dict[str, tuple[str, ...]]] = {"transform_qk": ("rotary",)}
+    hook = "transform_qk"
+    known = MappingProxyType({"transform_qk": ("rotary",)})
     rotary: Rotary | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class Fade(Part):
     """Rates at which products of queries and keys fade with the distance, by dimension: ``linear_decay``."""
 
-    hook: ClassVar[str] = "linear_decay"
+    hook = "linear_decay"
 
 
-@dataclass(frozen=True, eq=False)
 class Bias(Part):
     """A number added to each score, of the head and the two positions.
 
@@ -123,34 +123,36 @@ class Bias(Part):
     not_in_flex  why FlexAttention's CUDA kernel cannot hold the formula, or None
     """
 
-    hook: ClassVar[str] = "score_bias"
-    known: ClassVar[dict[str, tuple[str, ...]]] = {
-        "score_bias": ("formula", "fold_dims", "slopes"),
-        "bias_at": ("fold_dims", "slopes"),
-        "slopes": ("fold_dims", "slopes"),
-    }
+    hook = "score_bias"
+    known = MappingProxyType(
+        dict.fromkeys(("bias_at", "bias_of", "slopes"), ("fold_dims", "slopes"))
+        | {"score_bias": ("formula", "fold_dims", "slopes")}
+    )
     formula: bool = False
     fold_dims: int = 0
     slopes: tuple[float, ...] | None = None
     not_in_flex: str | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class BiasByDistance(Bias):
-    """A bias of the head and the distance alone."""
-
-
-@dataclass(frozen=True, eq=False)
 class BiasByPair(Bias):
     """A bias of the head and both positions."""
 
 
-@dataclass(frozen=True, eq=False)
+class BiasByDistance(Bias):
+    """A bias of the head and the distance alone: ``bias_of``."""
+
+    def without(self, written_over: set[str]) -> Part:
+        part = super().without(written_over)
+        if not written_over & {"score_bias", "bias_at"}:
+            return part
+        return BiasByPair(**{field.name: getattr(part, field.name) for field in fields(part)})
+
+
 class ScoreTerm(Part):
     """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query."""
 
-    hook: ClassVar[str] = "adjust_scores"
-    known: ClassVar[dict[str, tuple[str, ...]]] = {"adjust_scores": ("whole_row",)}
+    hook = "adjust_scores"
+    known = MappingProxyType({"adjust_scores": ("whole_row",)})
     whole_row: bool = False
 
     @property
@@ -164,51 +166,44 @@ class ScoreTerm(Part):
         return self.encoding.reads_hidden or self.causal_only
 
 
-@dataclass(frozen=True, eq=False)
 class RowLessColumn(ScoreTerm):
     """A number of the query less one of the key, summed over the hidden states of the tokens between."""
 
 
-@dataclass(frozen=True, eq=False)
 class OutputTerm(Part):
     """Terms on the values, which need the weights."""
 
-    hook: ClassVar[str] = "adjust_output"
+    hook = "adjust_output"
 
 
-@dataclass(frozen=True, eq=False)
 class Branches(Part):
     """Several placements, each for a region of pairs. Of so many keys, ``near``, all pairs are in the first one."""
 
-    hook: ClassVar[str] = "branches"
-    known: ClassVar[dict[str, tuple[str, ...]]] = dict.fromkeys(
-        ("branches", "transform_branch", "scale_queries"), ("near",)
-    )
+    hook = "branches"
+    known = dict.fromkeys(("branches", "transform_branch", "scale_queries"), ("near",))
     near: int = 0
 
 
-@dataclass(frozen=True, eq=False)
 class Visibility(Part):
     """Which keys a query sees, and how far they can be; ``reach`` is None where that is not known."""
 
-    hook: ClassVar[str] = "mask"
-    known: ClassVar[dict[str, tuple[str, ...]]] = {"mask": ("reach",)}
-    shared: ClassVar[bool] = True
+    hook = "mask"
+    known = MappingProxyType({"mask": ("reach",)})
+    shared = True
     reach: Reach | None = None
 
 
-@dataclass(frozen=True, eq=False)
 class SoftmaxScale(Part):
     """What multiplies scores before the softmax, in place of 1 / sqrt(head_dim) or times it."""
 
-    hook: ClassVar[str] = "softmax_scale"
-    shared: ClassVar[bool] = True  # with most settings it is the usual number; ``Combined`` looks
+    hook = "softmax_scale"
+    shared = True  # with most settings it is the usual number; ``Combined`` looks
 
 
 # What a hook means of which nothing is known but that a class has it, in the order in which position enters.
 OF_HOOK: dict[str, type[Part]] = {
     kind.hook: kind
-    for kind in (Input, Placement, Bias, ScoreTerm, OutputTerm, Branches, Visibility, SoftmaxScale, Fade)
+    for kind in (Input, Placement, BiasByPair, ScoreTerm, OutputTerm, Branches, Visibility, SoftmaxScale, Fade)
 }
 
 

@@ -19,11 +19,11 @@ from torch import Tensor
 from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
-from whorl.encodings.bias import Bias
+from whorl.encodings.bias import DistanceBias
 from whorl.encodings.sinusoidal import sinusoidal
 from whorl.errors import invalid
 from whorl.position_checks import check_one_axis
-from whorl.position_ids import difference, from_last_key
+from whorl.position_ids import from_last_key
 
 
 @config
@@ -63,7 +63,7 @@ def code_product(distance: Tensor, width: int, base: float) -> Tensor:
     return out
 
 
-class Sandwich(Bias):
+class Sandwich(DistanceBias):
     """The product of two sinusoidal codes, weighed by head.
 
     >>> import torch, whorl
@@ -91,17 +91,17 @@ class Sandwich(Bias):
         """H / (8(h+1)) of these heads, float64."""
         return self.config.heads / (8.0 * (head.to(torch.float64) + 1))
 
-    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        """The bias of a head for a query at i and a key at j, float32.
+    def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
+        """The bias of a head for a query so many positions after the key, float32.
 
         D / 2 cosines for each pair: as code of a GPU kernel that takes minutes to compile. ``fold`` needs none.
         """
         own = self.config
-        return (self.weights(head) * code_product(difference(i, j), own.code_width, own.base)).float()
+        return (self.weights(head) * code_product(distance, own.code_width, own.base)).float()
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
-        if type(self).bias_at is not Sandwich.bias_at:  # a subclass has a formula of its own
+        if (type(self).bias_at, type(self).bias_of) != (Sandwich.bias_at, Sandwich.bias_of):  # a subclass has its own
             return super().score_bias(q_positions, k_positions, length)
         queries, keys = self._codes(q_positions, k_positions)
         product = (queries @ keys.mT).unsqueeze(-3)

@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims
+from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError
 
@@ -60,7 +61,7 @@ def value_term(weights: Tensor, table: Tensor, index: Tensor) -> Tensor:
     return sums @ table.to(wide)
 
 
-class Shaw(Encoding):
+class Shaw(ContentTerms):
     """Relative representations of clipped distances, on keys and values.
 
     Distances are those of the positions given, so a cached step needs nothing but them. Keys are left as they are.
@@ -93,21 +94,12 @@ class Shaw(Encoding):
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
-    def adjust_scores(
-        self,
-        scores: Tensor,
-        q: Tensor,
-        k: Tensor,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        hidden: Tensor | None = None,
-        *,
-        scale: float,
-    ) -> Tensor:
+    def add_terms(self, pairs: Pairs) -> Tensor:
+        scores, q, _, q_positions, k_positions, _, scale = pairs
         check_head("Shaw", q, self.config.head_dim)
         check_pairs("Shaw", scores, q_positions, k_positions)
         index = clipped_index(distances("Shaw", q_positions, k_positions, whole=True), self.config.clip)
-        return (scores + scale * key_term(q, self.key_table, index, scores.dtype)).to(scores.dtype)
+        return scores + scale * key_term(q, self.key_table, index, scores.dtype)
 
     def adjust_output(
         self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.base import Claims
-from whorl.encodings.bias import Bias
+from whorl.encodings.bias import DistanceBias
 from whorl.errors import invalid
 from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
@@ -110,7 +110,7 @@ def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) ->
 _edges = lru_cache(maxsize=64)(bucket_edges)
 
 
-class T5(Bias):
+class T5(DistanceBias):
     """A learned bias per head and bucket of distances, shared by all layers.
 
     >>> import torch, whorl
@@ -157,19 +157,19 @@ class T5(Bias):
 
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
+        return self._bucket(difference(i, j))
+
+    def _bucket(self, signed: Tensor) -> Tensor:
         settings = self.config
-        signed = difference(i, j)
         if signed.is_floating_point():
-            signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_at`` puts the NaN back
+            signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_of`` puts the NaN back
         distance = signed.abs() if settings.bidirectional else signed.clamp(min=0)
         # edges are whole numbers, so a distance between two belongs where its whole part does
-        buckets = bucket_of_distance(settings.one_sided, settings.max_distance, i.device)
+        buckets = bucket_of_distance(settings.one_sided, settings.max_distance, signed.device)
         bucket = buckets[distance.clamp(max=self.last_edge).long()]
         return bucket + settings.one_sided * (signed < 0) if settings.bidirectional else bucket
 
-    def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        value = self.table[self.bucket(i, j), head]
+    def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
+        value = self.table[self._bucket(distance), head]
         value = value if value.dtype == torch.float64 else value.float()
-        if i.is_floating_point() or j.is_floating_point():
-            return torch.where(difference(i, j).isnan(), math.nan, value)
-        return value
+        return torch.where(distance.isnan(), math.nan, value) if distance.is_floating_point() else value

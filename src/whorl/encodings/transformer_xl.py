@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims
+from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
@@ -96,7 +97,7 @@ def _by_head(wave: Tensor) -> Tensor:
     return wave if wave.ndim == 2 else wave.unsqueeze(-3)
 
 
-class TransformerXL(Encoding):
+class TransformerXL(ContentTerms):
     """Relative attention with biases on the content and on the position of a query.
 
     ``content_bias`` is u, ``position_bias`` v, ``projection`` W of shape (heads, head_dim, width): the released
@@ -132,17 +133,8 @@ class TransformerXL(Encoding):
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
-    def adjust_scores(
-        self,
-        scores: Tensor,
-        q: Tensor,
-        k: Tensor,
-        q_positions: Tensor,
-        k_positions: Tensor,
-        hidden: Tensor | None = None,
-        *,
-        scale: float,
-    ) -> Tensor:
+    def add_terms(self, pairs: Pairs) -> Tensor:
+        scores, q, k, q_positions, k_positions, _, scale = pairs
         own, call = self.config, "TransformerXL"
         for x in (q, k):
             check_head(call, x, own.head_dim, own.heads)
@@ -157,4 +149,4 @@ class TransformerXL(Encoding):
         else:
             position = clamped_position_term(query, weight, distance, own.clamp, own.base)
         content = (k.to(wide) * u[:, None]).sum(-1)[..., None, :]
-        return (scores + scale * (content + position)).to(scores.dtype)
+        return scores + scale * (content + position)
