@@ -39,7 +39,7 @@ except WhorlError as error:
     wrong = str(error)
 results, failed = execute(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.1)
 import ray
-print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
+print(json.dumps({"results": [one.to_dict() for one in results], "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
 """
 
 

@@ -22,7 +22,7 @@ from whorl.lab.storage import replace_whole
 COLUMNS = ("label", "variant", "length", "ratio", "protocol", "unit", "mean", "low", "high", "n")
 
 
-def write_report(comparison: Mapping[str, Any], path: str | os.PathLike[str], *, lang: str = "en") -> Path:
+def write_report(comparison: Mapping[str, Any] | Reading, path: str | os.PathLike[str], *, lang: str = "en") -> Path:
     """The path of the page written: one self-contained HTML file, in English ("en") or Chinese ("zh").
 
     ``comparison`` is what a comparison.json holds.
@@ -38,7 +38,7 @@ def write_report(comparison: Mapping[str, Any], path: str | os.PathLike[str], *,
     return _write(path, page(read(comparison, "write_report"), words), "write_report")
 
 
-def write_json(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+def write_json(comparison: Mapping[str, Any] | Reading, path: str | os.PathLike[str]) -> Path:
     """The path of the JSON written: the comparison, null for what is no finite number, and its verdict in words."""
     reading = read(comparison, "write_json")
     findings = judge(reading)
@@ -46,11 +46,11 @@ def write_json(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> P
     for lang in WORDS:
         sentences = Sentences(reading, findings, Words(lang))
         verdict[lang] = {"verdict": sentences.paragraph(), "notes": sentences.notes()}
-    data = {**_finite(comparison), "verdict": verdict}
+    data = {**_finite(reading.data), "verdict": verdict}
     return _write(path, json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n", "write_json")
 
 
-def write_csv(comparison: Mapping[str, Any], path: str | os.PathLike[str]) -> Path:
+def write_csv(comparison: Mapping[str, Any] | Reading, path: str | os.PathLike[str]) -> Path:
     """The path of the CSV written: a line for each label, variant, length and protocol; empty fields are gaps."""
     reading = read(comparison, "write_csv")
     out = io.StringIO(newline="")
