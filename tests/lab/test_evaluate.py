@@ -18,6 +18,7 @@ from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import read_corpus
 from whorl.lab.evaluate import Evaluation, reach, score, serving, windows
 from whorl.lab.fine_tune import fine_tuned
+from whorl.lab.language import language_loss
 from whorl.lab.load import make_model
 from whorl.lab.repairs import repaired, serves
 from whorl.lab.settings import RunConfig, cautions
@@ -31,7 +32,7 @@ def trained(texts):
     """A run of a few steps: its config, model and text."""
     config = tiny(texts, steps=40, learning_rate=2e-2, layers=2)
     model, corpus = make_model(config), read_corpus(str(texts))
-    train(model, config, TextBatches(corpus, config))
+    train(model, config, language_loss(model, config, TextBatches(corpus, config)))
     return config, model, corpus
 
 

@@ -1,20 +1,21 @@
-"""What the experiments on encoders share: a RoFormer by the name of an encoding, and a short training loop."""
+"""What the experiments on encoders share: a RoFormer by the name of an encoding, and its training."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from whorl.config import Config
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
-from whorl.lab.settings import RunConfig, resolve
-from whorl.lab.train import make_optimizer, set_rate
+from whorl.lab.recipe import Recipe
+from whorl.lab.settings import identity, resolve
+from whorl.lab.storage import RESULT, make_once, read_json
+from whorl.lab.train import SAVE_SECONDS, Loss, Tell, Trained, train
 from whorl.models.roformer import RoFormer
 from whorl.registry import from_dict
 
@@ -25,20 +26,6 @@ BERT_WIDTH = 768
 # Of a sinusoidal code that does not say its own: as large as the embeddings at the start, whose deviation is 0.02.
 # A code of full size drowns the words; in a short run nothing but positions is seen.
 SINUSOIDAL_SCALE = 0.02 * 2**0.5
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """The loss of every step in nats, and the seconds taken."""
-
-    losses: list[float]
-    seconds: float
-
-    @property
-    def loss(self) -> float:
-        """The mean over the last tenth of the steps."""
-        last = self.losses[-max(1, len(self.losses) // 10) :]
-        return sum(last) / len(last)
 
 
 def make_encoder(
@@ -72,31 +59,43 @@ def make_encoder(
 
 def fit(
     model: nn.Module,
-    loss_at: Callable[[int], Tensor],
+    loss: Loss,
     *,
-    steps: int,
+    stages: Sequence[tuple[int, ...]],
     rate: float,
-    after_backward: Callable[[int], None] | None = None,
-) -> Fitted:
-    """Trains a model in place with the lab's AdamW, warm-up and cosine; ``loss_at(step)`` is the loss of a batch.
+    folder: Path | None = None,
+    part_of: Callable[[str], str] | None = None,
+    tell: Tell | None = None,
+    save_seconds: float = SAVE_SECONDS,
+) -> Trained:
+    """Trains an encoder in place, with a row of metrics for every step; no weight decays.
 
-    Gradients are cut to a norm of 1 and no weight decays. ``after_backward`` sees them before they are cut.
+    The rest is that of ``whorl.lab.train``. A loss that is no number raises a WhorlError.
     """
-    schedule = RunConfig(encoding={"name": "none"}, stages=((2, 1, steps),), learning_rate=rate, weight_decay=0.0)
-    optimizer = make_optimizer(model, schedule)
-    losses: list[float] = []
-    begun = time.perf_counter()
-    model.train()
-    for step in range(steps):
-        set_rate(optimizer, step, schedule)
-        loss = loss_at(step)
-        losses.append(float(loss.detach()))
-        if not math.isfinite(losses[-1]):
-            raise WhorlError(f"lab: the loss is {losses[-1]} at step {step + 1}. Lower the learning rate, now {rate}.")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if after_backward is not None:
-            after_backward(step)
-        nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
-        optimizer.step()
-    return Fitted(losses, time.perf_counter() - begun)
+    recipe = Recipe(stages=tuple(stages), learning_rate=rate, weight_decay=0.0)
+    options: dict[str, Any] = {"part_of": part_of, "tell": tell, "save_seconds": save_seconds}
+    done = train(model, recipe, loss, folder, rows=recipe.steps, **options)
+    if done.stopped_early is not None:
+        raise WhorlError(f"lab: {done.stopped_early}")
+    return done
+
+
+def late_loss(done: Trained) -> float:
+    """The mean loss over the last tenth of the steps, in nats."""
+    losses = [row["loss"] for row in done.metrics]
+    last = losses[-max(1, len(losses) // 10) :]
+    return sum(last) / len(last)
+
+
+def made_once(
+    settings: Config, data: Any, out: str | Path | None, make: Callable[[Path | None], dict[str, Any]]
+) -> dict[str, Any]:
+    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none.
+
+    The folder is named by what the settings and the data hash to: other data are another run.
+    """
+    if out is None:
+        return make(None)
+    folder = Path(out) / settings.name / identity({"config": settings.to_dict(), "data": data})
+    make_once(folder, settings, lambda: make(folder))
+    return read_json(folder / RESULT)

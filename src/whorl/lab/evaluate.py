@@ -37,10 +37,10 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.learned import Learned
 from whorl.lab.corpus import Corpus
+from whorl.lab.recipe import autocast
 from whorl.lab.repairs import repaired
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import PeakMemory
-from whorl.lab.train import autocast
 from whorl.models.decoder import Decoder
 from whorl.results import AS_TRAINED, PROTOCOLS
 

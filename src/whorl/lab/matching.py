@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -21,7 +23,7 @@ from torch.nn.functional import cross_entropy, normalize
 from whorl.config import Config, config
 from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
-from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.encoder_runs import fit, late_loss, made_once, make_encoder
 from whorl.lab.matching_data import (
     EVIDENCES,
     PAD,
@@ -34,6 +36,7 @@ from whorl.lab.matching_data import (
     stand_in,
 )
 from whorl.lab.tasks import generator_of
+from whorl.lab.train import SAVE_SECONDS, Pass, backward
 from whorl.models.parts import start_weights
 from whorl.models.roformer import RoFormer
 
@@ -105,8 +108,17 @@ class TripleMatcher(nn.Module):
         return hidden.sum(1) / real.sum(1, keepdim=True)
 
 
-def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple]) -> dict[str, Any]:
+def match(
+    settings: MatchingConfig,
+    train: Sequence[Triple],
+    test: Sequence[Triple],
+    *,
+    out: str | Path | None = None,
+    save_seconds: float = SAVE_SECONDS,
+) -> dict[str, Any]:
     """The result of training a matcher on triples and testing it on others, as JSON-ready data.
+
+    Kept under ``out``, a run that was stopped goes on where it was, and a finished one is only read.
 
     >>> from whorl.lab.matching_data import stand_in
     >>> triples = stand_in(4, evidence="early", side="train")
@@ -116,39 +128,42 @@ def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Trip
     """
     if not train or not test:
         raise WhorlError("match: no triples to train on or to test on. Give at least one of each.")
+    make = partial(_matched, settings, train, test, save_seconds)
+    data = [[asdict(one) for one in side] for side in (train, test)]
+    return made_once(settings, data, out, make)
+
+
+def _matched(
+    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], save_seconds: float, folder: Path | None
+) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for one in train for text in (one.a, one.b, one.c)), settings.tokens)
     tokens, answers = encode_triples(train, vocabulary, settings.length)
-    encoder = make_encoder(
-        settings.encoding,
-        vocab=len(vocabulary),
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        length=settings.length,
-        seed=settings.seed,
-    )
+    sizes = {"layers": settings.layers, "width": settings.width, "heads": settings.heads, "length": settings.length}
+    encoder = make_encoder(settings.encoding, vocab=len(vocabulary), seed=settings.seed, **sizes)
     model = TripleMatcher(encoder)
     rows = _rows(len(train), settings)
 
-    def loss_at(step: int) -> Tensor:
+    def loss(step: int) -> Pass:
         chosen = rows(step)
-        return cross_entropy(model(tokens[chosen]), answers[chosen])
+        logits, wanted = model(tokens[chosen]), answers[chosen]
+        return backward(cross_entropy(logits, wanted), logits, wanted, tokens[chosen].numel())
 
-    fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
+    stages = [(3 * settings.length, settings.batch, settings.steps)]  # a row is three texts
+    done = fit(model, loss, stages=stages, rate=settings.learning_rate, folder=folder, save_seconds=save_seconds)
     begun = time.perf_counter()
     right = _right(model, *encode_triples(test, vocabulary, settings.length))
     return {
         "config": settings.to_dict(),
         "accuracy": right.double().mean().item(),
-        "loss": fitted.loss,
-        "losses": [round(loss, 4) for loss in fitted.losses],
+        "loss": late_loss(done),
+        "losses": [round(row["loss"], 4) for row in done.metrics],
         "train_triples": len(train),
         "test_triples": len(test),
         "answers_b": sum(one.label == "B" for one in test) / len(test),
         "vocabulary": len(vocabulary),
         "parameters": sum(one.numel() for one in model.parameters()),
         "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
-        "train_seconds": fitted.seconds,
+        "train_seconds": done.seconds,
         "test_seconds": time.perf_counter() - begun,
     }
 
@@ -181,14 +196,15 @@ def match_stand_in(
     variants: Sequence[tuple[str, int]] = VARIANTS,
     train: int = 400,
     test: int = 240,
+    out: str | Path | None = None,
     tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Every variant (encoding, tokens read) on the stand-in with the evidence late and early, over seeds.
 
     {"runs": one result each, "summary": mean accuracy with its interval by variant and evidence, "gaps": how many
-    points reading furthest is above reading least}. ``settings`` are those of MatchingConfig, ``tell`` hears each
-    result.
+    points reading furthest is above reading least}. ``settings`` are those of MatchingConfig, ``out`` is where runs are
+    kept, ``tell`` hears each result.
     """
     kind = settings.get("tokens", "char")
 
@@ -199,7 +215,7 @@ def match_stand_in(
         )
 
     planned = _planned(seeds, variants, settings)
-    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), tell)]
+    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), out, tell)]
     return {"runs": runs, **summarize(runs)}
 
 
@@ -209,6 +225,7 @@ def match_triples(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     variants: Sequence[tuple[str, int]] = VARIANTS,
+    out: str | Path | None = None,
     tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -221,7 +238,7 @@ def match_triples(
     def sides(seed: int) -> tuple[Sequence[Triple], Sequence[Triple]]:
         return (triples, test) if test is not None else held_out(triples, seed=seed)
 
-    runs = _made("unknown", _planned(seeds, variants, settings), sides, tell)
+    runs = _made("unknown", _planned(seeds, variants, settings), sides, out, tell)
     return {"runs": runs, **summarize(runs)}
 
 
@@ -239,6 +256,7 @@ def _made(
     evidence: str,
     planned: dict[int, list[MatchingConfig]],
     sides: Callable[[int], tuple[Sequence[Triple], Sequence[Triple]]],
+    out: str | Path | None,
     tell: Tell | None,
 ) -> list[dict[str, Any]]:
     runs = []
@@ -247,7 +265,7 @@ def _made(
         shared = len(_texts(train) & _texts(test))
         for one in configs:
             known = {"encoding": one.encoding, "length": one.length, "evidence": evidence, "seed": seed}
-            runs.append({**known, **match(one, train, test), "shared_texts": shared})
+            runs.append({**known, **match(one, train, test, out=out), "shared_texts": shared})
             if tell is not None:
                 tell(runs[-1])
     return runs

@@ -7,9 +7,11 @@ Loss and accuracy of a stage are those on the batches of its last quarter, each 
 
 from __future__ import annotations
 
-import time
+import contextlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,8 +23,11 @@ from whorl.config import Config, config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import fit, make_encoder
-from whorl.lab.monitor import GROUPS, gradient_norms, group_of
+from whorl.lab.monitor import GROUPS, group_of
+from whorl.lab.settings import identity
+from whorl.lab.storage import begin, locked, read_metrics
 from whorl.lab.tasks import generator_of
+from whorl.lab.train import SAVE_SECONDS, Loss, Pass, backward
 from whorl.models.roformer import RoFormerMaskedLM
 from whorl.position_ids import whole_number
 
@@ -127,72 +132,88 @@ def pretrain(
     settings: PretrainConfig,
     text: bytes | np.ndarray | None = None,
     *,
+    out: str | Path | None = None,
     tell: Callable[[Stage], None] | None = None,
+    save_seconds: float = SAVE_SECONDS,
 ) -> Pretrained:
     """A RoFormer pre-trained on a text, Python's standard library unless given, stage by stage.
 
-    ``tell`` hears each stage when it is done.
+    ``tell`` hears each stage when it is done. Kept under ``out``, a pre-training that was stopped goes on where it
+    was, and a finished one is not done again.
 
     >>> done = pretrain(PretrainConfig(layers=1, width=16, stages=[(16, 2, 2), (8, 2, 1)]), bytes(range(256)) * 4)
     >>> [stage.length for stage in done.stages], done.notes[0][:22]
     ([16, 8], 'rope has no parameters')
     """
-    data = _text(text, max(length for length, _, _ in settings.stages))
-    encoder = make_encoder(
-        settings.encoding,
-        vocab=VOCAB,
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        length=max(length for length, _, _ in settings.stages),
-        seed=settings.seed,
-    )
+    longest = max(length for length, _, _ in settings.stages)
+    data = _text(text, longest)
+    sizes = {"layers": settings.layers, "width": settings.width, "heads": settings.heads}
+    encoder = make_encoder(settings.encoding, vocab=VOCAB, length=longest, seed=settings.seed, **sizes)
     model = RoFormerMaskedLM(encoder)
-    stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
-    losses: list[float] = []  # of this stage so far, as the next two
-    accuracies: list[float] = []
-    norms: list[dict[str, float]] = []
-    stages: list[Stage] = []
-    begun = time.perf_counter()
+    heard: list[dict[str, Any]] = []
 
-    def loss_at(step: int) -> Tensor:
+    def hear(row: dict[str, Any]) -> None:
+        if folder is not None and not heard:
+            heard.extend(read_metrics(folder, until=row["step"] - 1))  # of the steps before it was stopped
+        heard.append(row)
+        own = _rows(heard, row["stage"])
+        if tell is not None and len(own) == settings.stages[row["stage"]][2]:
+            tell(_stage(settings.stages[row["stage"]], own))
+
+    folder = None
+    with contextlib.ExitStack() as held:
+        if out is not None:
+            digest = hashlib.sha256(data.numpy().tobytes()).hexdigest()
+            folder = Path(out) / "pretrain" / identity({"config": settings.to_dict(), "text": digest})
+            held.enter_context(locked(folder))
+            begin(folder, settings)
+        done = fit(
+            model,
+            masked_loss(model, settings, data),
+            stages=settings.stages,
+            rate=settings.learning_rate,
+            folder=folder,
+            part_of=part_of,
+            tell=hear,
+            save_seconds=save_seconds,
+        )
+    stages = tuple(_stage(stage, _rows(done.metrics, number)) for number, stage in enumerate(settings.stages))
+    return Pretrained(model, settings, stages, _notes(model))
+
+
+def masked_loss(model: RoFormerMaskedLM, settings: PretrainConfig, data: Tensor) -> Loss:
+    """The loss of the hidden tokens of the rows of a step, drawn from a text."""
+    stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
+
+    def at(step: int) -> Pass:
         length, batch, _ = settings.stages[stage_of[step]]
         draw = generator_of("mlm", settings.seed, step)
         starts = torch.randint(len(data) - length + 1, (batch, 1), generator=draw)
         tokens = data[starts + torch.arange(length)].long()
         given, chosen = mask_tokens(tokens, draw)
         logits, wanted = model(given)[chosen], tokens[chosen]
-        loss = cross_entropy(logits, wanted)
-        losses.append(float(loss.detach()))
-        accuracies.append(float((logits.argmax(-1) == wanted).float().mean()))
-        return loss
+        return backward(cross_entropy(logits, wanted), logits, wanted, tokens.numel())
 
-    def watch(step: int) -> None:
-        nonlocal begun
-        norms.append(gradient_norms(model, part_of))
-        length, batch, steps = settings.stages[stage_of[step]]
-        if len(norms) < steps:
-            return
-        late = max(1, steps // 4)
-        stages.append(
-            Stage(
-                length=length,
-                batch=batch,
-                steps=steps,
-                loss=_mean(losses[-late:]),
-                accuracy=_mean(accuracies[-late:]),
-                gradient_norms={group: _mean_norm(norms, group) for group in GROUPS},
-                seconds=time.perf_counter() - begun,
-            )
-        )
-        for kept in (losses, accuracies, norms):
-            kept.clear()
-        begun = time.perf_counter()
-        if tell is not None:
-            tell(stages[-1])
+    return at
 
-    fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
-    return Pretrained(model, settings, tuple(stages), _notes(model))
+
+def _rows(metrics: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
+    return [row for row in metrics if row["stage"] == stage]
+
+
+def _stage(stage: tuple[int, ...], rows: list[dict[str, Any]]) -> Stage:
+    """How a stage went, from the rows of its steps."""
+    length, batch, steps = stage
+    late = rows[-max(1, steps // 4) :]
+    return Stage(
+        length=length,
+        batch=batch,
+        steps=steps,
+        loss=_mean([row["loss"] for row in late]),
+        accuracy=_mean([row["accuracy"] for row in late]),
+        gradient_norms={group: _mean_norm([row["gradient_norms"] for row in rows], group) for group in GROUPS},
+        seconds=sum(length * batch / row["tokens_per_second"] for row in rows),
+    )
 
 
 def part_of(name: str) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl.config import Config
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
@@ -102,6 +103,26 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         yield  # the system lets go of it when the process ends, however it ends
 
 
+def make_once(
+    folder: Path, config: Config, make: Callable[[], dict[str, Any]], *, device: str = "cpu", wait: bool = False
+) -> None:
+    """Has the result of a run made and written, unless it is there; by one process at a time, see ``locked``."""
+    if (folder / RESULT).exists():
+        return
+    with locked(folder, wait=wait):
+        if not (folder / RESULT).exists():  # another process may have finished it while this one waited
+            begin(folder, config, device)
+            write_json(folder / RESULT, make())
+
+
+def begin(folder: Path, config: Config, device: str = "cpu") -> None:
+    """Makes a locked folder ready for a run: leftovers cleared, its config and the machine written down."""
+    for left in folder.glob(".*"):  # what a killed process was writing when it died, safetensors' own files among it
+        left.unlink(missing_ok=True)
+    write_json(folder / CONFIG, config.to_dict())
+    write_json(folder / ENVIRONMENT, environment(device))
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Writes a file whole or not at all."""
     _replace(path, lambda made: made.write_bytes(data))
@@ -167,12 +188,6 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
             f"lab: cannot write {path}: {error.strerror or error}. "
             "What was saved before it is whole: once it can be written, the same command goes on from there."
         ) from error
-
-
-def clear_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing when it died, safetensors' own files among it."""
-    for left in folder.glob(".*"):
-        left.unlink(missing_ok=True)
 
 
 def write_checkpoint(
