@@ -4,15 +4,14 @@
     tools/compare_times.py OLD [NEW] [--rounds 12] [--within 3]
 
 OLD and NEW are commits or folders, as for compare_commits.py. Both sides make the same small run again and again, by
-turns and each in a process of its own. What is compared is the time of the processor, the median of a side over its
-rounds, so that other work on the machine weighs little. Exits 1 where NEW takes more per cent longer than ``--within``.
+turns and each in a process of its own. What is compared is the time of the processor, the least of a side over its
+rounds, which other work on the machine lengthens least. Exits 1 where NEW takes more per cent longer than ``--within``.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -54,7 +53,7 @@ def main() -> int:
                 took = _one_run(sides[side])
                 if number:  # the first warms up
                     seconds[side].append(took)
-    old, new = map(statistics.median, seconds)
+    old, new = map(min, seconds)
     print(f"a run takes {old:.2f} s of the processor with OLD and {new:.2f} s with NEW: {100 * (new / old - 1):+.1f} %")
     return int(new > old * (1 + given.within / 100))
 

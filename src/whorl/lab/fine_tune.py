@@ -44,8 +44,9 @@ def fine_tuned(
         home = None if folder is None else folder / TUNED / name.replace(" ", "-")
         if home is not None:
             home.mkdir(parents=True, exist_ok=True)
+        loss = language_loss(tuned, gentle, TextBatches(corpus, gentle), length=length)
         with serving(tuned, encoding):
-            train(tuned, gentle, language_loss(tuned, gentle, TextBatches(corpus, gentle), length=length), home, rows=1)
+            train(tuned, gentle, loss, home, part_of=None)
     return evaluation.on(tuned).variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
 
 

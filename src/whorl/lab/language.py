@@ -23,13 +23,17 @@ Model = Callable[[Tensor], Tensor]  # tokens (batch, length) to logits
 
 
 def language_loss(model: Decoder, recipe: Recipe, batches: Batches, *, length: int | None = None) -> Loss:
-    """The loss of a decoder on batches in one process; ``length`` is what length-dependent encodings serve."""
+    """The loss of a decoder on batches in one process.
+
+    With ``length``, which is what length-dependent encodings serve, it is neither compiled nor watched.
+    """
     run = compiled(model, recipe) if length is None else lambda tokens: model(tokens, length=length)
 
     def at(step: int) -> Pass:
         inputs, targets = (part.to(recipe.device, non_blocking=True) for part in batches(step))
         loss, logits = backward(run, recipe, inputs, targets)
-        return Pass(loss, lambda: _accuracy(logits, targets), inputs.numel(), more(model, recipe, inputs))
+        found = Pass(loss, lambda: _accuracy(logits, targets), inputs.numel())
+        return found if length is not None else found._replace(more=more(model, recipe, inputs))
 
     return at
 
