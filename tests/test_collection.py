@@ -20,7 +20,7 @@ FEW = (
     "test_t5.py",
     "test_cli.py",
     "test_rotate_numba.py",
-    "lab/test_on_ray.py",
+    "lab/test_run_on_ray.py",
     "test_gpu.py",
 )
 

@@ -90,12 +90,12 @@ def test_a_task_is_compared_by_exact_match(tmp_path):
 
 
 def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkeypatch):
-    from whorl.lab import execute
+    from whorl.lab import run_many
 
     def failing(*args, **options):
         raise WhorlError("no good")
 
-    monkeypatch.setattr(execute, "run_one", failing)
+    monkeypatch.setattr(run_many, "run_one", failing)
     with pytest.raises(WhorlError, match=r"no run finished\. The first failed with: no good"):
         compare(["rope"], corpus=str(texts), out=tmp_path, **TINY)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
-from whorl.lab.execute import EXECUTORS, Tell, check_workers, execute
 from whorl.lab.plan import plan
 from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.report.words import WORDS
+from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
 from whorl.lab.settings import RunConfig
 from whorl.results import COMPARISON, ComparisonResult
 
@@ -83,8 +83,8 @@ def compare(
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
     """Raises a WhorlError for a place, a language or a count that makes no sense, before anything is trained."""
     check_workers(workers)
-    if on not in EXECUTORS:
-        raise unknown("place to run", on, EXECUTORS, call="lab")
+    if on not in PLACES:
+        raise unknown("place to run", on, PLACES, call="lab")
     if lang not in WORDS:
         raise unknown("lang", lang, WORDS, call="lab")
 
@@ -103,7 +103,7 @@ def conclude(
 ) -> Comparison:
     """Makes the runs, joins their results, and writes comparison.json and the report to ``out``."""
     out = Path(out)
-    results, failed = execute(configs, out, on=on, tell=tell, workers=workers, **options)
+    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
     found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
