@@ -65,11 +65,11 @@ def test_a_run_taken_up_again_ends_as_the_run_undisturbed(tmp_path, monkeypatch,
             if steps == list(range(1, stopped + 2)):
                 raise Stop
 
-        return train(*args, tell=hear, **options)
+        return train(*args, tell=hear, save_seconds=0.0, **options)
 
     monkeypatch.setattr(encoder_runs, "train", watched)
     with pytest.raises(Stop):
-        make(out=tmp_path, save_seconds=0.0)
+        make(out=tmp_path)
     (folder,) = (tmp_path / kind).iterdir()
     assert read_checkpoint(folder).step == stopped and not (folder / "result.json").exists()
     torch.manual_seed(99)  # whatever else has been drawn in the meantime
@@ -89,11 +89,11 @@ def test_a_stage_is_told_whole_where_it_was_stopped_in_the_middle(tmp_path, monk
             if event["step"] == 3:
                 raise Stop
 
-        return train(*args, tell=hear, **options)
+        return train(*args, tell=hear, save_seconds=0.0, **options)
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(encoder_runs, "train", stopping)
-        pretrained(out=tmp_path, save_seconds=0.0, tell=heard.append)
+        pretrained(out=tmp_path, tell=heard.append)
     assert heard == []
     pretrained(out=tmp_path, tell=heard.append)
     pretrained(tell=tell.append)

@@ -205,7 +205,7 @@ def test_a_loss_that_is_no_number_stops_training():
         return backward(value, torch.zeros(1, 2), torch.zeros(1), 1)
 
     with pytest.raises(whorl.WhorlError, match="the loss is nan at step 2"):
-        fit(weight, loss, stages=[(1, 1, 3)], rate=1e-3)
+        fit(weight, loss, [(1, 1, 3)], 1e-3)
 
 
 # --- the experiment, in small

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from whorl.config import Config
+from whorl.config import Config, config
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
+from whorl.lab.load import parameters
 from whorl.lab.recipe import Recipe
 from whorl.lab.settings import identity, resolve
 from whorl.lab.storage import RESULT, make_once, read_json
-from whorl.lab.train import SAVE_SECONDS, Loss, Tell, Trained, train
+from whorl.lab.train import Loss, Tell, Trained, train
 from whorl.models.roformer import RoFormer
 from whorl.registry import from_dict
 
@@ -26,6 +27,32 @@ BERT_WIDTH = 768
 # Of a sinusoidal code that does not say its own: as large as the embeddings at the start, whose deviation is 0.02.
 # A code of full size drowns the words; in a short run nothing but positions is seen.
 SINUSOIDAL_SCALE = 0.02 * 2**0.5
+
+
+@config
+class EncoderConfig(Config):
+    """What decides every run of an encoder, whatever it learns.
+
+    encoding       name and settings
+    layers, width, heads   the encoder
+    learning_rate  the highest; a warm-up before, a cosine behind
+    seed           of the weights, and of all else that is drawn
+    """
+
+    encoding: str | dict = "rope"
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def check(self) -> None:
+        self.check_positive("layers", "width", "heads", "learning_rate")
+
+    def encoder(self, vocab: int, length: int) -> RoFormer:
+        """The untrained encoder."""
+        sizes = {"layers": self.layers, "width": self.width, "heads": self.heads, "seed": self.seed}
+        return make_encoder(self.encoding, vocab=vocab, length=length, **sizes)
 
 
 def make_encoder(
@@ -60,42 +87,56 @@ def make_encoder(
 def fit(
     model: nn.Module,
     loss: Loss,
-    *,
     stages: Sequence[tuple[int, ...]],
     rate: float,
     folder: Path | None = None,
+    *,
     part_of: Callable[[str], str] | None = None,
     tell: Tell | None = None,
-    save_seconds: float = SAVE_SECONDS,
 ) -> Trained:
     """Trains an encoder in place, with a row of metrics for every step; no weight decays.
 
     The rest is that of ``whorl.lab.train``. A loss that is no number raises a WhorlError.
     """
     recipe = Recipe(stages=tuple(stages), learning_rate=rate, weight_decay=0.0)
-    options: dict[str, Any] = {"part_of": part_of, "tell": tell, "save_seconds": save_seconds}
-    done = train(model, recipe, loss, folder, rows=recipe.steps, **options)
+    done = train(model, recipe, loss, folder, rows=recipe.steps, part_of=part_of, tell=tell)
     if done.stopped_early is not None:
         raise WhorlError(f"lab: {done.stopped_early}")
     return done
 
 
-def late_loss(done: Trained) -> float:
-    """The mean loss over the last tenth of the steps, in nats."""
-    losses = [row["loss"] for row in done.metrics]
+def facts(settings: EncoderConfig, model: nn.Module, done: Trained) -> dict[str, Any]:
+    """What the result of a run says of its model and training; the loss is the mean over the last tenth, in nats."""
+    counts, losses = parameters(model), [row["loss"] for row in done.metrics]
     last = losses[-max(1, len(losses) // 10) :]
-    return sum(last) / len(last)
+    return {
+        "config": settings.to_dict(),
+        "loss": sum(last) / len(last),
+        "parameters": counts["all"],
+        "encoding_parameters": counts["encoding"],
+        "train_seconds": done.seconds,
+    }
+
+
+@torch.no_grad()
+def share_right(model: nn.Module, tokens: Tensor, wanted: Tensor, at_once: int) -> float:
+    """The share of rows whose likeliest answer is the wanted one; so many rows in a pass."""
+    model.eval()
+    logits = torch.cat([model(part) for part in tokens.split(at_once)])
+    return (logits.argmax(-1) == wanted).double().mean().item()
 
 
 def made_once(
-    settings: Config, data: Any, out: str | Path | None, make: Callable[[Path | None], dict[str, Any]]
+    settings: EncoderConfig, data: Any, out: str | Path | None, make: Callable[[Path | None], dict[str, Any]]
 ) -> dict[str, Any]:
-    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none.
-
-    The folder is named by what the settings and the data hash to: other data are another run.
-    """
+    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none."""
     if out is None:
         return make(None)
-    folder = Path(out) / settings.name / identity({"config": settings.to_dict(), "data": data})
+    folder = folder_of(settings, data, out)
     make_once(folder, settings, lambda: make(folder))
     return read_json(folder / RESULT)
+
+
+def folder_of(settings: EncoderConfig, data: Any, out: str | Path) -> Path:
+    """The folder of a run, named by what its settings and its data hash to: other data are another run."""
+    return Path(out) / settings.name / identity({"config": settings.to_dict(), "data": data})

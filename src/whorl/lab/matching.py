@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
-from whorl.lab.encoder_runs import fit, late_loss, made_once, make_encoder
+from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.matching_data import (
     EVIDENCES,
     PAD,
@@ -36,7 +36,7 @@ from whorl.lab.matching_data import (
     stand_in,
 )
 from whorl.lab.tasks import generator_of
-from whorl.lab.train import SAVE_SECONDS, Pass, backward
+from whorl.lab.train import Pass, backward
 from whorl.models.parts import start_weights
 from whorl.models.roformer import RoFormer
 
@@ -50,32 +50,23 @@ Tell = Callable[[dict[str, Any]], None]  # hears each result
 
 
 @config
-class MatchingConfig(Config):
+class MatchingConfig(EncoderConfig):
     """Everything that decides what a run of matching comes out as, beside its triples.
 
-    encoding       name and settings
     length         tokens of each text that are read; the rest is cut off
     tokens         "char", or "word"
-    layers, width, heads   the encoder
     steps, batch   updates, and triples in each
-    learning_rate  the highest; a warm-up before, a cosine behind
-    seed           of the weights and the order of the triples
     """
 
     name: ClassVar[str] = "matching"
-    encoding: str | dict = "rope"
     length: int = 1024
     tokens: Kind = "char"
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
     steps: int = 50
     batch: int = 8
-    learning_rate: float = 1e-3
-    seed: int = 0
 
     def check(self) -> None:
-        self.check_positive("length", "layers", "width", "heads", "steps", "batch", "learning_rate")
+        super().check()
+        self.check_positive("length", "steps", "batch")
 
 
 class TripleMatcher(nn.Module):
@@ -109,12 +100,7 @@ class TripleMatcher(nn.Module):
 
 
 def match(
-    settings: MatchingConfig,
-    train: Sequence[Triple],
-    test: Sequence[Triple],
-    *,
-    out: str | Path | None = None,
-    save_seconds: float = SAVE_SECONDS,
+    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], *, out: str | Path | None = None
 ) -> dict[str, Any]:
     """The result of training a matcher on triples and testing it on others, as JSON-ready data.
 
@@ -128,66 +114,47 @@ def match(
     """
     if not train or not test:
         raise WhorlError("match: no triples to train on or to test on. Give at least one of each.")
-    make = partial(_matched, settings, train, test, save_seconds)
     data = [[asdict(one) for one in side] for side in (train, test)]
-    return made_once(settings, data, out, make)
+    return made_once(settings, data, out, partial(_matched, settings, train, test))
 
 
 def _matched(
-    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], save_seconds: float, folder: Path | None
+    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], folder: Path | None
 ) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for one in train for text in (one.a, one.b, one.c)), settings.tokens)
     tokens, answers = encode_triples(train, vocabulary, settings.length)
-    sizes = {"layers": settings.layers, "width": settings.width, "heads": settings.heads, "length": settings.length}
-    encoder = make_encoder(settings.encoding, vocab=len(vocabulary), seed=settings.seed, **sizes)
-    model = TripleMatcher(encoder)
-    rows = _rows(len(train), settings)
+    model = TripleMatcher(settings.encoder(len(vocabulary), settings.length))
 
     def loss(step: int) -> Pass:
-        chosen = rows(step)
+        chosen = _rows(len(train), settings, step)
         logits, wanted = model(tokens[chosen]), answers[chosen]
         return backward(cross_entropy(logits, wanted), logits, wanted, tokens[chosen].numel())
 
     stages = [(3 * settings.length, settings.batch, settings.steps)]  # a row is three texts
-    done = fit(model, loss, stages=stages, rate=settings.learning_rate, folder=folder, save_seconds=save_seconds)
+    done = fit(model, loss, stages, settings.learning_rate, folder)
     begun = time.perf_counter()
-    right = _right(model, *encode_triples(test, vocabulary, settings.length))
+    accuracy = share_right(model, *encode_triples(test, vocabulary, settings.length), TRIPLES_AT_ONCE)
     return {
-        "config": settings.to_dict(),
-        "accuracy": right.double().mean().item(),
-        "loss": late_loss(done),
+        **facts(settings, model, done),
+        "accuracy": accuracy,
         "losses": [round(row["loss"], 4) for row in done.metrics],
         "train_triples": len(train),
         "test_triples": len(test),
         "answers_b": sum(one.label == "B" for one in test) / len(test),
         "vocabulary": len(vocabulary),
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
-        "train_seconds": done.seconds,
         "test_seconds": time.perf_counter() - begun,
     }
 
 
-def _rows(count: int, settings: MatchingConfig) -> Callable[[int], Tensor]:
+def _rows(count: int, settings: MatchingConfig, step: int) -> Tensor:
     """The triples of a step: all of them in turn, in an order drawn anew each time round."""
-
-    def at(step: int) -> Tensor:
-        places = range(step * settings.batch, (step + 1) * settings.batch)
-        orders = {turn: _order(count, settings.seed, turn) for turn in {place // count for place in places}}
-        return torch.stack([orders[place // count][place % count] for place in places])
-
-    return at
+    places = range(step * settings.batch, (step + 1) * settings.batch)
+    orders = {turn: _order(count, settings.seed, turn) for turn in {place // count for place in places}}
+    return torch.stack([orders[place // count][place % count] for place in places])
 
 
 def _order(count: int, seed: int, turn: int) -> Tensor:
     return torch.randperm(count, generator=generator_of("matching", seed, turn))
-
-
-@torch.no_grad()
-def _right(model: TripleMatcher, tokens: Tensor, answers: Tensor) -> Tensor:
-    model.eval()
-    logits = torch.cat([model(part) for part in tokens.split(TRIPLES_AT_ONCE)])
-    return logits.argmax(-1) == answers
 
 
 def match_stand_in(

@@ -19,15 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.corpus import read_documents, split
-from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.encoder_runs import EncoderConfig, fit, folder_of
 from whorl.lab.monitor import GROUPS, group_of
-from whorl.lab.settings import identity
 from whorl.lab.storage import begin, locked, read_metrics
 from whorl.lab.tasks import generator_of
-from whorl.lab.train import SAVE_SECONDS, Loss, Pass, backward
+from whorl.lab.train import Loss, Pass, backward
 from whorl.models.roformer import RoFormerMaskedLM
 from whorl.position_ids import whole_number
 
@@ -60,27 +59,17 @@ def staged(factor: int = 2000, *, length: int = 8, batch: int = 32) -> tuple[tup
 
 
 @config
-class PretrainConfig(Config):
+class PretrainConfig(EncoderConfig):
     """Everything that decides what a pre-training comes out as, beside its text.
 
-    encoding       name and settings; a learned table is as long as the longest stage
-    layers, width, heads   the encoder
-    stages         (length, batch, steps), one after another
-    learning_rate  the highest; a warm-up before, a cosine over all stages behind
-    seed           of the weights, the rows and the masks
+    stages         (length, batch, steps), one after another; a learned table is as long as the longest of them
     """
 
     name: ClassVar[str] = "pretrain"
-    encoding: str | dict = "rope"
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
     stages: tuple[tuple[int, ...], ...] = staged()
-    learning_rate: float = 1e-3
-    seed: int = 0
 
     def check(self) -> None:
-        self.check_positive("layers", "width", "heads", "learning_rate")
+        super().check()
         if not self.stages or any(len(stage) != 3 or min(stage) < 1 for stage in self.stages):
             raise invalid(self.call(), "stages", "(length, batch, steps) each, all positive", self.stages)
 
@@ -134,7 +123,6 @@ def pretrain(
     *,
     out: str | Path | None = None,
     tell: Callable[[Stage], None] | None = None,
-    save_seconds: float = SAVE_SECONDS,
 ) -> Pretrained:
     """A RoFormer pre-trained on a text, Python's standard library unless given, stage by stage.
 
@@ -147,36 +135,23 @@ def pretrain(
     """
     longest = max(length for length, _, _ in settings.stages)
     data = _text(text, longest)
-    sizes = {"layers": settings.layers, "width": settings.width, "heads": settings.heads}
-    encoder = make_encoder(settings.encoding, vocab=VOCAB, length=longest, seed=settings.seed, **sizes)
-    model = RoFormerMaskedLM(encoder)
+    model = RoFormerMaskedLM(settings.encoder(VOCAB, longest))
+    folder = None if out is None else folder_of(settings, hashlib.sha256(data.numpy().tobytes()).hexdigest(), out)
     heard: list[dict[str, Any]] = []
 
     def hear(row: dict[str, Any]) -> None:
         if folder is not None and not heard:
             heard.extend(read_metrics(folder, until=row["step"] - 1))  # of the steps before it was stopped
         heard.append(row)
-        own = _rows(heard, row["stage"])
-        if tell is not None and len(own) == settings.stages[row["stage"]][2]:
-            tell(_stage(settings.stages[row["stage"]], own))
+        stage = settings.stages[row["stage"]]
+        if tell is not None and len(own := _rows(heard, row["stage"])) == stage[2]:
+            tell(_stage(stage, own))
 
-    folder = None
-    with contextlib.ExitStack() as held:
-        if out is not None:
-            digest = hashlib.sha256(data.numpy().tobytes()).hexdigest()
-            folder = Path(out) / "pretrain" / identity({"config": settings.to_dict(), "text": digest})
-            held.enter_context(locked(folder))
+    with contextlib.nullcontext() if folder is None else locked(folder):
+        if folder is not None:
             begin(folder, settings)
-        done = fit(
-            model,
-            masked_loss(model, settings, data),
-            stages=settings.stages,
-            rate=settings.learning_rate,
-            folder=folder,
-            part_of=part_of,
-            tell=hear,
-            save_seconds=save_seconds,
-        )
+        loss = masked_loss(model, settings, data)
+        done = fit(model, loss, settings.stages, settings.learning_rate, folder, part_of=part_of, tell=hear)
     stages = tuple(_stage(stage, _rows(done.metrics, number)) for number, stage in enumerate(settings.stages))
     return Pretrained(model, settings, stages, _notes(model))
 
