@@ -28,9 +28,9 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.lab.batches import TaskRows, TextBatches
+from whorl.lab.batches import open_batches
 from whorl.lab.context_parallel import own_share, sum_gradients
-from whorl.lab.corpus import Corpus, open_corpus, read_corpus
+from whorl.lab.corpus import read_corpus
 from whorl.lab.language import Batches, compiled, more
 from whorl.lab.load import make_model
 from whorl.lab.processes import from_first
@@ -70,10 +70,9 @@ def run_distributed(
                 begin(folder, config, config.device)
             if rank > 0:  # the first packs the text, which the others may then find there
                 dist.barrier()
-            corpus = _corpus(config, out)
+            batches, _ = open_batches(config, out)
             if rank == 0:
                 dist.barrier()
-            batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
             model = make_model(config)
             loss = PARALLEL[parallel](model, config, batches, rank, world)
             options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds}
@@ -141,10 +140,6 @@ def _pass(total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank
 
 # How the work of an update is divided among processes.
 PARALLEL = {"data": data_parallel, "context": context_parallel}
-
-
-def _corpus(config: RunConfig, out: Path) -> Corpus | None:
-    return open_corpus(config.corpus, out / "corpus", config.corpus_digest) if config.text else None
 
 
 def _check(config: RunConfig, world: int, parallel: str = "data") -> None:

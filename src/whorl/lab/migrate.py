@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.lab.batches import TextBatches
-from whorl.lab.corpus import open_corpus
+from whorl.lab.batches import open_batches
 from whorl.lab.evaluate import Evaluation
 from whorl.lab.language import language_loss
 from whorl.lab.load import LabRun, load, make_model, parameters
@@ -72,8 +71,8 @@ def migrate(
     if (made / RESULT).exists():
         return read_json(made / RESULT) | {"folder": str(made)}
     check_output(out, 2 * space_needed(config))
-    corpus = open_corpus(config.corpus, out / "corpus", config.corpus_digest)
-    batches = TextBatches(corpus, config)
+    batches, corpus = open_batches(config, out)
+    assert corpus is not None  # a run on a task has no text to score, and was refused
     evaluation = Evaluation(model, config, corpus)
 
     def fit(model: Decoder, config: RunConfig, home: Path, part: str) -> Trained:

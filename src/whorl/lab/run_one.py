@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from whorl.errors import WhorlError
-from whorl.lab.batches import TaskRows, TextBatches
-from whorl.lab.corpus import Corpus, open_corpus
+from whorl.lab.batches import TextBatches, open_batches
+from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation
 from whorl.lab.fine_tune import TUNED, fine_tuned, tuning
 from whorl.lab.language import language_loss
@@ -63,7 +63,7 @@ def run_one(
         return _made(config, folder, tell, save_seconds, tensorboard).to_dict()
 
     make_once(folder, config, make, device=config.device, wait=wait)
-    shutil.rmtree(folder / TUNED, ignore_errors=True)  # what is tuned is scored by now
+    shutil.rmtree(folder / TUNED, ignore_errors=True)  # what was tuned is scored by now
     return read_result(folder).to_dict()
 
 
@@ -74,10 +74,9 @@ def check_device(config: RunConfig) -> None:
 
 
 def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> RunResult:
-    corpus = _corpus(config, folder) if config.text else None
+    batches, corpus = open_batches(config, folder.parent.parent if folder.parent.name == "runs" else folder)
     if corpus is not None:
         check_text(config, corpus)
-    batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
     model = make_model(config)
     peak = PeakMemory(config.device)
     options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
@@ -100,11 +99,6 @@ def check_text(config: RunConfig, corpus: Corpus) -> None:
     if config.fine_tune_steps:
         TextBatches(corpus, tuning(config))
     corpus.samples(max(config.lengths), 1)
-
-
-def _corpus(config: RunConfig, folder: Path) -> Corpus:
-    out = folder.parent.parent if folder.parent.name == "runs" else folder
-    return open_corpus(config.corpus, out / "corpus", config.corpus_digest)
 
 
 def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any]:

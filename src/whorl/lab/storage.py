@@ -80,9 +80,12 @@ def _nearest(out: Path) -> Path:
 
 
 def space_needed(config: RunConfig) -> int:
-    """About how many bytes the folder of a run takes at its fullest: two checkpoints with the optimizer, and logs."""
+    """About how many bytes the folder of a run takes at its fullest: two checkpoints with the optimizer, fine-tuned
+    models, and logs.
+    """
     weights = config.layers * 12 * config.width**2 + 2 * config.vocab * config.width
-    return 2 * 3 * 4 * weights + 2**20
+    tuned = 1 + len(config.repairs) if config.fine_tune_steps else 0  # kept until all are scored
+    return (2 * 3 + tuned) * 4 * weights + 2**20
 
 
 @contextlib.contextmanager
