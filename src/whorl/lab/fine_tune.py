@@ -26,12 +26,7 @@ TUNED = "fine-tuned"  # the folder in a run's own where a fine-tune goes on from
 
 
 def fine_tuned(
-    model: Decoder,
-    config: RunConfig,
-    evaluation: Evaluation,
-    name: str,
-    corpus: Corpus,
-    folder: Path | None = None,
+    model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, corpus: Corpus, folder: Path | None = None
 ) -> dict[str, Any]:
     """The scores of a copy of the model after ``config.fine_tune_steps`` with the repair of that name.
 

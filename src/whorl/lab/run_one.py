@@ -19,16 +19,7 @@ from whorl.lab.language import language_loss
 from whorl.lab.load import make_model, parameters
 from whorl.lab.repairs import serves
 from whorl.lab.settings import RunConfig, cautions, label_of
-from whorl.lab.storage import (
-    CONFIG,
-    ENVIRONMENT,
-    RESULT,
-    PeakMemory,
-    make_once,
-    read_config,
-    read_json,
-    read_result,
-)
+from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
 from whorl.lab.tasks import score
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
