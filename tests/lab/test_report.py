@@ -25,13 +25,13 @@ from lab import report_cases as cases
 from lab.report_page import Node, Page, numbers, panels
 from whorl.errors import WhorlError
 from whorl.lab.report import write_csv, write_json, write_report
-from whorl.lab.report.axis import spread, thin, ticks
+from whorl.lab.report.charts import spread, thin, ticks
 from whorl.lab.report.figures import Figures
 from whorl.lab.report.page import page
 from whorl.lab.report.reading import read
 from whorl.lab.report.sentences import Sentences
-from whorl.lab.report.verdict import Findings, judge
-from whorl.lab.report.words import EN, ZH, Words
+from whorl.lab.report.verdict import Findings
+from whorl.lab.report.words import Words, texts
 
 CASES = {
     "demo": cases.demo,
@@ -57,13 +57,12 @@ def case_page(case: str, lang: str) -> Page:
 
 
 def findings_of(comparison: dict[str, Any]) -> Findings:
-    return judge(read(comparison, "test"))
+    return Findings(read(comparison, "test"))
 
 
 def said(comparison: dict[str, Any], lang: str = "en") -> tuple[str, str]:
     """The verdict's paragraph, and its notes."""
-    reading = read(comparison, "test")
-    sentences = Sentences(reading, judge(reading), Words(lang))
+    sentences = Sentences(findings_of(comparison), Words(lang))
     return Words(lang)("space").join(sentences.paragraph()), "\n".join(sentences.notes())
 
 
@@ -225,7 +224,7 @@ def test_direct_labels_do_not_overlap_and_stay_inside(case, lang):
 def test_every_line_has_a_look_of_its_own():
     for comparison in (cases.large(), cases.demo()):
         reading = read(comparison, "test")
-        figures = Figures(reading, judge(reading), Words("en"))
+        figures = Figures(Findings(reading), Words("en"))
         looks = [figures.style(row) for row in reading.rows if not row.is_window]
         assert len({(look.colour, look.dash, look.index) for look in looks}) == len(looks)
         by_label = {row.label: figures.style(row) for row in reading.rows if row.as_trained}
@@ -687,19 +686,27 @@ def test_a_large_sweep_stays_below_a_megabyte(tmp_path):
 # -- two languages ----------------------------------------------------------------------------------------------------
 
 
+def forms(found: str | list[str]) -> list[str]:
+    """A text for one and for many."""
+    one, many = (found, found) if isinstance(found, str) else found
+    return [one, many]
+
+
 def test_both_languages_have_the_same_words_and_fields():
-    assert EN.keys() == ZH.keys()
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
 
     def fields(template: str) -> set[str]:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
-    for key in EN:
-        assert fields(EN[key]) == fields(ZH[key]), key
+    for key in en:
+        for ours, theirs in zip(forms(en[key]), forms(zh[key]), strict=True):
+            assert fields(ours) == fields(theirs), key
 
 
 def test_chinese_words_are_chinese():
     names = {"env_python", "env_torch", "env_whorl", "env_gpu", "env_numpy", "lang", "missing", "space", "repair_name"}
-    for key, words in ZH.items():
+    for key, words in ((key, words) for key, found in texts("zh").items() for words in forms(found)):
         bare = re.sub(r"\{\w+\}", "", words)
         if key not in names and not re.search(r"[一-鿿，。、；：（）]", bare):
             raise AssertionError(f"{key}: {words}")

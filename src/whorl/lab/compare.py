@@ -13,7 +13,7 @@ from whorl.lab.execute import EXECUTORS, Tell, check_workers, execute
 from whorl.lab.plan import plan
 from whorl.lab.repairs import AS_TRAINED
 from whorl.lab.report import write_csv, write_report
-from whorl.lab.report.words import WORDS
+from whorl.lab.report.words import LANGUAGES
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import write_json
 
@@ -87,8 +87,8 @@ def check_asked(on: str, lang: str, workers: int | None = None) -> None:
     check_workers(workers)
     if on not in EXECUTORS:
         raise unknown("place to run", on, EXECUTORS, call="lab")
-    if lang not in WORDS:
-        raise unknown("lang", lang, WORDS, call="lab")
+    if lang not in LANGUAGES:
+        raise unknown("lang", lang, LANGUAGES, call="lab")
 
 
 def conclude(
