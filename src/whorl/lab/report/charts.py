@@ -10,7 +10,6 @@ import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from whorl.lab.report.reading import Cell
 from whorl.lab.report.words import Words, number, percent, ratio
@@ -105,27 +104,7 @@ class Line:
                 yield [(x, cell) for x, cell in run if cell]
 
 
-@dataclass(frozen=True)
-class Axis:
-    """A map from [low, high] to [start, end] in pixels, linear or in powers of two.
-
-    >>> Axis(16, 64, 0, 100, log=True)(32)
-    50.0
-    """
-
-    low: float
-    high: float
-    start: float
-    end: float
-    log: bool = False
-
-    def __call__(self, value: float) -> float:
-        low, high, value = (math.log2(x) if self.log else x for x in (self.low, self.high, value))
-        share = (value - low) / (high - low) if high > low else 0.5
-        return self.start + share * (self.end - self.start)
-
-
-@dataclass(frozen=True)
+@dataclass
 class Panel:
     """One chart: what it shows, and where everything in it stands."""
 
@@ -133,7 +112,7 @@ class Panel:
     title: str
     unit: str
     description: str
-    lines: tuple[Line, ...]
+    lines: Sequence[Line]
     low: float
     high: float
     size: tuple[float, float]
@@ -143,52 +122,33 @@ class Panel:
     marked: bool = True  # a marker at every point
     bars: bool = False  # intervals as bars side by side, for those that would cover each other as bands
 
-    # -- the frame -------------------------------------------------------------------------------------------------
-
-    top = 42.0
-
-    @property
-    def width(self) -> float:
-        return self.size[0]
-
-    @property
-    def height(self) -> float:
-        return max(self.size[1], (len(self.lines) + 1) * GAP + 84) if self.labelled else self.size[1]
-
-    @property
-    def bottom(self) -> float:
-        return self.height - (42.0 if self.trained else 32.0)
-
-    @cached_property
-    def left(self) -> float:
-        return max(self._wide(shown) for _, shown in self._marks) + 10
-
-    @cached_property
-    def right(self) -> float:
-        names = max((width_of(line.short, LARGE) for line in self.lines), default=0)
-        return self.width - (30 + min(names, 0.4 * self.width) if self.labelled else 14)
-
-    @cached_property
-    def xs(self) -> list[float]:
-        return sorted({x for line in self.lines for x, _ in line.points})
-
-    @cached_property
-    def x(self) -> Axis:
-        return Axis(self.xs[0], self.xs[-1], self.left + 8, self.right - 8, log=self.trained is not None)
-
-    @cached_property
-    def y(self) -> Axis:
-        return Axis(self.low, self.high, self.bottom, self.top + 6)
-
-    @cached_property
-    def _marks(self) -> list[tuple[float, str]]:
-        marks = ticks(self.low, self.high, 5 if self.size[1] > 250 else 4)
+    def __post_init__(self) -> None:
+        self.xs = sorted({x for line in self.lines for x, _ in line.points})
+        self.width, self.height = self.size
+        marks = ticks(self.low, self.high, 5 if self.height > 250 else 4)
         decimals = places(marks)
-        return [(mark, percent(mark) if self.share else number(mark, decimals)) for mark in marks]
+        self.marks = [(mark, percent(mark) if self.share else number(mark, decimals)) for mark in marks]
+        self.left = max(self._wide(shown) for _, shown in self.marks) + 10
+        self.right = self.width - 14
+        if self.labelled:
+            names = max(width_of(line.short, LARGE) for line in self.lines)
+            self.right = self.width - (30 + min(names, 0.4 * self.width))
+            self.height = max(self.height, (len(self.lines) + 1) * GAP + 84)
+        self.top, self.bottom = 42.0, self.height - (42.0 if self.trained else 32.0)
+
+    def x(self, value: float) -> float:
+        """Where a length or a step stands, in pixels."""
+        low, high, value = (math.log2(x) if self.trained else x for x in (self.xs[0], self.xs[-1], value))
+        start, end = self.left + 8, self.right - 8
+        return start + ((value - low) / (high - low) if high > low else 0.5) * (end - start)
+
+    def y(self, value: float) -> float:
+        """Where a value stands, in pixels."""
+        return self.bottom + (value - self.low) / (self.high - self.low) * (self.top + 6 - self.bottom)
 
     def y_ticks(self) -> list[tuple[float, str]]:
         """The place and the text of each tick."""
-        return [(self.y(mark), shown) for mark, shown in self._marks]
+        return [(self.y(mark), shown) for mark, shown in self.marks]
 
     def x_ticks(self) -> list[tuple[float, str, str]]:
         """The place and the text of each tick that fits, and the multiple of the trained length."""
@@ -199,7 +159,7 @@ class Panel:
         return [found[i] for i in thin([x for x, *_ in found], widths, [*first, 0, len(marks) - 1])]
 
     def trained_mark(self) -> tuple[float, str] | None:
-        """Where the trained length is marked, and on which side of the word the line stands."""
+        """Where the trained length is marked, and which end of the word stands there."""
         if self.trained is None or not self.xs[0] <= self.trained <= self.xs[-1]:
             return None
         x = self.x(self.trained)
@@ -239,7 +199,6 @@ class Panel:
 
     # -- the names at their ends -----------------------------------------------------------------------------------
 
-    @cached_property
     def _ends(self) -> list[tuple[Line, float, float]]:
         """Where each line ends; those that left the panel have no end to name."""
         last = [(line, [point for run in line.runs() for point in run][-1:]) for line in self.lines]
@@ -247,7 +206,7 @@ class Panel:
 
     def labels(self) -> Iterator[tuple[Line, str, float, float, str]]:
         """The names at the right: line, tie to its end, place, and as much of the name as fits there."""
-        ends = [end for end in self._ends if end[1] >= self.x(self.xs[-1])]
+        ends = [end for end in self._ends() if end[1] >= self.x(self.xs[-1])]
         edge = self.right + 14
         spots = spread([y for *_, y in ends], GAP, self.top + 4, self.bottom)
         for (line, x, y), spot in zip(ends, spots, strict=True):
@@ -256,7 +215,7 @@ class Panel:
 
     def early(self) -> Iterator[tuple[float, float, str]]:
         """The names of lines that end early, beside their ends: a tie to the margin would look like more of them."""
-        ends = [end for end in self._ends if end[1] < self.x(self.xs[-1])]
+        ends = [end for end in self._ends() if end[1] < self.x(self.xs[-1])]
         for at in sorted({x for _, x, _ in ends}):
             here = [(line.short, y) for line, x, y in ends if x == at]
             spots = spread([y for _, y in here], GAP, self.top, self.bottom)

@@ -73,11 +73,11 @@ class Figures:
         small = [self._panel(f"{key}-{i}", measure, rows) for i, measure in enumerate(others)]
         return Figure(self.words("task_title", task=name), rows, [big], small, [self.words("task_caption")])
 
-    def curves(self) -> Figure | None:
-        """Training loss by step for every model that was trained."""
+    def curves(self) -> Iterator[Figure]:
+        """Training loss by step for every model that was trained, where some were."""
         rows = [row for row in self.reading.rows if row.curve and row.as_trained]
         if not rows:
-            return None
+            return
         bits = bool(self.reading.measured(PROTOCOLS))
         names = [self.words.name(row.label) for row in rows]
         lines = tuple(
@@ -99,7 +99,7 @@ class Figures:
             labelled=True,
             marked=False,
         )
-        return Figure(title, rows, [panel], [], [self.words("learning_caption")])
+        yield Figure(title, rows, [panel], [], [self.words("learning_caption")])
 
     def _loss(self, key: str, title: str, rows: Sequence[Row], window: Row | None) -> Figure:
         words, bars = self.words, self.reading.interval == "documents"

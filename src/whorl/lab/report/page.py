@@ -72,18 +72,6 @@ class Table:
     notes: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Card:
-    """One encoding: what was measured, what it costs, what it claims."""
-
-    row: Row
-    name: str
-    pairs: Sequence[tuple[str, str | Sequence[str]]]
-    claims: Sequence[tuple[str, bool]]
-    config: str
-    warnings: Sequence[str]
-
-
 class Page:
     """What stands on the page of one comparison in one language."""
 
@@ -96,9 +84,6 @@ class Page:
     def ratio(self, length: int) -> str:
         """A length as a multiple of the trained one."""
         return ratio(length, self.reading.trained)
-
-    def name(self, row: Row) -> str:
-        return self.words.name(row.label, row.variant)
 
     def facts(self) -> Iterator[str]:
         """What the page is about, in a line."""
@@ -179,26 +164,21 @@ class Page:
 
     # -- cards -----------------------------------------------------------------------------------------------------
 
-    def cards(self) -> Iterator[Card]:
-        """A card for each label, in the order of the comparison."""
+    def cards(self) -> Iterator[tuple[Row, list[Row]]]:
+        """The row that stands for an encoding and all that it has, in the order of the comparison."""
         for label in dict.fromkeys(row.label for row in self.reading.rows):
             rows = [row for row in self.reading.rows if row.label == label]
-            own = next((row for row in rows if row.as_trained), rows[0])
-            yield Card(
-                row=own,
-                name=self.words.name(label),
-                pairs=[*self._measured(rows), *self._facts(own)],
-                claims=[(self._known(f"claim_{name}", name), held) for name, held in own.claims.items()],
-                config=", ".join(
-                    f"{name}={_value(value)}" for name, value in own.encoding.items() if value is not None
-                ),
-                warnings=list(dict.fromkeys(warning for row in rows for warning in row.warnings)),
-            )
+            yield next((row for row in rows if row.as_trained), rows[0]), rows
 
-    def _known(self, key: str, name: str) -> str:
-        return self.words(key) if key in self.words else name
+    def config(self, row: Row) -> str:
+        """The settings that say something, as they are written in Python; what is None goes without saying."""
+        return ", ".join(f"{name}={_value(value)}" for name, value in row.encoding.items() if value is not None)
 
-    def _facts(self, row: Row) -> Iterator[tuple[str, str]]:
+    def warnings(self, rows: Sequence[Row]) -> list[str]:
+        return list(dict.fromkeys(warning for row in rows for warning in row.warnings))
+
+    def costs(self, row: Row) -> Iterator[tuple[str, str]]:
+        """What an encoding costs, and over which seeds that is."""
         own = row.facts.get("encoding_parameters", 0)
         for name, shown in FACTS.items():
             if name in row.facts:
@@ -209,7 +189,8 @@ class Page:
         if row.seeds:
             yield self.words("seeds"), ", ".join(str(seed) for seed in row.seeds)
 
-    def _measured(self, rows: Sequence[Row]) -> Iterator[tuple[str, str | list[str]]]:
+    def measured(self, rows: Sequence[Row]) -> Iterator[tuple[str, str | list[str]]]:
+        """How an encoding fares: on text, repaired, against its window, on tasks."""
         words = self.words
         standings = [s for row in rows for s in self.findings.standings if s.row is row]
         yield from ((words("measured"), self._state(s)) for s in standings if s.row.as_trained)
@@ -262,18 +243,16 @@ class Page:
         sizes = {"train": size(train), "test": size(test), "documents": count(documents)}
         return self.words("corpus_text", name=corpus["name"], **sizes)
 
-    def machine(self) -> Iterator[tuple[str, bool, str]]:
-        """Each fact of the machine that is known: its name, whether that is a word of the page, its value."""
+    def machine(self) -> Iterator[tuple[str, str]]:
+        """Each fact of the machine that is known."""
         for name, value in self.reading.environment.items():
-            amount, key = finite(value), f"env_{name}"
-            if value is None or value == "" or (isinstance(value, float) and amount is None):
-                continue
-            said = str(value)
+            amount = finite(value)
             if amount is not None and name.endswith("_bytes"):
-                said = size(amount)
+                yield name, size(amount)
             elif amount is not None and isinstance(value, float):
-                said = plain(amount)
-            yield self._known(key, name), key in self.words, said
+                yield name, plain(amount)
+            elif value not in (None, "") and not isinstance(value, float):
+                yield name, str(value)
 
     def definitions(self) -> Iterator[tuple[str, str]]:
         """What is measured, and what the verdict's words mean."""
@@ -281,8 +260,8 @@ class Page:
         for measure in reading.measured((*PROTOCOLS, *RECALL, *TASK)):
             yield words(measure), words(f"{measure}_define")
         if reading.windows:
-            yield words("window_define_name"), words("window_define")
-        if reading.measured(PROTOCOLS):
+            yield words("window_short"), words("window_define")
+        if self.findings.measure:
             yield words("trust_noise"), words("trust_noise_text", noise=plain(reading.noise))
             limits = {"hold": plain(self.findings.hold), "limit": plain(self.findings.limit)}
             yield words("define_hold"), words("define_hold_text", **limits)
