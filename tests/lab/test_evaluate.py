@@ -16,12 +16,14 @@ from whorl.errors import WhorlError
 from whorl.lab import evaluate
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import read_corpus
-from whorl.lab.evaluate import WAYS, Evaluation, reach, score, serving, windows
+from whorl.lab.evaluate import Evaluation, reach, score, serving, windows
 from whorl.lab.fine_tune import fine_tuned
 from whorl.lab.load import make_model
 from whorl.lab.repairs import repaired, serves
 from whorl.lab.settings import RunConfig, cautions
 from whorl.lab.train import train
+
+WAYS = ("non_overlapping", "sliding", "same_last")
 
 
 @pytest.fixture(scope="module")

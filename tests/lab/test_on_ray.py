@@ -39,7 +39,8 @@ except WhorlError as error:
     wrong = str(error)
 results, failed = execute(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.1)
 import ray
-print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
+made = [one.to_dict() for one in results]
+print(json.dumps({"results": made, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
 """
 
 

@@ -28,10 +28,10 @@ from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.report.charts import spread, thin, ticks
 from whorl.lab.report.figures import Figures
 from whorl.lab.report.page import page
-from whorl.lab.report.reading import read
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words, texts
+from whorl.results import ComparisonResult
 
 CASES = {
     "demo": cases.demo,
@@ -53,11 +53,11 @@ def page_of(comparison: dict[str, Any], tmp_path: Path, lang: str = "en") -> Pag
 @functools.cache
 def case_page(case: str, lang: str) -> Page:
     """The page of a case, made once."""
-    return Page(page(read(CASES[case](), "test"), Words(lang)))
+    return Page(page(ComparisonResult.of(CASES[case](), "test"), Words(lang)))
 
 
 def findings_of(comparison: dict[str, Any]) -> Findings:
-    return Findings(read(comparison, "test"))
+    return Findings(ComparisonResult.of(comparison, "test"))
 
 
 def said(comparison: dict[str, Any], lang: str = "en") -> tuple[str, str]:
@@ -223,7 +223,7 @@ def test_direct_labels_do_not_overlap_and_stay_inside(case, lang):
 
 def test_every_line_has_a_look_of_its_own():
     for comparison in (cases.large(), cases.demo()):
-        reading = read(comparison, "test")
+        reading = ComparisonResult.of(comparison, "test")
         figures = Figures(Findings(reading), Words("en"))
         looks = [figures.style(row) for row in reading.rows if not row.is_window]
         assert len({(look.colour, look.dash, look.index) for look in looks}) == len(looks)

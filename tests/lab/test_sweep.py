@@ -92,7 +92,7 @@ def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monke
     """Also with a worker that is killed in the middle of a run: another takes the run up."""
     configs = [tiny(texts, name, steps=30, seed=seed) for name in ("rope", "alibi") for seed in (0, 1)]
     alone, failed = execute(configs, tmp_path / "alone", workers=1)
-    assert failed == {} and [result["seed"] for result in alone] == [0, 1, 0, 1]
+    assert failed == {} and [result.seed for result in alone] == [0, 1, 0, 1]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     started, killed, events = [], [], []
     real = execution._Workers._start
@@ -127,7 +127,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(texts, tmp_path, monkeyp
     monkeypatch.setattr(execution, "run_one", failing)
     heard = []
     results, failed = execute(configs, tmp_path, workers=1, tell=lambda config, event: heard.append(event["kind"]))
-    assert failed == {configs[0].id: "no good"} and [one["label"] for one in results] == ["alibi"]
+    assert failed == {configs[0].id: "no good"} and [one.label for one in results] == ["alibi"]
     assert heard.count("failed") == 1
 
 
@@ -153,7 +153,7 @@ def test_a_run_of_another_sweep_is_left_to_it_and_waited_for_at_the_end(texts, t
     monkeypatch.setattr(execution, "run_one", busy)
     results, failed = execute(configs, tmp_path, workers=1)
     assert asked == [("rope", False), ("alibi", False), ("rope", True)]
-    assert failed == {} and [one["label"] for one in results] == ["rope", "alibi"]
+    assert failed == {} and [one.label for one in results] == ["rope", "alibi"]
 
 
 @config
@@ -176,7 +176,7 @@ def test_an_encoding_known_to_this_process_alone_runs_in_it(texts, tmp_path, mon
     registry.register(Quiet)
     monkeypatch.setattr(execution._Workers, "run", lambda *_: pytest.fail("a worker does not know it"))
     results, _ = execute([tiny(texts, "quiet"), tiny(texts, "quiet", seed=1)], tmp_path, workers=2)
-    assert [one["label"] for one in results] == ["quiet", "quiet"]
+    assert [one.label for one in results] == ["quiet", "quiet"]
 
 
 @pytest.mark.parametrize(

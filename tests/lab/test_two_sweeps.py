@@ -26,7 +26,7 @@ def tell(config, event):
 print("ready", flush=True)
 sys.stdin.readline()
 results, failed = execute(configs, sys.argv[2], workers=int(sys.argv[3]), tell=tell)
-print(json.dumps({"trained": trained, "results": results, "failed": failed}))
+print(json.dumps({"trained": trained, "results": [one.to_dict() for one in results], "failed": failed}))
 """
 
 

@@ -24,6 +24,7 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, BusyError, check_output, read_result, space_needed
 from whorl.machine import cores
+from whorl.results import RunResult
 
 Event = dict[str, Any]
 Tell = Callable[[RunConfig, Event], None]  # hears of a run: planned, train, evaluate, done, failed
@@ -40,7 +41,7 @@ def execute(
     tell: Tell | None = None,
     workers: int | None = None,
     **options: Any,
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+) -> tuple[list[RunResult], dict[str, str]]:
     """The results of runs, in their order, and what kept others from finishing, by id.
 
     Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless

@@ -15,13 +15,12 @@ from whorl.lab.corpus import Corpus, open_corpus
 from whorl.lab.evaluate import Evaluation
 from whorl.lab.fine_tune import fine_tuned, tuning
 from whorl.lab.load import make_model, parameters
-from whorl.lab.repairs import AS_TRAINED, serves
+from whorl.lab.repairs import serves
 from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import (
     CONFIG,
     ENVIRONMENT,
     RESULT,
-    SCHEMA,
     PeakMemory,
     clear_leftovers,
     environment,
@@ -34,6 +33,7 @@ from whorl.lab.storage import (
 from whorl.lab.tasks import score
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
+from whorl.results import AS_TRAINED, RunResult
 
 MOST_ROWS = 200  # of metrics in a result
 
@@ -54,11 +54,11 @@ def run_one(
     """
     folder = Path(folder)
     if (folder / RESULT).exists():
-        return read_result(folder)
+        return read_result(folder).to_dict()
     check_device(config)
     with locked(folder, wait=wait):
         if (folder / RESULT).exists():  # another process has finished it while we waited
-            return read_result(folder)
+            return read_result(folder).to_dict()
         clear_leftovers(folder)
         if (folder / CONFIG).exists() and read_config(folder).id != config.id:
             raise WhorlError(
@@ -66,7 +66,7 @@ def run_one(
             )
         write_json(folder / CONFIG, config.to_dict())
         write_json(folder / ENVIRONMENT, environment(config.device))
-        result = _made(config, folder, tell, save_seconds, tensorboard)
+        result = _made(config, folder, tell, save_seconds, tensorboard).to_dict()
         write_json(folder / RESULT, result)
     return result
 
@@ -77,7 +77,7 @@ def check_device(config: RunConfig) -> None:
         raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu.")
 
 
-def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> dict[str, Any]:
+def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> RunResult:
     corpus = _corpus(config, folder) if config.text else None
     if corpus is not None:
         check_text(config, corpus)
@@ -85,7 +85,7 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     model = make_model(config)
     peak = PeakMemory(config.device)
     trained = train(model, config, batches, folder, tell=tell, save_seconds=save_seconds, tensorboard=tensorboard)
-    result = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
+    result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
     if trained.stopped_early is not None:
         result |= {"evaluations": [], "window_baseline": None}
@@ -93,7 +93,8 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
         result |= _evaluated(model, config, corpus, tell)
     else:
         result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
-    return result | {"evaluate_seconds": time.perf_counter() - begun, "environment": read_json(folder / ENVIRONMENT)}
+    seconds = time.perf_counter() - begun
+    return RunResult(**result, evaluate_seconds=seconds, environment=read_json(folder / ENVIRONMENT))
 
 
 def check_text(config: RunConfig, corpus: Corpus) -> None:
@@ -113,7 +114,6 @@ def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any
     counts = parameters(model)
     tokens = trained.metrics[-1]["tokens"] if trained.metrics else 0
     return {
-        "schema": SCHEMA,
         "id": config.id,
         "label": label_of(config.encoding, **config.sizes),
         "encoding": config.encoding,

@@ -27,10 +27,10 @@ from torch import Tensor
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
+from whorl.results import RunResult
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
-SCHEMA = "whorl-lab-result/1"  # of a result
 MAKE_ANEW = "Delete it, and repeat the command that made it."
 
 
@@ -129,12 +129,13 @@ def read_config(folder: Path) -> RunConfig:
         raise WhorlError(f"lab: {folder / CONFIG} is no config of a run: {error} {MAKE_ANEW}") from None
 
 
-def read_result(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> RunResult:
     """The result of the finished run in a folder."""
-    found = read_json(folder / RESULT)
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise WhorlError(f"lab: {folder / RESULT} is no result of a run. {MAKE_ANEW}")
-    return found
+    data = read_json(folder / RESULT)
+    try:
+        return RunResult.of(data)
+    except WhorlError as error:
+        raise WhorlError(f"lab: {folder / RESULT} is no result of a run: {error} {MAKE_ANEW}") from None
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:

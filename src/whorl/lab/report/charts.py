@@ -11,9 +11,9 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from whorl.lab.report.reading import Cell
 from whorl.lab.report.words import Words, number, percent, ratio
 from whorl.plot.style import COLOURS
+from whorl.results import Cell
 
 RADIUS = 3.0
 FONT, LARGE = 12.0, 15.0  # the size of letters on a screen, and on paper and phones, where panels are drawn smaller

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whorl.lab.report.charts import Line, Panel, Style
-from whorl.lab.report.reading import AS_TRAINED, PROTOCOLS, RECALL, TASK, Cell, Row
 from whorl.lab.report.verdict import BREAK, Findings
 from whorl.lab.report.words import Words
 from whorl.plot.style import COLOURS
+from whorl.results import AS_TRAINED, PROTOCOLS, RECALL, TASK, Cell, Row
 
 BIG = (510.0, 350.0)
 BROAD = (760.0, 380.0)  # where one big panel stands alone
@@ -35,8 +35,8 @@ class Figures:
     """The figures of one comparison in one language, and the style each row has in all of them."""
 
     def __init__(self, findings: Findings, words: Words) -> None:
-        self.findings, self.reading, self.words = findings, findings.reading, words
-        ordered = sorted((row for row in self.reading.rows if not row.is_window), key=lambda row: not row.as_trained)
+        self.findings, self.result, self.words = findings, findings.result, words
+        ordered = sorted((row for row in self.result.rows if not row.is_window), key=lambda row: not row.as_trained)
         self._styles: dict[tuple[str, str], Style] = {}
         repairs: dict[str, int] = {}
         for i, key in enumerate(dict.fromkeys((row.label, row.variant) for row in ordered)):
@@ -54,19 +54,19 @@ class Figures:
 
     def losses(self) -> Iterator[Figure]:
         """Loss by length for the encodings as trained, then for the repairs of each model that has some."""
-        reading, words = self.reading, self.words
-        rows = [row for row in reading.text_rows if row.has(*PROTOCOLS)]
+        result, words = self.result, self.words
+        rows = [row for row in result.text_rows if row.has(*PROTOCOLS)]
         trained = [row for row in rows if row.as_trained]
         if trained:
-            yield self._loss("loss", words("figure_encodings"), trained, reading.window)
+            yield self._loss("loss", words("figure_encodings"), trained, result.window)
         for i, label in enumerate(dict.fromkeys(row.label for row in rows if not row.as_trained)):
             own = [row for row in rows if row.label == label]
             title = words("figure_repairs", name=words.name(label))
-            yield self._loss(f"repair{i}", title, own, reading.window_of(own[0]))
+            yield self._loss(f"repair{i}", title, own, result.window_of(own[0]))
 
     def task(self, name: str) -> Figure:
         """Exact match and token accuracy of one task by length."""
-        rows = [row for row in self.reading.rows if row.task == name and row.has(*TASK)]
+        rows = [row for row in self.result.rows if row.task == name and row.has(*TASK)]
         main, *others = [measure for measure in TASK if any(row.has(measure) for row in rows)]
         key = f"task{[task.name for task in self.findings.tasks].index(name)}"
         big = self._panel(f"{key}-main", main, rows, size=BROAD)
@@ -75,10 +75,10 @@ class Figures:
 
     def curves(self) -> Iterator[Figure]:
         """Training loss by step for every model that was trained, where some were."""
-        rows = [row for row in self.reading.rows if row.curve and row.as_trained]
+        rows = [row for row in self.result.rows if row.curve and row.as_trained]
         if not rows:
             return
-        bits = bool(self.reading.measured(PROTOCOLS))
+        bits = bool(self.result.measured(PROTOCOLS))
         names = [self.words.name(row.label) for row in rows]
         lines = tuple(
             Line(name, name, self.style(row), tuple(_thinned(row.curve, 1 / math.log(2) if bits else 1.0)))
@@ -102,12 +102,12 @@ class Figures:
         yield Figure(title, rows, [panel], [], [self.words("learning_caption")])
 
     def _loss(self, key: str, title: str, rows: Sequence[Row], window: Row | None) -> Figure:
-        words, bars = self.words, self.reading.interval == "documents"
+        words, bars = self.words, self.result.interval == "documents"
         shown = [*rows, *([window] if window else [])]
         main, *others = [measure for measure in (*PROTOCOLS, *RECALL) if any(row.has(measure) for row in shown)]
-        interval = words(f"interval_{self.reading.interval}")
+        interval = words(f"interval_{self.result.interval}")
         caption = [
-            words("figure_caption", trained=self.reading.trained),
+            words("figure_caption", trained=self.result.trained),
             words("figure_bars" if bars else "figure_bands", interval=interval),
         ]
         if bars:
@@ -133,7 +133,7 @@ class Figures:
         low, high = min(cell.mean for cell in near), max(cell.mean for cell in near)
         if max(cell.mean for each in cells for cell in each) - low <= CLOSE * (high - low):
             return None
-        return _range(near, max(2 * self.reading.noise, 0.1))
+        return _range(near, max(2 * self.result.noise, 0.1))
 
     def _panel(
         self,
@@ -169,10 +169,10 @@ class Figures:
             low=low,
             high=high,
             size=size,
-            trained=self.reading.trained,
+            trained=self.result.trained,
             labelled=size != SMALL,
             share=share,
-            bars=self.reading.interval == "documents",
+            bars=self.result.interval == "documents",
         )
 
     def _short(self, row: Row, rows: Sequence[Row]) -> str:

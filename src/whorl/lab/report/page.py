@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from whorl.errors import WhorlError
 from whorl.lab.report.charts import coordinate
 from whorl.lab.report.figures import Figures
-from whorl.lab.report.reading import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW, Reading, Row, finite, lengths_of
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import RECALLED, Findings, Standing, rank
 from whorl.lab.report.words import Words, count, number, plain, ratio, signed, size
 from whorl.plot.style import COLOURS
+from whorl.results import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW, ComparisonResult, Row, finite, lengths_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -28,9 +28,9 @@ FACTS = {"parameters": count, "tokens_per_second": count, "peak_memory_bytes": s
 FOOTNOTES = "abcdefghijklmnopqrstuvwxyz"
 
 
-def page(reading: Reading, words: Words) -> str:
+def page(result: ComparisonResult, words: Words) -> str:
     """The whole HTML text; it needs no script and loads nothing."""
-    return _template().render(page=Page(reading, words), reading=reading, words=words, colours=COLOURS)
+    return _template().render(page=Page(result, words), result=result, words=words, colours=COLOURS)
 
 
 @cache
@@ -75,44 +75,44 @@ class Table:
 class Page:
     """What stands on the page of one comparison in one language."""
 
-    def __init__(self, reading: Reading, words: Words) -> None:
-        self.reading, self.words = reading, words
-        self.findings = Findings(reading)
+    def __init__(self, result: ComparisonResult, words: Words) -> None:
+        self.result, self.words = result, words
+        self.findings = Findings(result)
         self.sentences = Sentences(self.findings, words)
         self.figures = Figures(self.findings, words)
 
     def ratio(self, length: int) -> str:
         """A length as a multiple of the trained one."""
-        return ratio(length, self.reading.trained)
+        return ratio(length, self.result.trained)
 
     def facts(self) -> Iterator[str]:
         """What the page is about, in a line."""
-        reading, words = self.reading, self.words
-        known = {"encodings": len({row.label for row in reading.rows}), "trained": reading.trained}
-        if reading.measured(PROTOCOLS):
-            longest = max(reading.lengths_of(PROTOCOLS))
+        result, words = self.result, self.words
+        known = {"encodings": len({row.label for row in result.rows}), "trained": result.trained}
+        if result.measured(PROTOCOLS):
+            longest = max(result.lengths_of(PROTOCOLS))
             yield words("facts_text", longest=longest, ratio=self.ratio(longest), **known)
         else:
             yield words("facts_task", **known)
-        yield words("facts_seeds", n=reading.seeds)
-        if "name" in reading.corpus:
-            yield str(reading.corpus["name"])
-        if reading.created:
-            yield reading.created[:10]
+        yield words("facts_seeds", n=result.seeds)
+        if "name" in result.corpus:
+            yield str(result.corpus["name"])
+        if result.created:
+            yield result.created[:10]
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
     def losses(self) -> list[Table]:
         """Bits per byte, a table for each protocol."""
-        return [self._text_table(measure, "table_loss") for measure in self.reading.measured(PROTOCOLS)]
+        return [self._text_table(measure, "table_loss") for measure in self.result.measured(PROTOCOLS)]
 
     def recall(self) -> list[Table]:
         """Shares of text found again, a table for each score."""
-        return [self._text_table(measure, "table_score") for measure in self.reading.measured(RECALL)]
+        return [self._text_table(measure, "table_score") for measure in self.result.measured(RECALL)]
 
     def task(self, name: str) -> list[Table]:
         """A task's scores, a table for each."""
-        rows = [row for row in self.reading.rows if row.task == name]
+        rows = [row for row in self.result.rows if row.task == name]
         measures = [measure for measure in TASK if any(row.has(measure) for row in rows)]
         return [
             self._table(measure, rows, self.words("table_task", task=name, measure=self.words(measure)))
@@ -120,16 +120,16 @@ class Page:
         ]
 
     def _text_table(self, measure: str, caption: str) -> Table:
-        rows = [row for row in self.reading.text_rows if row.has(measure)]
+        rows = [row for row in self.result.text_rows if row.has(measure)]
         rows.sort(key=lambda row: not row.as_trained)
-        window = self.reading.window
+        window = self.result.window
         if window and window.has(measure):
             rows.append(window)
         return self._table(measure, rows, self.words(caption, measure=self.words.capital(measure)))
 
     def _table(self, measure: str, rows: Sequence[Row], caption: str) -> Table:
         share = measure not in PROTOCOLS
-        scale, places, noise = (100, 1, RECALLED) if share else (1, 3, self.reading.noise)
+        scale, places, noise = (100, 1, RECALLED) if share else (1, 3, self.result.noise)
         lengths, notes = lengths_of(rows, [measure]), {}
         ranked = [row for row in rows if not row.is_window]
         ranks = {n: rank(ranked, measure, n, noise, highest=share) for n in lengths}
@@ -147,7 +147,7 @@ class Page:
             )
 
         entries = [(row, [entry(row, length) for length in lengths]) for row in rows]
-        interval = self.words(f"interval_{self.reading.interval}")
+        interval = self.words(f"interval_{self.result.interval}")
         under = [self.words("bold_high" if share else "bold_low", noise=plain(scale * noise), interval=interval)]
         if len(ranked) < len(rows):
             under.append(self.words("window_out"))
@@ -166,8 +166,8 @@ class Page:
 
     def cards(self) -> Iterator[tuple[Row, list[Row]]]:
         """The row that stands for an encoding and all that it has, in the order of the comparison."""
-        for label in dict.fromkeys(row.label for row in self.reading.rows):
-            rows = [row for row in self.reading.rows if row.label == label]
+        for label in dict.fromkeys(row.label for row in self.result.rows):
+            rows = [row for row in self.result.rows if row.label == label]
             yield next((row for row in rows if row.as_trained), rows[0]), rows
 
     def config(self, row: Row) -> str:
@@ -232,11 +232,11 @@ class Page:
 
     def runs(self) -> str:
         """The ids of the runs."""
-        return ", ".join(path.removeprefix("runs/").removesuffix("/result.json") for path in self.reading.results)
+        return ", ".join(path.removeprefix("runs/").removesuffix("/result.json") for path in self.result.results)
 
     def corpus(self) -> str:
         """The corpus and its sizes, where all are known."""
-        corpus = self.reading.corpus
+        corpus = self.result.corpus
         train, test, documents = (finite(corpus.get(name)) for name in ("train_bytes", "test_bytes", "documents"))
         if "name" not in corpus or train is None or test is None or documents is None:
             return ""
@@ -245,7 +245,7 @@ class Page:
 
     def machine(self) -> Iterator[tuple[str, str]]:
         """Each fact of the machine that is known."""
-        for name, value in self.reading.environment.items():
+        for name, value in self.result.environment.items():
             amount = finite(value)
             if amount is not None and name.endswith("_bytes"):
                 yield name, size(amount)
@@ -256,13 +256,13 @@ class Page:
 
     def definitions(self) -> Iterator[tuple[str, str]]:
         """What is measured, and what the verdict's words mean."""
-        reading, words = self.reading, self.words
-        for measure in reading.measured((*PROTOCOLS, *RECALL, *TASK)):
+        result, words = self.result, self.words
+        for measure in result.measured((*PROTOCOLS, *RECALL, *TASK)):
             yield words(measure), words(f"{measure}_define")
-        if reading.windows:
+        if result.windows:
             yield words("window_short"), words("window_define")
         if self.findings.measure:
-            yield words("trust_noise"), words("trust_noise_text", noise=plain(reading.noise))
+            yield words("trust_noise"), words("trust_noise_text", noise=plain(result.noise))
             limits = {"hold": plain(self.findings.hold), "limit": plain(self.findings.limit)}
             yield words("define_hold"), words("define_hold_text", **limits)
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from whorl.lab.report.reading import Reading, Row
+from whorl.results import ComparisonResult, Row
 
 Outcome = Literal["reproduced", "tied", "reversed"]
 
@@ -68,37 +68,37 @@ class Check:
     otherwise: bool = False  # reversed here, and yet as published in non-overlapping blocks
 
 
-def check_text(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+def check_text(result: ComparisonResult, measure: str, length: int) -> Iterable[Check]:
     """The pairs of encodings as trained."""
     for better, worse, source in TEXT:
-        pair = _trained(reading, better), _trained(reading, worse)
-        if all(fair(row, reading.trained) for row in pair if row):
-            yield from _compare(reading, measure, length, pair, source)
+        pair = _trained(result, better), _trained(result, worse)
+        if all(fair(row, result.trained) for row in pair if row):
+            yield from _compare(result, measure, length, pair, source)
 
 
-def check_repairs(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+def check_repairs(result: ComparisonResult, measure: str, length: int) -> Iterable[Check]:
     """The pairs of repairs of RoPE."""
     for better, worse, source in REPAIRS:
-        if "yarn" in (better, worse) and reading.trained < RAMP_LENGTH:
+        if "yarn" in (better, worse) and result.trained < RAMP_LENGTH:
             continue
-        pair = _repaired(reading, better), _repaired(reading, worse)
-        yield from _compare(reading, measure, length, pair, source)
+        pair = _repaired(result, better), _repaired(result, worse)
+        yield from _compare(result, measure, length, pair, source)
 
 
-def check_tasks(reading: Reading) -> Iterable[Check]:
+def check_tasks(result: ComparisonResult) -> Iterable[Check]:
     """The pairs of encodings on tasks."""
-    for task in dict.fromkeys(row.task for row in reading.rows if row.task):
-        rows = {row.encoding.get("name"): row for row in reading.rows if row.task == task and row.as_trained}
+    for task in dict.fromkeys(row.task for row in result.rows if row.task):
+        rows = {row.encoding.get("name"): row for row in result.rows if row.task == task and row.as_trained}
         for better, worse, source in TASKS:
             pair = rows.get(better), rows.get(worse)
-            scores = tuple(_past(row, reading.trained) for row in pair if row)
+            scores = tuple(_past(row, result.trained) for row in pair if row)
             if pair[0] and pair[1] and len(scores) == 2 and scores[0] is not None and scores[1] is not None:
                 outcome = _outcome(scores[1], scores[0], TASK_NOISE)
                 yield Check(pair[0], pair[1], source, None, task, (scores[0], scores[1]), outcome)
 
 
 def _compare(
-    reading: Reading, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
+    result: ComparisonResult, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
 ) -> Iterable[Check]:
     better, worse = pair
     if better is None or worse is None:
@@ -106,9 +106,9 @@ def _compare(
     low, high = better.at(measure, length), worse.at(measure, length)
     if low is None or high is None:
         return
-    outcome = _outcome(low, high, reading.noise)
+    outcome = _outcome(low, high, result.noise)
     other = better.at("non_overlapping", length), worse.at("non_overlapping", length)
-    as_published = other[0] is not None and other[1] is not None and other[1] - other[0] > reading.noise
+    as_published = other[0] is not None and other[1] is not None and other[1] - other[0] > result.noise
     yield Check(
         better, worse, source, length, None, (low, high), outcome, otherwise=outcome == "reversed" and as_published
     )
@@ -120,17 +120,17 @@ def _outcome(low: float, high: float, noise: float) -> Outcome:
     return "reproduced" if low < high else "reversed"
 
 
-def _trained(reading: Reading, name: str) -> Row | None:
+def _trained(result: ComparisonResult, name: str) -> Row | None:
     """The model as trained with this encoding; of several, the one that is simply labelled so."""
-    rows = [row for row in reading.text_rows if row.as_trained and row.encoding.get("name", row.label) == name]
+    rows = [row for row in result.text_rows if row.as_trained and row.encoding.get("name", row.label) == name]
     return next((row for row in rows if row.label == name), rows[0] if len(rows) == 1 else None)
 
 
-def _repaired(reading: Reading, variant: str | None) -> Row | None:
-    base = _trained(reading, "rope")
+def _repaired(result: ComparisonResult, variant: str | None) -> Row | None:
+    base = _trained(result, "rope")
     if base is None or variant is None:
         return base
-    return next((row for row in reading.text_rows if row.label == base.label and row.variant == variant), None)
+    return next((row for row in result.text_rows if row.label == base.label and row.variant == variant), None)
 
 
 def fair(row: Row, trained: int) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from whorl.lab.report.published import RAMP_LENGTH, Check, fair
-from whorl.lab.report.reading import Row
 from whorl.lab.report.verdict import FAILED, SOLVED, Against, Findings, Rank, Recall, Repairs, Standing, Task
 from whorl.lab.report.words import Words, number, percent, plain, ratio, short_count, signed
+from whorl.results import Row
 
 UNTRAINED = 4.0  # bits per byte; the frequencies of bytes alone give some 4.5 to 5 on text
 
@@ -16,7 +16,7 @@ class Sentences:
     """What one comparison says in one language."""
 
     def __init__(self, findings: Findings, words: Words) -> None:
-        self.findings, self.reading, self.words = findings, findings.reading, words
+        self.findings, self.result, self.words = findings, findings.result, words
 
     def paragraph(self) -> list[str]:
         """The verdict, a sentence each."""
@@ -29,7 +29,7 @@ class Sentences:
     # -- the paragraph ---------------------------------------------------------------------------------------------
 
     def _best(self) -> Iterable[str]:
-        best, trained = self.findings.best, self.reading.trained
+        best, trained = self.findings.best, self.result.trained
         if best:
             key = "best" if best.length == trained else "best_near"
             yield self.words(key, trained=trained, **self._ranked(best))
@@ -101,7 +101,7 @@ class Sentences:
         if found.measure != "same_last" or found.far is None:
             return
         using, hints = ([self._fall(s) for s in found.context(kind)] for kind in ("uses", "hint"))
-        yield self.words("uses" if using else "uses_none", items=using, noise=plain(self.reading.noise))
+        yield self.words("uses" if using else "uses_none", items=using, noise=plain(self.result.noise))
         if hints:
             yield self.words("uses_hint", items=hints)
         resting = self._names(s.row for s in found.standings if s.state == "holds" and s.context == "none")
@@ -129,11 +129,11 @@ class Sentences:
     # -- with care -------------------------------------------------------------------------------------------------
 
     def _ties(self) -> Iterable[str]:
-        found, seeds = self.findings, self.reading.seeds
+        found, seeds = self.findings, self.result.seeds
         if found.measure is None:
             return
-        source = self.words("note_ties_seeds", n=seeds) if self.reading.interval == "seeds" and seeds > 1 else ""
-        said = [self.words("note_ties", noise=plain(self.reading.noise), source=source)]
+        source = self.words("note_ties_seeds", n=seeds) if self.result.interval == "seeds" and seeds > 1 else ""
+        said = [self.words("note_ties", noise=plain(self.result.noise), source=source)]
         if found.best_far:
             said.append(self.words("note_best_far", **self._ranked(found.best_far)))
         yield self.words("space").join(said)
@@ -204,19 +204,19 @@ class Sentences:
         )
 
     def _limits(self) -> Iterable[str]:
-        reading, best = self.reading, self.findings.best
+        result, best = self.result, self.findings.best
         if best and best.value > UNTRAINED:
             yield self.words("note_untrained", value=number(best.value))
-        for row in reading.text_rows:
-            if row.as_trained and not fair(row, reading.trained):
+        for row in result.text_rows:
+            if row.as_trained and not fair(row, result.trained):
                 far = row.encoding["max_distance"]
-                yield self.words("note_t5", name=self._name(row), distance=far, trained=reading.trained)
-        if reading.trained < RAMP_LENGTH and any(row.variant == "yarn" for row in reading.rows):
+                yield self.words("note_t5", name=self._name(row), distance=far, trained=result.trained)
+        if result.trained < RAMP_LENGTH and any(row.variant == "yarn" for row in result.rows):
             yield self.words("note_yarn", length=RAMP_LENGTH)
-        if reading.seeds == 1:
+        if result.seeds == 1:
             yield self.words("note_one_seed")
-        sizes = [row.facts["parameters"] for row in reading.rows if "parameters" in row.facts]
-        steps = [row.curve[-1][0] for row in reading.rows if row.curve]
+        sizes = [row.facts["parameters"] for row in result.rows if "parameters" in row.facts]
+        steps = [row.curve[-1][0] for row in result.rows if row.curve]
         if sizes and steps:
             yield self.words("note_scale", parameters=short_count(max(sizes)), steps=f"{max(steps):.0f}")
 
@@ -224,8 +224,8 @@ class Sentences:
 
     def _name(self, row: Row) -> str:
         """The row's name, a repair's alone where only one model is repaired and nothing else is called so."""
-        repaired = {other.label for other in self.reading.text_rows if not other.as_trained}
-        taken = any(other.label == row.variant for other in self.reading.rows)
+        repaired = {other.label for other in self.result.text_rows if not other.as_trained}
+        taken = any(other.label == row.variant for other in self.result.rows)
         if row.as_trained or row.is_window or taken or len(repaired) > 1:
             return self.words.name(row.label, row.variant)
         return self.words.variant(row.variant)
@@ -257,4 +257,4 @@ class Sentences:
         return {"length": length, "ratio": self._ratio(length)}
 
     def _ratio(self, length: int) -> str:
-        return ratio(length, self.reading.trained)
+        return ratio(length, self.result.trained)

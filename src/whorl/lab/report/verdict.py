@@ -17,7 +17,7 @@ from itertools import takewhile
 from typing import Literal
 
 from whorl.lab.report.published import Check, check_repairs, check_tasks, check_text
-from whorl.lab.report.reading import PROTOCOLS, RECALL, Reading, Row
+from whorl.results import PROTOCOLS, RECALL, ComparisonResult, Row
 
 HOLD = 0.15  # bits per byte
 BREAK = 0.5
@@ -107,23 +107,23 @@ class Task:
 class Findings:
     """The verdict of a comparison as data; each finding is worked out once, when it is first asked for."""
 
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.measure = next(iter(reading.measured(PROTOCOLS)), None)  # what it reads; None where no text was scored
-        lengths = reading.lengths_of([self.measure] if self.measure else [])
-        self.reference = _reference(reading.trained, lengths)
+    def __init__(self, result: ComparisonResult) -> None:
+        self.result = result
+        self.measure = next(iter(result.measured(PROTOCOLS)), None)  # what it reads; None where no text was scored
+        lengths = result.lengths_of([self.measure] if self.measure else [])
+        self.reference = _reference(result.trained, lengths)
         self.beyond = [length for length in lengths if length > self.reference]
         self.longest = max(self.beyond, default=None)
-        self.far = _near(reading.trained * FAR, self.beyond)
-        self.repaired_at = _near(reading.trained * REPAIRED, self.beyond)
-        self.hold, self.limit = max(HOLD, reading.noise), max(BREAK, reading.noise)
+        self.far = _near(result.trained * FAR, self.beyond)
+        self.repaired_at = _near(result.trained * REPAIRED, self.beyond)
+        self.hold, self.limit = max(HOLD, result.noise), max(BREAK, result.noise)
 
     # -- each model by itself --------------------------------------------------------------------------------------
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
         """Every model that has a loss at the reference length, as trained or repaired."""
-        return tuple(found for row in self.reading.text_rows if (found := self._standing(row)))
+        return tuple(found for row in self.result.text_rows if (found := self._standing(row)))
 
     def _standing(self, row: Row) -> Standing | None:
         start = row.at(self.measure, self.reference)
@@ -155,9 +155,9 @@ class Findings:
 
     def _context(self, falls: float) -> Context:
         """Whether longer context is used, which only the same last tokens can show."""
-        if self.measure != "same_last" or falls <= self.reading.noise / 2:
+        if self.measure != "same_last" or falls <= self.result.noise / 2:
             return "none"
-        return "uses" if falls > self.reading.noise else "hint"
+        return "uses" if falls > self.result.noise else "hint"
 
     def trained(self, state: State) -> tuple[Standing, ...]:
         """The models as trained that are in this state."""
@@ -179,23 +179,23 @@ class Findings:
     @cached_property
     def best(self) -> Rank | None:
         """The lowest loss at the reference length, of the models as trained."""
-        rows = [row for row in self.reading.text_rows if row.as_trained]
-        return rank(rows, self.measure, self.reference, self.reading.noise)
+        rows = [row for row in self.result.text_rows if row.as_trained]
+        return rank(rows, self.measure, self.reference, self.result.noise)
 
     @cached_property
     def best_far(self) -> Rank | None:
         """The lowest loss at the far length, repairs included."""
-        return rank(self.reading.text_rows, self.measure, self.far, self.reading.noise)
+        return rank(self.result.text_rows, self.measure, self.far, self.result.noise)
 
     @cached_property
     def repairs(self) -> tuple[Repairs, ...]:
         """The repairs of every model that has some."""
-        rows = self.reading.text_rows
+        rows = self.result.text_rows
         return tuple(found for base in rows if base.as_trained and (found := self._repairs(base)))
 
     def _repairs(self, base: Row) -> Repairs | None:
-        length, noise = self.repaired_at, self.reading.noise
-        variants = [row for row in self.reading.text_rows if row.label == base.label and not row.as_trained]
+        length, noise = self.repaired_at, self.result.noise
+        variants = [row for row in self.result.text_rows if row.label == base.label and not row.as_trained]
         before = base.at(self.measure, length)
         if length is None or before is None or not variants:
             return None
@@ -213,7 +213,7 @@ class Findings:
     @cached_property
     def window(self) -> Scored | None:
         """The window that stands for all, and its loss at the far length."""
-        window = self.reading.window
+        window = self.result.window
         value = window.at(self.measure, self.far) if window else None
         return (window, value) if window and value is not None else None
 
@@ -221,13 +221,13 @@ class Findings:
     def below_window(self) -> tuple[Against, ...]:
         """The models that have a lower loss than their own window at the far length."""
         pairs = self._against(self.measure, self.far)
-        return tuple(pair for pair in pairs if pair.window - pair.value > self.reading.noise)
+        return tuple(pair for pair in pairs if pair.window - pair.value > self.result.noise)
 
     def _against(self, measure: str | None, length: int | None) -> list[Against]:
         """The models that have a window to be held against, the lowest first."""
         found = []
-        for row, value in _scored(self.reading.text_rows, measure, length):
-            window = self.reading.window_of(row)
+        for row, value in _scored(self.result.text_rows, measure, length):
+            window = self.result.window_of(row)
             limit = window.at(measure, length) if window else None
             if limit is not None:
                 found.append(Against(row, value, limit))
@@ -236,12 +236,12 @@ class Findings:
     @cached_property
     def recalls(self) -> tuple[Recall, ...]:
         """A finding for each score of recall past the trained length."""
-        return tuple(found for measure in self.reading.measured(RECALL) if (found := self._recall(measure)))
+        return tuple(found for measure in self.result.measured(RECALL) if (found := self._recall(measure)))
 
     def _recall(self, measure: str) -> Recall | None:
-        trained = self.reading.trained
-        length = _near(trained * FAR, [tested for tested in self.reading.lengths_of([measure]) if tested > trained])
-        scored = _scored(self.reading.text_rows, measure, length)
+        trained = self.result.trained
+        length = _near(trained * FAR, [tested for tested in self.result.lengths_of([measure]) if tested > trained])
+        scored = _scored(self.result.text_rows, measure, length)
         if length is None or not scored:
             return None
         pairs = self._against(measure, length)[::-1]
@@ -259,7 +259,7 @@ class Findings:
     def flattered(self) -> tuple[Row, float, float] | None:
         """The model whose damage non-overlapping blocks hide most, with its rise there and on the same tokens."""
         found = []
-        for row in self.reading.text_rows if self.measure == "same_last" and self.far else ():
+        for row in self.result.text_rows if self.measure == "same_last" and self.far else ():
             hidden, shown = (self._rise(row, protocol) for protocol in ("non_overlapping", "same_last"))
             if hidden is not None and shown is not None and shown - hidden > self.hold:
                 found.append((row, hidden, shown))
@@ -272,25 +272,25 @@ class Findings:
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """The published orders that can be held against these numbers."""
-        reading, measure = self.reading, self.measure
-        text = check_text(reading, measure, self.far) if measure and self.far else ()
-        repairs = check_repairs(reading, measure, self.repaired_at) if measure and self.repaired_at else ()
-        return (*text, *repairs, *check_tasks(reading))
+        result, measure = self.result, self.measure
+        text = check_text(result, measure, self.far) if measure and self.far else ()
+        repairs = check_repairs(result, measure, self.repaired_at) if measure and self.repaired_at else ()
+        return (*text, *repairs, *check_tasks(result))
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
     @cached_property
     def tasks(self) -> tuple[Task, ...]:
         """A finding for each synthetic task."""
-        names = dict.fromkeys(row.task for row in self.reading.rows if row.task)
+        names = dict.fromkeys(row.task for row in self.result.rows if row.task)
         return tuple(found for name in names if (found := self._task(name)))
 
     def _task(self, name: str) -> Task | None:
-        rows = [row for row in self.reading.rows if row.task == name and row.has("exact_match")]
+        rows = [row for row in self.result.rows if row.task == name and row.has("exact_match")]
         lengths = sorted({length for row in rows for length in row.cells["exact_match"]})
         if not lengths:
             return None
-        start = _reference(self.reading.trained, lengths)
+        start = _reference(self.result.trained, lengths)
         reaches, unsolved, fails = [], [], []
         for row in rows:
             scores = [(length, row.at("exact_match", length)) for length in lengths if length >= start]
