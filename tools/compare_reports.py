@@ -42,7 +42,8 @@ for name, comparison in json.loads(Path(sys.argv[1]).read_text()).items():
 """
 LABELS = ("rope", "alibi", "t5", "none", "learned", "fire", "kerple", "sinusoidal", "rope base=5e5", 'a<b>&"c"')
 VARIANTS = ("as trained", "ntk", "pi", "yarn", "rerope", "rerope+logn", "ntk, tuned 20 steps", "window")
-PLACES = {"section", "div", "svg", "g", "table", "thead", "tbody", "tr", "ul", "dl", "figure", "main", "body", "p"}
+# elements between whose children space does not show
+PLACES = set("root html head body main section div figure table thead tbody tr ul dl svg g clippath".split())
 
 
 def main() -> int:
@@ -95,7 +96,7 @@ def any_row(chance: random.Random, label: str, variant: str, lengths: list[int],
     """A row of such a comparison."""
     start, rise = chance.choice((1.5, 2.0, 2.05, 4.6)), chance.choice((-0.1, -0.03, 0.0, 0.04, 0.2, 1.0))
 
-    def cell(value: float) -> Any:
+    def cell(value: float | None) -> Any:
         value = chance.choice((None, math.nan, math.inf)) if chance.random() < 0.04 else value
         if value is None or chance.random() < 0.1:
             return value
@@ -140,14 +141,23 @@ def flat(path: Path) -> list[Any]:
 def walk(node: Node) -> list[Any]:
     found: list[Any] = [(node.name, sorted(node.attributes.items()))]
     if node.name == "style":
-        bare = re.sub(r"/\*.*?\*/|--c\d: #\w+;|:root \{\s*\}", "", re.sub(r"--c\d: #\w+;", "", node.text))
-        return [*found, *bare.split()]
+        return [*found, *rules(node.text)]
     for child in node.children:
         if isinstance(child, Node):
             found += walk(child)
-        elif child.strip() or "\n" not in child or node.name not in PLACES | {"html", "head", "root", "clippath"}:
+        elif child.strip() or "\n" not in child or node.name not in PLACES:
             found.append(child)
     return [*found, f"/{node.name}"]
+
+
+def rules(css: str) -> list[tuple[str, str, str]]:
+    """Every declaration of a stylesheet with its medium and its selector, without the colours of lines."""
+    medium, found = "", []
+    for start, names, body in re.findall(r"(@media[^{]+)\{|([^{}]+)\{([^{}]*)\}|\}", re.sub(r"/\*.*?\*/", "", css)):
+        medium = medium if names else start.strip()
+        said = [" ".join(each.split()) for each in body.split(";") if not re.match(r"\s*(--c\d:|$)", each)]
+        found += [(medium, name.strip(), each) for name in names.split(",") for each in said]
+    return sorted(found)
 
 
 if __name__ == "__main__":

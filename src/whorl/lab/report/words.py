@@ -104,7 +104,7 @@ class Words:
             return own
         if variant == WINDOW:
             return self("window_name", name=own)
-        return self("repair_name", name=own, variant=self.variant(variant))
+        return self._tidy(f"{own} + {self.variant(variant)}")
 
     def variant(self, variant: str) -> str:
         """What a repair is called where the model it belongs to is known."""
