@@ -43,7 +43,23 @@ for name, comparison in json.loads(Path(sys.argv[1]).read_text()).items():
 LABELS = ("rope", "alibi", "t5", "none", "learned", "fire", "kerple", "sinusoidal", "rope base=5e5", 'a<b>&"c"')
 VARIANTS = ("as trained", "ntk", "pi", "yarn", "rerope", "rerope+logn", "ntk, tuned 20 steps", "window")
 # elements between whose children space does not show
-PLACES = set("root html head body main section div figure table thead tbody tr ul dl svg g clippath".split())
+PLACES = {
+    "root",
+    "html",
+    "head",
+    "body",
+    "main",
+    "section",
+    "div",
+    "figure",
+    "table",
+    "thead",
+    "tbody",
+    "tr",
+    "ul",
+    "dl",
+}
+PLACES |= {"svg", "g", "clippath"}
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import string
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,11 @@ from whorl.errors import WhorlError
 from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.report.charts import spread, thin, ticks
 from whorl.lab.report.figures import Figures
-from whorl.lab.report.page import page
+from whorl.lab.report.page import page, template
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words, texts
+from whorl.plot import style
 from whorl.results import ComparisonResult
 
 CASES = {
@@ -624,6 +626,15 @@ def test_light_dark_and_print_are_provided_for(tmp_path):
     assert used == set(re.findall(r"(--[\w-]+):", css))
 
 
+def test_lines_have_the_colours_of_plots(tmp_path):
+    css = page_of(cases.demo(), tmp_path).root.one("style").text
+    light, dark = css.split("@media screen and (prefers-color-scheme: dark)")
+    assert re.findall(r"--c\d: (#\w+);", light) == list(style.COLOURS)
+    assert len(set(re.findall(r"--c\d: (#\w+);", dark))) == len(style.COLOURS)
+    for i in range(len(style.COLOURS)):
+        assert f".s{i} {{ stroke: var(--c{i}); }} .mark.s{i}, .band.s{i} {{ fill: var(--c{i}); }}" in css
+
+
 def test_nothing_that_is_no_number_reaches_the_page(tmp_path):
     comparison = cases.with_gaps()
     comparison["rows"][1]["tokens_per_second"] = math.nan
@@ -794,6 +805,20 @@ def test_json_is_the_comparison_with_its_verdict(tmp_path):
 def test_the_same_comparison_gives_the_same_bytes(tmp_path):
     a, b = (write_report(cases.large(), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
     assert a == b
+
+
+@pytest.mark.parametrize("write", [write_report, write_csv, write_json])
+def test_a_record_is_written_as_the_json_it_was_made_of(tmp_path, write):
+    given = cases.with_gaps()
+    record = ComparisonResult.of(given, "test")
+    assert write(given, tmp_path / "a").read_bytes() == write(record, tmp_path / "b").read_bytes()
+
+
+def test_a_page_without_jinja2_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    template.cache_clear()
+    with pytest.raises(WhorlError, match=r'jinja2 is not installed\. Run: pip install "whorl\[lab\]"'):
+        write_report(cases.demo(), tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("write", [write_report, write_csv, write_json])

@@ -30,11 +30,12 @@ FOOTNOTES = "abcdefghijklmnopqrstuvwxyz"
 
 def page(result: ComparisonResult, words: Words) -> str:
     """The whole HTML text; it needs no script and loads nothing."""
-    return _template().render(page=Page(result, words), result=result, words=words, colours=COLOURS)
+    return template().render(page=Page(result, words), result=result, words=words, colours=COLOURS)
 
 
 @cache
-def _template() -> jinja2.Template:
+def template() -> jinja2.Template:
+    """The page's template, which every page is made of."""
     try:
         import jinja2
     except ImportError:
@@ -53,7 +54,6 @@ def _template() -> jinja2.Template:
 class Entry(NamedTuple):
     """A field of a table: its value and what stands after ±, or the letter that says why there is none."""
 
-    length: int
     value: str = ""
     spread: str = ""
     best: bool = False
@@ -104,28 +104,27 @@ class Page:
 
     def losses(self) -> list[Table]:
         """Bits per byte, a table for each protocol."""
-        return [self._text_table(measure, "table_loss") for measure in self.result.measured(PROTOCOLS)]
+        return self._text_tables(PROTOCOLS, "table_loss")
 
     def recall(self) -> list[Table]:
         """Shares of text found again, a table for each score."""
-        return [self._text_table(measure, "table_score") for measure in self.result.measured(RECALL)]
+        return self._text_tables(RECALL, "table_score")
 
     def task(self, name: str) -> list[Table]:
         """A task's scores, a table for each."""
         rows = [row for row in self.result.rows if row.task == name]
-        measures = [measure for measure in TASK if any(row.has(measure) for row in rows)]
-        return [
-            self._table(measure, rows, self.words("table_task", task=name, measure=self.words(measure)))
-            for measure in measures
-        ]
+        captions = {measure: self.words("table_task", task=name, measure=self.words(measure)) for measure in TASK}
+        return [self._table(one, rows, said) for one, said in captions.items() if any(row.has(one) for row in rows)]
 
-    def _text_table(self, measure: str, caption: str) -> Table:
-        rows = [row for row in self.result.text_rows if row.has(measure)]
-        rows.sort(key=lambda row: not row.as_trained)
-        window = self.result.window
-        if window and window.has(measure):
-            rows.append(window)
-        return self._table(measure, rows, self.words(caption, measure=self.words.capital(measure)))
+    def _text_tables(self, measures: Sequence[str], caption: str) -> list[Table]:
+        ordered = sorted(self.result.text_rows, key=lambda row: not row.as_trained)
+        shown = [*ordered, *([self.result.window] if self.result.window else [])]
+        return [
+            self._table(
+                one, [row for row in shown if row.has(one)], self.words(caption, measure=self.words.capital(one))
+            )
+            for one in self.result.measured(measures)
+        ]
 
     def _table(self, measure: str, rows: Sequence[Row], caption: str) -> Table:
         share = measure not in PROTOCOLS
@@ -137,9 +136,8 @@ class Page:
         def entry(row: Row, length: int) -> Entry:
             cell, won = row.cells.get(measure, {}).get(length), ranks[length]
             if cell is None:
-                return Entry(length, gap=notes.setdefault(self._gap(row, measure, length), FOOTNOTES[len(notes) % 26]))
+                return Entry(gap=notes.setdefault(self._gap(row, measure, length), FOOTNOTES[len(notes) % 26]))
             return Entry(
-                length,
                 value=number(scale * cell.mean, places),
                 spread=number(scale * cell.half, places) if cell.half > 0 else "",
                 best=won is not None and row is won.best,

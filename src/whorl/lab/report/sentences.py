@@ -20,7 +20,8 @@ class Sentences:
 
     def paragraph(self) -> list[str]:
         """The verdict, a sentence each."""
-        return [*self._best(), *self._beyond(), *self._repairs(), *self._context(), *self._tasks()]
+        tasks = (said for task in self.findings.tasks for said in self._task(task))
+        return [*self._best(), *self._beyond(), *self._repairs(), *self._context(), *tasks]
 
     def notes(self) -> list[str]:
         """What keeps the verdict honest: noise, baselines, recall, published orders, scale."""
@@ -107,10 +108,6 @@ class Sentences:
         resting = self._names(s.row for s in found.standings if s.state == "holds" and s.context == "none")
         if resting and using:
             yield self.words("only_holds", names=resting)
-
-    def _tasks(self) -> Iterable[str]:
-        for task in self.findings.tasks:
-            yield from self._task(task)
 
     def _task(self, task: Task) -> Iterable[str]:
         said = []
