@@ -127,9 +127,9 @@ class Row:
     def is_window(self) -> bool:
         return self.variant == WINDOW
 
-    def at(self, measure: str, length: int | None) -> float | None:
+    def at(self, measure: str | None, length: int | None) -> float | None:
         """The mean there, or None for a gap."""
-        cell = self.cells.get(measure, {}).get(length) if length is not None else None
+        cell = None if measure is None or length is None else self.cells.get(measure, {}).get(length)
         return cell.mean if cell else None
 
     def has(self, *measures: str) -> bool:

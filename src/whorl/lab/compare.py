@@ -11,7 +11,7 @@ from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
 from whorl.lab.plan import plan
 from whorl.lab.report import write_csv, write_json, write_report
-from whorl.lab.report.words import WORDS
+from whorl.lab.report.words import LANGUAGES
 from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
 from whorl.lab.settings import RunConfig
 from whorl.results import COMPARISON, ComparisonResult
@@ -85,8 +85,8 @@ def check_asked(on: str, lang: str, workers: int | None = None) -> None:
     check_workers(workers)
     if on not in PLACES:
         raise unknown("place to run", on, PLACES, call="lab")
-    if lang not in WORDS:
-        raise unknown("lang", lang, WORDS, call="lab")
+    if lang not in LANGUAGES:
+        raise unknown("lang", lang, LANGUAGES, call="lab")
 
 
 def conclude(
