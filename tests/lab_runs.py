@@ -12,6 +12,7 @@ from typing import Any
 
 from whorl.lab.corpus import read_corpus
 from whorl.lab.settings import RunConfig
+from whorl.results import RunResult
 
 SIZES: dict[str, Any] = {"layers": 1, "width": 16, "heads": 2, "eval_bytes": 512}
 LENGTHS = (8, 16, 32, 64)
@@ -53,6 +54,8 @@ def tiny(texts: Path, encoding: dict[str, Any] | str = "rope", *, steps: int = 6
 
 def lasting(result: Any) -> Any:
     """A result without what depends on the machine and the moment."""
+    if isinstance(result, RunResult):
+        return lasting(result.to_dict())
     if isinstance(result, dict):
         return {key: lasting(value) for key, value in result.items() if key not in OF_THE_MOMENT}
     return [lasting(one) for one in result] if isinstance(result, list) else result

@@ -11,7 +11,7 @@ import optional
 
 TESTS = Path(__file__).parent
 # torch brings these itself, and pytest is what runs here
-PRESENT = {"mpmath", "triton", "pytest", "pytest_xdist"}
+PRESENT = {"jinja2", "mpmath", "triton", "pytest", "pytest_xdist"}
 HIDDEN = sorted(set(optional.optional_packages()) - PRESENT)
 # as if a package were not installed: importing it says ModuleNotFoundError
 PLUGIN = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
@@ -20,7 +20,7 @@ FEW = (
     "test_t5.py",
     "test_cli.py",
     "test_rotate_numba.py",
-    "lab/test_on_ray.py",
+    "lab/test_run_on_ray.py",
     "test_gpu.py",
 )
 

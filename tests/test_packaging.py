@@ -347,6 +347,10 @@ def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_pa
     )
     env = {"PYTHONPATH": str(home), "NO_COLOR": "1"}
     assert python("import whorl; print(whorl.__file__)", env=env, cwd=tmp_path).startswith(str(home))
+    lines = "from whorl.lab import write_report; rows = [{'label': 'rope'}]"
+    for lang in ("en", "zh"):  # the template and the texts are there too
+        made = f"{lines}; write_report({{'train_length': 64, 'rows': rows}}, 'report.html', lang='{lang}')"
+        python(made, env=env, cwd=tmp_path)
     script = next(home.glob("bin/whorl*"))
     done = subprocess.run([script, "list"], capture_output=True, text=True, env={**os.environ, **env}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -363,6 +367,9 @@ def check_contents(wheel: Path) -> None:
     assert "whorl/py.typed" in names and "whorl/benchmarks/tables.py" in names
     written = {f"whorl/{path.relative_to(SOURCE).as_posix()}" for path in SOURCE.rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == written
+    data = {path.name for path in (SOURCE / "lab" / "report").iterdir() if path.is_file() and path.suffix != ".py"}
+    assert data > {"report.html", "style.css", "en.toml", "zh.toml"}
+    assert {f"whorl/lab/report/{name}" for name in data} <= names
 
     assert metadata["Name"] == "whorl" and metadata["Version"] == whorl.__version__
     assert metadata["Requires-Python"] == ">=3.11" and metadata["License-Expression"] == "Apache-2.0"

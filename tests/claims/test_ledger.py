@@ -305,6 +305,7 @@ def comparison(**rows: dict[float, float]) -> dict[str, Any]:
     """A comparison as the lab writes it, with one row of losses by ratio for each label or label__variant."""
     return {
         "schema": "whorl-lab-comparison/1",
+        "train_length": 64,
         "rows": [
             {
                 "label": key.partition("__")[0],

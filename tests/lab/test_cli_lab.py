@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from whorl.lab import execute
+from whorl.lab import run_many
 
 SMALL = [
     "--train-length", "16", "--steps", "4", "--lengths", "8,16,32", "--set", "layers=1", "--set", "width=16",
@@ -79,14 +79,14 @@ def test_a_sweep_reads_its_file(call, texts, tmp_path):
 def test_where_a_run_fails_the_others_are_shown_and_the_status_is_1(call, texts, tmp_path, monkeypatch):
     from whorl.errors import WhorlError
 
-    real = execute.run_one
+    real = run_many.run_one
 
     def failing(config, *args, **options):
         if config.encoding["name"] == "rope":
             raise WhorlError("no good")
         return real(config, *args, **options)
 
-    monkeypatch.setattr(execute, "run_one", failing)
+    monkeypatch.setattr(run_many, "run_one", failing)
     code, out, err = call("compare", "rope", "alibi", "--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL)
     assert code == 1 and "alibi" in out and "failed: no good" in err
 

@@ -14,6 +14,12 @@ TINY = ["--steps", "2", "--set", "layers=1", "--set", "width=16", "--set", "head
 MATCH = ["lab", "match", *TINY, "--set", "batch=2"]
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path_factory, monkeypatch):
+    """A folder of its own, where runs are kept unless another is named."""
+    monkeypatch.chdir(tmp_path_factory.mktemp("here"))
+
+
 @pytest.fixture
 def short_texts(monkeypatch):
     """The stand-in with texts of 16 + 16 tokens in place of 512 + 512, of a few made-up files."""

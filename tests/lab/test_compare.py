@@ -19,6 +19,7 @@ from whorl.lab.plan import plan, read_name, with_usual
 from whorl.lab.presets import PRESETS
 from whorl.lab.progress import Progress
 from whorl.lab.settings import RunConfig
+from whorl.results import RunResult
 
 TINY = {**SIZES, "train_length": 16, "steps": 4, "batch": 4, "lengths": [8, 16, 32, 64], "workers": 1}
 
@@ -67,7 +68,7 @@ def test_the_report_and_its_tables_are_written(found):
 
 
 def test_collecting_the_runs_of_a_folder_gives_the_same_comparison(found):
-    again = aggregate(collect(found.out))
+    again = aggregate(collect(found.out)).data
     rows = lambda data: sorted(lasting(data["rows"]), key=lambda row: (row["label"], row["variant"]))  # noqa: E731
     assert rows(again) == rows(found.data) and again["noise"] == pytest.approx(found.data["noise"])
 
@@ -89,12 +90,12 @@ def test_a_task_is_compared_by_exact_match(tmp_path):
 
 
 def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkeypatch):
-    from whorl.lab import execute
+    from whorl.lab import run_many
 
     def failing(*args, **options):
         raise WhorlError("no good")
 
-    monkeypatch.setattr(execute, "run_one", failing)
+    monkeypatch.setattr(run_many, "run_one", failing)
     with pytest.raises(WhorlError, match=r"no run finished\. The first failed with: no good"):
         compare(["rope"], corpus=str(texts), out=tmp_path, **TINY)
 
@@ -102,7 +103,7 @@ def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkey
 def test_a_run_that_stopped_early_is_in_the_comparison_with_the_reason(texts, tmp_path):
     wild = tiny(texts, learning_rate=1e30, clip=1e30, steps=12)
     results = [run_one(config, tmp_path / config.id) for config in (wild, tiny(texts, "alibi", steps=12))]
-    data = aggregate(results)
+    data = aggregate([RunResult.of(one) for one in results]).data
     row = next(row for row in data["rows"] if row["label"] == "rope")
     assert row["by_length"] == [] and "stopped early, the loss is" in row["warnings"][0]
     json.dumps(data, allow_nan=False)
@@ -137,18 +138,18 @@ def test_noise_is_what_two_means_differ_by_chance(texts, tmp_path):
             one["config"]["learning_rate"] = {"a": 1e-3, "b": 2e-3}[name]
             for cell in one["evaluations"][0]["by_length"]:
                 cell["bits_per_byte"]["same_last"] = value if cell["ratio"] <= 1 else 100.0 * value
-            groups.append(one)
-    data = aggregate(groups)
+            groups.append(RunResult.of(one))
+    data = aggregate(groups).data
     pooled = (0.2**2 / 2 + 0.1**2 / 2) / 2  # the variance of two values is half their squared difference
     assert data["noise"] == pytest.approx(t_quantile(4) * math.sqrt(2 * pooled / 2), rel=1e-6)
     assert {row["label"] for row in data["rows"]} == {"rope learning_rate=0.001", "rope learning_rate=0.002"}
-    assert aggregate(groups[:1])["noise"] == 0.07 and aggregate(groups[:1])["interval"] == "documents"
+    assert aggregate(groups[:1]).data["noise"] == 0.07 and aggregate(groups[:1]).data["interval"] == "documents"
 
 
 def test_runs_trained_at_different_lengths_are_not_one_comparison(texts, tmp_path):
     results = [run_one(tiny(texts, stages=((n, 4, 2),)), tmp_path / str(n)) for n in (8, 16)]
     with pytest.raises(WhorlError, match="runs trained at 8, 16 are not one comparison"):
-        aggregate(results)
+        aggregate([RunResult.of(one) for one in results])
 
 
 # -- what a name stands for -------------------------------------------------------------------------------------------

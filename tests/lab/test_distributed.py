@@ -68,6 +68,20 @@ def test_two_processes_give_the_loss_curve_of_one(texts, tmp_path):
     )
 
 
+def test_context_parallel_gives_the_loss_curve_of_one_process(texts, tmp_path):
+    """In parts, with an encoding that learns."""
+    config = tiny(texts, "t5", stages=((16, 4, 8),), accumulate=2, learning_rate=1e-2)
+    run_one(config, tmp_path / "alone" / "runs" / config.id)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    words = [tmp_path / "config.json", tmp_path / "both", "--parallel", "context"]
+    ended = torchrun("-m", "whorl.lab.distributed", *words)
+    assert ended.returncode == 0, ended.stderr
+    rows = read_metrics(tmp_path / "both" / "runs" / config.id)
+    assert {row["processes"] for row in rows} == {2}
+    alone = read_metrics(tmp_path / "alone" / "runs" / config.id)
+    same_curve(rows, alone, within=1e-4, but="accuracy")  # which one process has of its last part
+
+
 def test_a_killed_run_goes_on_and_every_target_weighs_the_same(texts, tmp_path):
     """A task whose rows have unequal numbers of targets, computed in parts."""
     config = tiny(
@@ -111,6 +125,12 @@ def test_misuse_is_one_line(texts, tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "out").exists()
     with pytest.raises(WhorlError, match="at least 5 rows, 1 for each of 5 processes, got 4"):
         distributed._check(tiny(texts), 5)
+    with pytest.raises(WhorlError, match="a multiple of 6 in context parallel, got 16"):
+        distributed._check(tiny(texts), 3, "context")
+    with pytest.raises(WhorlError, match="compile would be ignored in context parallel"):
+        distributed._check(tiny(texts, compile=True), 2, "context")
+    with pytest.raises(WhorlError, match=r"unknown parallel 'contxt'\. Did you mean 'context'"):
+        distributed._check(tiny(texts), 2, "contxt")
 
 
 def test_a_text_without_its_digest_is_read(texts, tmp_path):

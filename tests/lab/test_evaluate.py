@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 import whorl
-from lab_runs import LENGTHS, tiny
+from lab_runs import LENGTHS, lasting, tiny
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.masks import Window
 from whorl.errors import WhorlError
-from whorl.lab import evaluate
+from whorl.lab import evaluate, fine_tune, run_one
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import read_corpus
-from whorl.lab.evaluate import WAYS, Evaluation, reach, score, serving, windows
+from whorl.lab.evaluate import Evaluation, reach, score, serving, windows
 from whorl.lab.fine_tune import fine_tuned
+from whorl.lab.language import language_loss
 from whorl.lab.load import make_model
 from whorl.lab.repairs import repaired, serves
 from whorl.lab.settings import RunConfig, cautions
 from whorl.lab.train import train
+
+WAYS = ("non_overlapping", "sliding", "same_last")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +33,7 @@ def trained(texts):
     """A run of a few steps: its config, model and text."""
     config = tiny(texts, steps=40, learning_rate=2e-2, layers=2)
     model, corpus = make_model(config), read_corpus(str(texts))
-    train(model, config, TextBatches(corpus, config))
+    train(model, config, language_loss(model, config, TextBatches(corpus, config)))
     return config, model, corpus
 
 
@@ -331,6 +335,36 @@ def test_fine_tuning_lowers_the_loss_of_a_copy(trained):
     assert by_length(tuned, "non_overlapping")[64] < plain[64]
     assert tuned["settings"]["scaling"] == {"name": "linear", "factor": 4.0}
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_fine_tune_that_was_stopped_goes_on(texts, tmp_path, monkeypatch):
+    config = tiny(texts, repairs=("pi",), fine_tune_steps=6)
+    whole = run_one(config, tmp_path / "whole")
+    steps = []
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def batches(corpus, gentle):
+        made = TextBatches(corpus, gentle)
+
+        def at(step):
+            steps.append(step)
+            if len(steps) == 10:  # four steps into the second of two fine-tunes
+                raise Stop
+            return made(step)
+
+        return at
+
+    monkeypatch.setattr(fine_tune, "TextBatches", batches)
+    monkeypatch.setattr(fine_tune, "train", partial(train, save_seconds=0.0))
+    folder = tmp_path / "stopped"
+    with pytest.raises(Stop):
+        run_one(config, folder)
+    assert sorted(path.name for path in (folder / fine_tune.TUNED).iterdir()) == ["as-trained", "pi"]
+    result = run_one(config, folder)
+    assert steps == [*range(6), *range(4), 3, 4, 5] and lasting(result) == lasting(whole)
+    assert not (folder / fine_tune.TUNED).exists()
 
 
 # -- settings known to mislead ----------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from whorl.lab.matching_data import (
     stand_in,
     tokenize,
 )
+from whorl.lab.train import backward
 from whorl.models import RoFormer
 
 
@@ -198,8 +199,13 @@ def test_encoders_start_from_the_same_weights_and_shaw_has_tables_of_its_own():
 
 def test_a_loss_that_is_no_number_stops_training():
     weight = torch.nn.Linear(1, 1)
+
+    def loss(step):
+        value = weight.bias.sum() * (1.0 if step == 0 else float("nan"))
+        return backward(value, torch.zeros(1, 2), torch.zeros(1), 1)
+
     with pytest.raises(whorl.WhorlError, match="the loss is nan at step 2"):
-        fit(weight, lambda step: weight.bias.sum() * (1.0 if step == 0 else float("nan")), steps=3, rate=1e-3)
+        fit(weight, loss, [(1, 1, 3)], 1e-3)
 
 
 # --- the experiment, in small

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import string
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ from lab import report_cases as cases
 from lab.report_page import Node, Page, numbers, panels
 from whorl.errors import WhorlError
 from whorl.lab.report import write_csv, write_json, write_report
-from whorl.lab.report.axis import spread, thin, ticks
+from whorl.lab.report.charts import spread, thin, ticks
 from whorl.lab.report.figures import Figures
-from whorl.lab.report.page import page
-from whorl.lab.report.reading import read
+from whorl.lab.report.page import page, template
 from whorl.lab.report.sentences import Sentences
-from whorl.lab.report.verdict import Findings, judge
-from whorl.lab.report.words import EN, ZH, Words
+from whorl.lab.report.verdict import Findings
+from whorl.lab.report.words import Words, texts
+from whorl.plot import style
+from whorl.results import ComparisonResult
 
 CASES = {
     "demo": cases.demo,
@@ -53,17 +55,16 @@ def page_of(comparison: dict[str, Any], tmp_path: Path, lang: str = "en") -> Pag
 @functools.cache
 def case_page(case: str, lang: str) -> Page:
     """The page of a case, made once."""
-    return Page(page(read(CASES[case](), "test"), Words(lang)))
+    return Page(page(ComparisonResult.of(CASES[case](), "test"), Words(lang)))
 
 
 def findings_of(comparison: dict[str, Any]) -> Findings:
-    return judge(read(comparison, "test"))
+    return Findings(ComparisonResult.of(comparison, "test"))
 
 
 def said(comparison: dict[str, Any], lang: str = "en") -> tuple[str, str]:
     """The verdict's paragraph, and its notes."""
-    reading = read(comparison, "test")
-    sentences = Sentences(reading, judge(reading), Words(lang))
+    sentences = Sentences(findings_of(comparison), Words(lang))
     return Words(lang)("space").join(sentences.paragraph()), "\n".join(sentences.notes())
 
 
@@ -224,8 +225,8 @@ def test_direct_labels_do_not_overlap_and_stay_inside(case, lang):
 
 def test_every_line_has_a_look_of_its_own():
     for comparison in (cases.large(), cases.demo()):
-        reading = read(comparison, "test")
-        figures = Figures(reading, judge(reading), Words("en"))
+        reading = ComparisonResult.of(comparison, "test")
+        figures = Figures(Findings(reading), Words("en"))
         looks = [figures.style(row) for row in reading.rows if not row.is_window]
         assert len({(look.colour, look.dash, look.index) for look in looks}) == len(looks)
         by_label = {row.label: figures.style(row) for row in reading.rows if row.as_trained}
@@ -625,6 +626,15 @@ def test_light_dark_and_print_are_provided_for(tmp_path):
     assert used == set(re.findall(r"(--[\w-]+):", css))
 
 
+def test_lines_have_the_colours_of_plots(tmp_path):
+    css = page_of(cases.demo(), tmp_path).root.one("style").text
+    light, dark = css.split("@media screen and (prefers-color-scheme: dark)")
+    assert re.findall(r"--c\d: (#\w+);", light) == list(style.COLOURS)
+    assert len(set(re.findall(r"--c\d: (#\w+);", dark))) == len(style.COLOURS)
+    for i in range(len(style.COLOURS)):
+        assert f".s{i} {{ stroke: var(--c{i}); }} .mark.s{i}, .band.s{i} {{ fill: var(--c{i}); }}" in css
+
+
 def test_nothing_that_is_no_number_reaches_the_page(tmp_path):
     comparison = cases.with_gaps()
     comparison["rows"][1]["tokens_per_second"] = math.nan
@@ -687,19 +697,27 @@ def test_a_large_sweep_stays_below_a_megabyte(tmp_path):
 # -- two languages ----------------------------------------------------------------------------------------------------
 
 
+def forms(found: str | list[str]) -> list[str]:
+    """A text for one and for many."""
+    one, many = (found, found) if isinstance(found, str) else found
+    return [one, many]
+
+
 def test_both_languages_have_the_same_words_and_fields():
-    assert EN.keys() == ZH.keys()
+    en, zh = texts("en"), texts("zh")
+    assert en.keys() == zh.keys()
 
     def fields(template: str) -> set[str]:
         return {name for _, name, _, _ in string.Formatter().parse(template) if name}
 
-    for key in EN:
-        assert fields(EN[key]) == fields(ZH[key]), key
+    for key in en:
+        for ours, theirs in zip(forms(en[key]), forms(zh[key]), strict=True):
+            assert fields(ours) == fields(theirs), key
 
 
 def test_chinese_words_are_chinese():
-    names = {"env_python", "env_torch", "env_whorl", "env_gpu", "env_numpy", "lang", "missing", "space", "repair_name"}
-    for key, words in ZH.items():
+    names = {"env_python", "env_torch", "env_whorl", "env_gpu", "env_numpy", "lang", "space"}
+    for key, words in ((key, words) for key, found in texts("zh").items() for words in forms(found)):
         bare = re.sub(r"\{\w+\}", "", words)
         if key not in names and not re.search(r"[一-鿿，。、；：（）]", bare):
             raise AssertionError(f"{key}: {words}")
@@ -787,6 +805,20 @@ def test_json_is_the_comparison_with_its_verdict(tmp_path):
 def test_the_same_comparison_gives_the_same_bytes(tmp_path):
     a, b = (write_report(cases.large(), tmp_path / name).read_bytes() for name in ("a.html", "b.html"))
     assert a == b
+
+
+@pytest.mark.parametrize("write", [write_report, write_csv, write_json])
+def test_a_record_is_written_as_the_json_it_was_made_of(tmp_path, write):
+    given = cases.with_gaps()
+    record = ComparisonResult.of(given, "test")
+    assert write(given, tmp_path / "a").read_bytes() == write(record, tmp_path / "b").read_bytes()
+
+
+def test_a_page_without_jinja2_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    template.cache_clear()
+    with pytest.raises(WhorlError, match=r'jinja2 is not installed\. Run: pip install "whorl\[lab\]"'):
+        write_report(cases.demo(), tmp_path / "report.html")
 
 
 @pytest.mark.parametrize("write", [write_report, write_csv, write_json])

@@ -15,9 +15,9 @@ from whorl import registry
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError
-from whorl.lab import execute as execution
+from whorl.lab import run_many as many
 from whorl.lab import run_one, sweep
-from whorl.lab.execute import execute
+from whorl.lab.run_many import run_many
 from whorl.lab.storage import BusyError
 from whorl.lab.sweep import combinations, read_grid
 
@@ -91,17 +91,17 @@ def test_a_setting_that_does_not_exist_and_a_file_that_does_not(texts, tmp_path)
 def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monkeypatch):
     """Also with a worker that is killed in the middle of a run: another takes the run up."""
     configs = [tiny(texts, name, steps=30, seed=seed) for name in ("rope", "alibi") for seed in (0, 1)]
-    alone, failed = execute(configs, tmp_path / "alone", workers=1)
-    assert failed == {} and [result["seed"] for result in alone] == [0, 1, 0, 1]
+    alone, failed = run_many(configs, tmp_path / "alone", workers=1)
+    assert failed == {} and [result.seed for result in alone] == [0, 1, 0, 1]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1}, raising=False)
     started, killed, events = [], [], []
-    real = execution._Workers._start
+    real = many._Workers._start
 
     def start(self, complaints):
         started.append(real(self, complaints))
         return started[-1]
 
-    monkeypatch.setattr(execution._Workers, "_start", start)
+    monkeypatch.setattr(many._Workers, "_start", start)
 
     def tell(config, event):
         events.append((config.id, event["kind"]))
@@ -109,7 +109,7 @@ def test_workers_side_by_side_give_what_one_process_gives(texts, tmp_path, monke
             killed.append(started[0].pid)
             os.kill(started[0].pid, signal.SIGKILL)
 
-    beside, failed = execute(configs, tmp_path / "beside", workers=2, tell=tell, save_seconds=0.0)
+    beside, failed = run_many(configs, tmp_path / "beside", workers=2, tell=tell, save_seconds=0.0)
     assert failed == {} and len(started) == 3
     assert lasting(beside) == lasting(alone)
     assert [kind for _, kind in events].count("done") == 4
@@ -124,10 +124,10 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(texts, tmp_path, monkeyp
             raise WhorlError("no good")
         return run_one(config, *args, **options)
 
-    monkeypatch.setattr(execution, "run_one", failing)
+    monkeypatch.setattr(many, "run_one", failing)
     heard = []
-    results, failed = execute(configs, tmp_path, workers=1, tell=lambda config, event: heard.append(event["kind"]))
-    assert failed == {configs[0].id: "no good"} and [one["label"] for one in results] == ["alibi"]
+    results, failed = run_many(configs, tmp_path, workers=1, tell=lambda config, event: heard.append(event["kind"]))
+    assert failed == {configs[0].id: "no good"} and [one.label for one in results] == ["alibi"]
     assert heard.count("failed") == 1
 
 
@@ -135,7 +135,7 @@ def test_a_worker_says_why_a_run_failed(texts, tmp_path):
     configs = [tiny(texts, "rope"), tiny(texts, "alibi")]
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / configs[0].id).write_text("a file where a folder must be")
-    worker = execution._Workers(tmp_path, lambda config, event: None, 1, {})
+    worker = many._Workers(tmp_path, lambda config, event: None, 1, {})
     failed = worker.run(configs[:1], 1)
     assert list(failed) == [configs[0].id] and "cannot write to" in failed[configs[0].id]
 
@@ -150,10 +150,10 @@ def test_a_run_of_another_sweep_is_left_to_it_and_waited_for_at_the_end(texts, t
             raise BusyError("busy")
         return run_one(config, folder, wait=wait, **options)
 
-    monkeypatch.setattr(execution, "run_one", busy)
-    results, failed = execute(configs, tmp_path, workers=1)
+    monkeypatch.setattr(many, "run_one", busy)
+    results, failed = run_many(configs, tmp_path, workers=1)
     assert asked == [("rope", False), ("alibi", False), ("rope", True)]
-    assert failed == {} and [one["label"] for one in results] == ["rope", "alibi"]
+    assert failed == {} and [one.label for one in results] == ["rope", "alibi"]
 
 
 @config
@@ -174,9 +174,9 @@ class Quiet(Encoding):
 def test_an_encoding_known_to_this_process_alone_runs_in_it(texts, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "ENCODINGS", dict(registry.ENCODINGS))
     registry.register(Quiet)
-    monkeypatch.setattr(execution._Workers, "run", lambda *_: pytest.fail("a worker does not know it"))
-    results, _ = execute([tiny(texts, "quiet"), tiny(texts, "quiet", seed=1)], tmp_path, workers=2)
-    assert [one["label"] for one in results] == ["quiet", "quiet"]
+    monkeypatch.setattr(many._Workers, "run", lambda *_: pytest.fail("a worker does not know it"))
+    results, _ = run_many([tiny(texts, "quiet"), tiny(texts, "quiet", seed=1)], tmp_path, workers=2)
+    assert [one.label for one in results] == ["quiet", "quiet"]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +195,6 @@ def test_a_place_a_language_or_a_count_that_makes_no_sense(texts, tmp_path, opti
 
 
 def test_what_carries_runs_out_elsewhere_is_named_by_what_is_missing(texts, tmp_path, monkeypatch):
-    monkeypatch.setitem(execution.EXECUTORS, "moon", "whorl.lab.on_the_moon:execute")
+    monkeypatch.setitem(many.PLACES, "moon", "whorl.lab.on_the_moon:run")
     with pytest.raises(WhorlError, match="on='moon' cannot run here: No module named"):
-        execute([tiny(texts)], tmp_path, on="moon")
+        run_many([tiny(texts)], tmp_path, on="moon")

@@ -15,14 +15,20 @@ from whorl.errors import WhorlError
 from whorl.lab import storage, train
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import read_corpus
+from whorl.lab.language import backward, language_loss
 from whorl.lab.load import make_model, parameters
 from whorl.lab.monitor import GROUPS, attention_entropy, gradient_norms
+from whorl.lab.recipe import learning_rate, make_optimizer
 from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics
-from whorl.lab.train import _backward, learning_rate, make_optimizer
 
 
 def parts(config):
     return make_model(config), TextBatches(read_corpus(config.corpus), config)
+
+
+def fit(model, config, batches, *args, **options):
+    """Training on batches of text."""
+    return train.train(model, config, language_loss(model, config, batches), *args, **options)
 
 
 class Stop(Exception):  # noqa: N818
@@ -66,7 +72,7 @@ def test_the_first_updates_are_those_of_plain_adamw(texts):
     """Three steps written out by hand: rate, clip, decay and order of things."""
     config = tiny(texts, steps=3, warmup=2, clip=0.5, learning_rate=1e-2)
     model, batches = parts(config)
-    train.train(model, config, batches)
+    fit(model, config, batches)
     own, _ = parts(config)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in own.named_parameters()}
     rates = [5e-3, 1e-2, 1e-2]
@@ -98,7 +104,8 @@ def test_parts_of_a_batch_add_up_to_the_batch(texts):
     targets[0, 3:] = -100  # a part with fewer targets weighs less
     found = {}
     for config in (whole, split):
-        loss, _ = _backward(model, make_optimizer(model, config), config, inputs, targets)
+        model.zero_grad()
+        loss, _ = backward(model, config, inputs, targets)
         found[config.accumulate] = (loss, [p.grad.clone() for p in model.parameters()])
     assert torch.allclose(found[1][0], found[4][0])
     for a, b in zip(found[1][1], found[4][1], strict=True):
@@ -108,7 +115,7 @@ def test_parts_of_a_batch_add_up_to_the_batch(texts):
 def test_training_learns_and_all_encodings_start_from_the_same_weights(texts):
     config = tiny(texts, steps=60, learning_rate=1e-2)
     model, batches = parts(config)
-    done = train.train(model, config, batches)
+    done = fit(model, config, batches)
     assert done.metrics[0]["loss"] > 5.4 and done.metrics[-1]["loss"] < 4.0
     assert done.step == 60 and done.metrics[-1]["tokens"] == 60 * 64 and done.stopped_early is None
     others = [make_model(tiny(texts, name)) for name in ("alibi", "kerple", {"name": "learned"})]
@@ -121,7 +128,7 @@ def test_stages_follow_one_another_and_no_row_mixes_two(texts, monkeypatch):
     monkeypatch.setattr(train, "ROWS", 4)
     config = tiny(texts, stages=((16, 4, 7), (8, 2, 5)))
     model, batches = parts(config)
-    rows = train.train(model, config, batches).metrics
+    rows = fit(model, config, batches).metrics
     assert [(row["step"], row["stage"]) for row in rows] == [(3, 0), (6, 0), (7, 0), (9, 1), (12, 1)]
     assert rows[-1]["tokens"] == 7 * 64 + 5 * 16
 
@@ -133,7 +140,7 @@ def test_autocast_and_compile_are_used_where_asked(texts, monkeypatch):
     model, batches = parts(config)
     seen = []
     model.norm.register_forward_hook(lambda module, args, out: seen.append(torch.is_autocast_enabled("cpu")))
-    train.train(model, config, batches)
+    fit(model, config, batches)
     assert compiled == [model] and all(seen) and len(seen) >= 3
 
 
@@ -182,7 +189,7 @@ def test_metrics_have_every_column_and_events_hold_the_same(texts, tmp_path):
     config = tiny(texts, steps=4)
     model, batches = parts(config)
     heard = []
-    train.train(model, config, batches, tmp_path, tell=heard.append, tensorboard=True)
+    fit(model, config, batches, tmp_path, tell=heard.append, tensorboard=True)
     rows = [json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines()]
     assert [row["step"] for row in rows] == [1, 2, 3, 4] == [event["step"] for event in heard]
     for row in rows:
@@ -210,15 +217,15 @@ def test_metrics_have_every_column_and_events_hold_the_same(texts, tmp_path):
 def test_a_run_taken_up_again_is_bit_for_bit_the_run_undisturbed(texts, tmp_path, encoding, stopped):
     config = tiny(texts, encoding, steps=12, stages=((16, 4, 7), (8, 4, 5)))
     model, batches = parts(config)
-    whole = train.train(model, config, batches, _folder(tmp_path / "whole"))
+    whole = fit(model, config, batches, _folder(tmp_path / "whole"))
     folder = _folder(tmp_path / "stopped")
     with pytest.raises(Stop):
-        train.train(*_new(config), folder, save_seconds=0.0, tell=stop_at(stopped + 1))
+        fit(*_new(config), folder, save_seconds=0.0, tell=stop_at(stopped + 1))
     assert (folder / CHECKPOINT).exists() and read_checkpoint(folder).step == stopped
     assert read_metrics(folder)[-1]["step"] == stopped + 1  # logged, but not saved: to be done again
     torch.manual_seed(99)  # whatever else has been drawn in the meantime
     again, config, batches = _new(config)
-    done = train.train(again, config, batches, folder)
+    done = fit(again, config, batches, folder)
     for (name, p), q in zip(model.named_parameters(), again.named_parameters(), strict=True):
         assert torch.equal(p, q[1]), name
     assert lasting(done.metrics) == lasting(whole.metrics) == lasting(read_metrics(folder))
@@ -237,9 +244,9 @@ def _new(config):
 def test_a_finished_training_is_not_done_again(texts, tmp_path):
     config = tiny(texts)
     model, batches = parts(config)
-    train.train(model, config, batches, tmp_path)
+    fit(model, config, batches, tmp_path)
     again, _ = parts(config)
-    done = train.train(again, config, lambda step: pytest.fail("trained again"), tmp_path)
+    done = fit(again, config, lambda step: pytest.fail("trained again"), tmp_path)
     assert done.step == config.steps and torch.equal(again.embed.weight, model.embed.weight)
 
 
@@ -253,7 +260,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_spares_the_checkpoint(texts,
                 model.embed.weight[0, 0] = math.nan
         return batches(step)
 
-    done = train.train(model, config, broken, tmp_path, save_seconds=0.0)
+    done = fit(model, config, broken, tmp_path, save_seconds=0.0)
     assert done.stopped_early.startswith("the loss is nan at step 7, after 5.")
     assert done.stopped_early.endswith("the step before. Lower learning_rate or lengthen warmup.")
     assert done.step == 6 and done.metrics[-1]["step"] == 6
@@ -284,13 +291,13 @@ def test_a_write_that_fails_leaves_the_last_checkpoint_whole(texts, tmp_path, mo
     else:
         monkeypatch.setattr(storage.os, "fsync", failing(storage.os.fsync))
     with pytest.raises(WhorlError, match=r"cannot write .*No space left on device"):
-        train.train(*_new(config), tmp_path, save_seconds=0.0)
+        fit(*_new(config), tmp_path, save_seconds=0.0)
     monkeypatch.undo()
     saved = read_checkpoint(tmp_path)
     assert saved.step == (2 if at == "fsync" else 3)  # a save has two, of the file and then of its folder
     assert not list(tmp_path.glob(".*"))
     model, _, batches = _new(config)
-    done = train.train(model, config, batches, tmp_path)
+    done = fit(model, config, batches, tmp_path)
     undisturbed, _, _ = _new(config)
-    train.train(undisturbed, config, batches)
+    fit(undisturbed, config, batches)
     assert done.step == 10 and torch.equal(undisturbed.embed.weight, model.embed.weight)

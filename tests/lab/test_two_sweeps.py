@@ -9,14 +9,14 @@ import sys
 import pytest
 
 from lab_runs import lasting, tiny, write_texts
-from whorl.lab.execute import execute
+from whorl.lab.run_many import run_many
 
 # Makes the runs and prints the steps that it trained of each, and the results; begins when it is told to.
 PROGRAM = """
 import json, sys, torch
 torch.set_num_threads(1)
 from pathlib import Path
-from whorl.lab.execute import execute
+from whorl.lab.run_many import run_many
 from whorl.lab.settings import RunConfig
 configs = [RunConfig.from_dict(one) for one in json.loads(Path(sys.argv[1]).read_text())]
 trained = {}
@@ -25,8 +25,8 @@ def tell(config, event):
         trained.setdefault(config.id, []).append(event["step"])
 print("ready", flush=True)
 sys.stdin.readline()
-results, failed = execute(configs, sys.argv[2], workers=int(sys.argv[3]), tell=tell)
-print(json.dumps({"trained": trained, "results": results, "failed": failed}))
+results, failed = run_many(configs, sys.argv[2], workers=int(sys.argv[3]), tell=tell)
+print(json.dumps({"trained": trained, "results": [one.to_dict() for one in results], "failed": failed}))
 """
 
 
@@ -35,7 +35,7 @@ print(json.dumps({"trained": trained, "results": results, "failed": failed}))
 def test_two_sweeps_share_the_work(tmp_path, workers):
     texts = write_texts(tmp_path / "texts")
     configs = [tiny(texts, name, seed=seed, steps=50) for name in ("rope", "alibi") for seed in (0, 1)]
-    alone, _ = execute(configs, tmp_path / "alone", workers=1)
+    alone, _ = run_many(configs, tmp_path / "alone", workers=1)
     (tmp_path / "configs.json").write_text(json.dumps([config.to_dict() for config in configs]))
     words = [sys.executable, "-c", PROGRAM, str(tmp_path / "configs.json"), str(tmp_path / "out"), str(workers)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -5,18 +5,18 @@ They are no part of an installed whorl; there a claim that only training decides
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from whorl.claims.ledger import shared
-
-SCHEMA = "whorl-lab-comparison/1"
+from whorl.errors import WhorlError
+from whorl.results import AS_TRAINED, ComparisonResult, Row
 
 # The score that tells whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
-
-AS_TRAINED = "as trained"
 
 # Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
 REPAIRS = {
@@ -53,30 +53,30 @@ def folder() -> Path | None:
 
 
 @shared
-def comparisons() -> dict[str, dict[str, Any]]:
+def comparisons() -> dict[str, ComparisonResult]:
     """Every committed comparison by its source, ``experiments/…``."""
     home = folder()
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, ComparisonResult] = {}
     for path in sorted(home.rglob("*.json")) if home is not None else []:
-        try:
-            data = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # something else lies there
-            continue
-        if isinstance(data, dict) and data.get("schema") == SCHEMA:
-            assert home is not None
-            found[f"experiments/{path.relative_to(home).as_posix()}"] = data
+        assert home is not None
+        with contextlib.suppress(WhorlError):  # something else lies there
+            found[f"experiments/{path.relative_to(home).as_posix()}"] = ComparisonResult.read(path)
     return found
+
+
+def _rows(label: str) -> Iterator[tuple[str, ComparisonResult, Row]]:
+    """The rows of a label in all comparisons."""
+    for source, found in comparisons().items():
+        yield from ((source, found, row) for row in found.rows if row.label == label and not row.beside)
 
 
 def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
     """The losses of an encoding by length, one for each comparison that has it."""
-    found = []
-    for source, data in comparisons().items():
-        for row in data.get("rows", []):
-            if (row.get("label"), row.get("variant")) == (label, variant):
-                by_ratio = {float(one["ratio"]): _mean(one) for one in row.get("by_length", [])}
-                found.append(Loss(source, {ratio: value for ratio, value in by_ratio.items() if value is not None}))
-    return found
+    return [
+        Loss(source, {length / found.trained: cell.mean for length, cell in row.cells.get(SCORE, {}).items()})
+        for source, found, row in _rows(label)
+        if row.variant == variant
+    ]
 
 
 def losses_of(name: str) -> list[Loss]:
@@ -131,10 +131,4 @@ def differences(name: str) -> list[Difference]:
 
 def variants(label: str) -> list[str]:
     """Everything that was done to a trained model of that label without training it again, in any comparison."""
-    rows = [row for data in comparisons().values() for row in data.get("rows", []) if row.get("label") == label]
-    return list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != AS_TRAINED))
-
-
-def _mean(one: dict[str, Any]) -> float | None:
-    score = (one.get("bits_per_byte") or {}).get(SCORE)
-    return None if score is None else float(score["mean"] if isinstance(score, dict) else score)
+    return list(dict.fromkeys(row.variant for _, _, row in _rows(label) if not row.as_trained))

@@ -15,6 +15,7 @@ from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
     from whorl.lab import Comparison
+    from whorl.results import ComparisonResult
 
 
 def complete_encoding(incomplete: str) -> list[str]:
@@ -137,7 +138,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
     if as_json:
         say_json(found.data)
     else:
-        print_table(found.data)
+        print_table(found.result)
         say(f"report: {found.report.absolute().as_uri()}")
         suggest(f"whorl lab report {found.out} --lang zh")
     for run, message in found.failed.items():
@@ -146,25 +147,20 @@ def show(found: Comparison, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def print_table(data: dict[str, Any]) -> None:
+def print_table(found: ComparisonResult) -> None:
     """Bits per byte by length, the same last tokens with more and more before them; or a task's exact match."""
-    from whorl.lab.repairs import AS_TRAINED
-
-    lengths = [str(length) for length in data["lengths"]]
-    task = next((row["task"] for row in data["rows"] if row["task"]), None)
-    what = f"exact match, {task['name']}" if task else "bits per byte, same last tokens"
-    say(f"{what}; trained at {data['train_length']}")
+    lengths = [str(length) for length in found.lengths]
+    task = next((row.task for row in found.rows if row.task), None)
+    say(f"{f'exact match, {task}' if task else 'bits per byte, same last tokens'}; trained at {found.trained}")
     rows = []
-    for row in data["rows"]:
-        label = row["label"] if row["variant"] == AS_TRAINED else f"  {row['variant']}"
-        cells = (row["task"] or {"by_length": []})["by_length"] if task else row["by_length"]
-        by_length = {
-            cell["length"]: cell["exact_match"] if task else cell["bits_per_byte"]["same_last"] for cell in cells
-        }
-        rows.append((label, *(mean_text(by_length.get(length), 3) for length in data["lengths"])))
+    for row in found.rows:
+        if not row.beside:
+            cells = row.cells.get("exact_match" if task else "same_last", {})
+            means = (mean_text(vars(cells[length]) if length in cells else None, 3) for length in found.lengths)
+            rows.append((row.label if row.as_trained else f"  {row.variant}", *means))
     say_table(("encoding", *lengths), rows, right=lengths)
-    kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[data["interval"]]
+    kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[found.interval]
     if not task:
-        say(f"±: {kind}; differences below {data['noise']:.2f} are ties")
-    elif data["interval"] == "seeds":
+        say(f"±: {kind}; differences below {found.noise:.2f} are ties")
+    elif found.interval == "seeds":
         say(f"±: {kind}")

@@ -136,19 +136,19 @@ def report(
 ) -> None:
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
-    from whorl.lab.compare import COMPARISON, Comparison, write_out
+    from whorl.lab.compare import write_out
     from whorl.lab.settings import RunConfig
-    from whorl.lab.storage import read_json
+    from whorl.results import COMPARISON, ComparisonResult
 
     results = collect(folder)
-    before = read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
-    data = aggregate(
+    before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
+    found = aggregate(
         results,
-        corpus=corpus_facts(folder, RunConfig.from_dict(results[0]["config"])),
-        title=before.get("title", ""),
-        command=before.get("command", "") or this_command(),
+        corpus=corpus_facts(folder, RunConfig.from_dict(results[0].config)),
+        title=(before and before.title) or "",
+        command=(before and before.command) or this_command(),
     )
-    show(Comparison(data, folder, write_out(data, folder, lang), {}), as_json=as_json)
+    show(write_out(found, folder, lang), as_json=as_json)
 
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, OUT/runs/ID.")]

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
 OutFile = Annotated[Path | None, typer.Option(help="A new file for the JSON.")]
+Runs = Annotated[Path, typer.Option(help="The folder for runs; stopped ones go on, finished ones are not made again.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in --set width=128 --set batch=16."),
 ]
+
+
+RUNS = Path("whorl-lab")
 
 
 class Tokens(StrEnum):
@@ -57,6 +61,7 @@ def match(
     seeds: Seeds = 3,
     steps: Steps = None,
     tokens: Annotated[Tokens, typer.Option(help="What a token is.")] = Tokens.char,
+    runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
     as_json: AsJson = False,
@@ -74,7 +79,8 @@ def match(
     known = {*MatchingConfig.fields(), *(() if file else ("train", "test"))}
     own = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
     own |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
-    shared: dict[str, Any] = {"seeds": seed_list(seeds, call), "variants": variants, "tell": _tell_match, **own}
+    shared: dict[str, Any] = {"seeds": seed_list(seeds, call), "variants": variants, "out": runs, "tell": _tell_match}
+    shared |= own
     if file is None:
         found = match_stand_in(**shared)
     else:
@@ -117,6 +123,7 @@ def pretrain(
         int | None, typer.Option(help="RoFormer's own six stages with steps divided by this; 2000 unless given.")
     ] = None,
     seed: Annotated[int, typer.Option(help="What weights, rows and masks are drawn from.")] = 0,
+    runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
     as_json: AsJson = False,
@@ -142,7 +149,7 @@ def pretrain(
         what = f"{stage.steps} steps of {stage.batch} × {stage.length}"
         note(f"{what}: loss {stage.loss:.3f}, accuracy {100 * stage.accuracy:.1f} %, {stage.seconds:.0f} s")
 
-    done = make_model(config, None if corpus is None else read_corpus(corpus).train, tell=tell)
+    done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
     for text in done.notes:
         note(text)
     give(reported("pretrain", done.to_dict()), out, as_json=as_json, show=_show_stages)
@@ -179,6 +186,7 @@ def classify(
     ] = "source,order",
     seeds: Seeds = 3,
     steps: Steps = None,
+    runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
     as_json: AsJson = False,
@@ -203,7 +211,8 @@ def classify(
         note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
-    rows = compare_classifiers(datasets=cast("list[Dataset]", wanted), encodings=names, seeds=numbers, tell=tell, **own)
+    kinds = cast("list[Dataset]", wanted)
+    rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **own)
     varied = {"name", "encoding", "dataset", "seed"}
     common = {key: value for key, value in ClassifyConfig(**own).to_dict().items() if key not in varied}
     give(reported("classify", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_classes)
@@ -230,9 +239,7 @@ def ablate(
     lengths: Lengths = None,
     seeds: Seeds = 3,
     steps: Steps = None,
-    runs: Annotated[Path, typer.Option(help="The folder for runs and text; finished runs are not made again.")] = Path(
-        "whorl-lab"
-    ),
+    runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
     as_json: AsJson = False,

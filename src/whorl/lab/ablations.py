@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -28,10 +27,10 @@ from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
-from whorl.lab.execute import Tell
 from whorl.lab.load import load
 from whorl.lab.plan import plan
-from whorl.lab.run_one import run_one
+from whorl.lab.run_many import Tell, run_many
+from whorl.results import RunResult
 
 BASES = (1e2, 1e3, 1e4, 1e5)
 NORMS: tuple[dict[str, Any], ...] = (
@@ -185,7 +184,7 @@ def norm_ablation(
     chosen = {_norm_label(norm): {"name": "normed_rope", **norm} for norm in norms}
     with registered():
         results = _runs(chosen, out, seeds, settings, tell)
-        errors = [relativity_error(load(_folder(out, runs[0])).model.plan[0]) for runs in results.values()]
+        errors = [relativity_error(load(Path(out) / "runs" / runs[0].id).model.plan[0]) for runs in results.values()]
     rows = _rows("norm", results, next(iter(chosen)))
     return [{**row, "relativity_error": error} for row, error in zip(rows, errors, strict=True)]
 
@@ -219,35 +218,27 @@ def random_slopes(heads: int, draw: int) -> list[float]:
     return sorted((source.uniform(0.0, 1.0) for _ in range(heads)), reverse=True)
 
 
-def _folder(out: str | Path, result: dict[str, Any]) -> Path:
-    return Path(out) / "runs" / result["id"]
-
-
 def _runs(
     chosen: dict[str, dict[str, Any]],
     out: str | Path,
     seeds: Sequence[int],
     settings: dict[str, Any],
     tell: Tell | None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> dict[str, list[RunResult]]:
     """The results of every chosen encoding, one per seed; all of it is planned before the first run begins."""
-    heard = tell or (lambda config, event: None)
     planned = plan(list(chosen.values()), out=out, seeds=seeds, **{**SIZES, **settings})
-    for one in planned:
-        heard(one, {"kind": "planned", "finished": False})
-    results = []
-    for one in planned:
-        result = run_one(one, Path(out) / "runs" / one.id, tell=partial(heard, one))
-        if result["stopped_early"]:
-            what = f"{result['label']}, seed {one.seed}"
-            raise WhorlError(f"ablations: {what} stopped: {result['stopped_early']}. Lower the learning rate.")
-        heard(one, {"kind": "done"})
-        results.append(result)
+    results, failed = run_many(planned, out, tell=tell, workers=1)
+    for message in failed.values():
+        raise WhorlError(message)
+    for result in results:
+        if result.stopped_early:
+            what = f"{result.label}, seed {result.seed}"
+            raise WhorlError(f"ablations: {what} stopped: {result.stopped_early}. Lower the learning rate.")
     by_seed = len(seeds)
     return {label: results[i * by_seed : (i + 1) * by_seed] for i, label in enumerate(chosen)}
 
 
-def _rows(ablation: str, results: dict[str, list[dict[str, Any]]], usual: str) -> list[dict[str, Any]]:
+def _rows(ablation: str, results: dict[str, list[RunResult]], usual: str) -> list[dict[str, Any]]:
     against = _by_length(results[usual])
     rows = []
     for label, runs in results.items():
@@ -257,15 +248,15 @@ def _rows(ablation: str, results: dict[str, list[dict[str, Any]]], usual: str) -
             | {"difference": None if label == usual else _differences(bits, against[length])}
             for length, bits in _by_length(runs).items()
         ]
-        row = {"ablation": ablation, "setting": label, "usual": usual, "encoding": runs[0]["encoding"]}
-        loss = interval([run["final_train_loss"] for run in runs])
-        rows.append({**row, "seeds": [run["seed"] for run in runs], "final_train_loss": loss, "by_length": cells})
+        row = {"ablation": ablation, "setting": label, "usual": usual, "encoding": runs[0].encoding}
+        loss = interval([run.final_train_loss for run in runs])
+        rows.append({**row, "seeds": [run.seed for run in runs], "final_train_loss": loss, "by_length": cells})
     return rows
 
 
-def _by_length(runs: list[dict[str, Any]]) -> dict[int, dict[str, list[float]]]:
+def _by_length(runs: list[RunResult]) -> dict[int, dict[str, list[float]]]:
     """Bits per byte by length and way of measuring, one number per seed."""
-    tables = [run["evaluations"][0]["by_length"] for run in runs]
+    tables = [run.evaluations[0]["by_length"] for run in runs]
     return {
         cells[0]["length"]: {way: [cell["bits_per_byte"][way] for cell in cells] for way in WAYS}
         for cells in zip(*tables, strict=True)

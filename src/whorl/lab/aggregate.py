@@ -17,14 +17,10 @@ from typing import Any
 
 from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
-from whorl.lab.evaluate import WAYS
-from whorl.lab.repairs import AS_TRAINED
-from whorl.lab.report.reading import NOISE
 from whorl.lab.settings import RunConfig, label_of
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
-
-SCHEMA = "whorl-lab-comparison/1"
+from whorl.results import AS_TRAINED, COMPARISON_SCHEMA, NOISE, PROTOCOLS, ComparisonResult, RunResult
 
 # Student's t, 97.5 %, for 1 to 30 degrees of freedom
 T = (
@@ -65,39 +61,42 @@ def interval(values: Sequence[float | None], errors: Sequence[float | None] = ()
     return {"mean": mean, "low": mean - half, "high": mean + half, "n": len(known)}
 
 
-def collect(out: Path) -> list[Found]:
+def collect(out: Path) -> list[RunResult]:
     """Every finished result under OUT/runs, in the order of their labels and seeds."""
     results = [read_result(path.parent) for path in sorted(Path(out).glob(f"runs/*/{RESULT}"))]
     if not results:
         raise WhorlError(f"lab: no finished run under {out}. Give the folder that `whorl compare --out` wrote to.")
-    return sorted(results, key=lambda result: (result["label"], result["seed"], result["id"]))
+    return sorted(results, key=lambda result: (result.label, result.seed, result.id))
 
 
-def aggregate(results: Sequence[Found], *, corpus: Found | None = None, title: str = "", command: str = "") -> Found:
-    """The comparison that reports are made of, from finished results."""
-    groups: dict[str, list[Found]] = {}
+def aggregate(
+    results: Sequence[RunResult], *, corpus: Found | None = None, title: str = "", command: str = ""
+) -> ComparisonResult:
+    """The comparison of finished runs."""
+    groups: dict[str, list[RunResult]] = {}
     for result in results:
-        same = {key: value for key, value in result["config"].items() if key != "seed"}
+        same = {key: value for key, value in result.config.items() if key != "seed"}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    lengths = sorted({length for result in results for length in result["config"]["lengths"]})
-    trained = check_lengths(result["train_length"] for result in results)
-    labels = _labels([group[0]["config"] for group in groups.values()])
+    lengths = sorted({length for result in results for length in result.config["lengths"]})
+    trained = check_lengths(result.train_length for result in results)
+    labels = _labels([group[0].config for group in groups.values()])
     rows = [row for label, group in zip(labels, groups.values(), strict=True) for row in _rows(label, group)]
     fewest = min(len(group) for group in groups.values())
-    return {
-        "schema": SCHEMA,
+    data = {
+        "schema": COMPARISON_SCHEMA,
         "title": title or ", ".join(dict.fromkeys(row["label"] for row in rows)),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "train_length": trained,
         "lengths": lengths,
-        "corpus": corpus or {"name": results[0]["config"]["corpus"]},
+        "corpus": corpus or {"name": results[0].config["corpus"]},
         "rows": rows,
         "command": command,
-        "results": [f"runs/{result['id']}/{RESULT}" for result in results],
-        "environment": results[0]["environment"],
+        "results": [f"runs/{result.id}/{RESULT}" for result in results],
+        "environment": results[0].environment,
         "noise": _noise(list(groups.values())),
         "interval": "seeds" if fewest > 1 else "documents",
     }
+    return ComparisonResult.of(data, "aggregate")
 
 
 def check_lengths(trained: Iterable[int]) -> int:
@@ -128,24 +127,24 @@ def _labels(configs: list[Found]) -> list[str]:
     return labels
 
 
-def _rows(label: str, group: list[Found]) -> list[Found]:
+def _rows(label: str, group: list[RunResult]) -> list[Found]:
     first = group[0]
     known = {
         "label": label,
-        "encoding": first["encoding"],
-        "seeds": [result["seed"] for result in group],
-        "parameters": first["parameters"],
-        "encoding_parameters": first["encoding_parameters"],
-        "tokens_per_second": _mean([result["tokens_per_second"] for result in group]),
-        "peak_memory_bytes": max(result["peak_memory_bytes"] for result in group),
-        "claims": dataclasses.asdict(from_dict(first["encoding"]).claims),
+        "encoding": first.encoding,
+        "seeds": [result.seed for result in group],
+        "parameters": first.parameters,
+        "encoding_parameters": first.encoding_parameters,
+        "tokens_per_second": _mean([result.tokens_per_second for result in group]),
+        "peak_memory_bytes": max(result.peak_memory_bytes for result in group),
+        "claims": dataclasses.asdict(from_dict(first.encoding).claims),
         "warnings": list(dict.fromkeys(text for result in group for text in _warnings(result))),
     }
-    evaluated = [result for result in group if result["evaluations"]]
-    variants = [(one["variant"], one["fine_tuned_steps"]) for one in evaluated[0]["evaluations"]] if evaluated else []
+    evaluated = [result for result in group if result.evaluations]
+    variants = [(one["variant"], one["fine_tuned_steps"]) for one in evaluated[0].evaluations] if evaluated else []
     rows = []
     for place, (variant, tuned) in enumerate(variants or [(AS_TRAINED, 0)]):
-        own = [result["evaluations"][place]["by_length"] for result in evaluated]
+        own = [result.evaluations[place]["by_length"] for result in evaluated]
         row = known | {
             "variant": f"{variant}, tuned {tuned} steps" if tuned else variant,
             "fine_tuned_steps": tuned,
@@ -154,15 +153,15 @@ def _rows(label: str, group: list[Found]) -> list[Found]:
             "task": _task(group) if not place else None,
         }
         rows.append(row)
-    windows = [result["window_baseline"]["by_length"] for result in evaluated if result["window_baseline"]]
+    windows = [result.window_baseline["by_length"] for result in evaluated if result.window_baseline]
     if windows and not any(row["variant"] == "window" for row in rows):
         rows[0]["window_baseline"] = {"by_length": _by_length(windows)}
     return rows
 
 
-def _warnings(result: Found) -> list[str]:
-    stopped = result["stopped_early"]
-    return [*result["warnings"], *([f"seed {result['seed']}: stopped early, {stopped}"] if stopped else [])]
+def _warnings(result: RunResult) -> list[str]:
+    stopped = result.stopped_early
+    return [*result.warnings, *([f"seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
 def _by_length(tables: list[list[Found]]) -> list[Found]:
@@ -170,7 +169,7 @@ def _by_length(tables: list[list[Found]]) -> list[Found]:
     for cells in zip(*tables, strict=True):
         bits = {
             way: interval([cell["bits_per_byte"][way] for cell in cells], [cell["stderr"][way] for cell in cells])
-            for way in WAYS
+            for way in PROTOCOLS
         }
         shares = {
             key: interval([cell[key] for cell in cells])
@@ -180,16 +179,16 @@ def _by_length(tables: list[list[Found]]) -> list[Found]:
     return out
 
 
-def _curve(group: list[Found]) -> list[Found]:
+def _curve(group: list[RunResult]) -> list[Found]:
     """The mean loss over seeds at the steps that every one of them logged."""
-    by_seed = [{row["step"]: row["loss"] for row in result["metrics"]} for result in group]
+    by_seed = [{row["step"]: row["loss"] for row in result.metrics} for result in group]
     shared = sorted(set.intersection(*(set(rows) for rows in by_seed)))
     return [{"step": step, "loss": statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 
 
-def _task(group: list[Found]) -> Found | None:
-    tables = [result["task"]["by_length"] for result in group if result.get("task")]
-    if not tables:
+def _task(group: list[RunResult]) -> Found | None:
+    tasks = [result.task for result in group if result.task]
+    if not tasks:
         return None
     by_length = [
         {
@@ -197,9 +196,9 @@ def _task(group: list[Found]) -> Found | None:
             "items": cells[0]["items"],
             **{key: interval([cell[key] for cell in cells]) for key in ("exact_match", "token_accuracy")},
         }
-        for cells in zip(*tables, strict=True)
+        for cells in zip(*(task["by_length"] for task in tasks), strict=True)
     ]
-    return {"name": group[0]["task"]["name"], "by_length": by_length}
+    return {"name": tasks[0]["name"], "by_length": by_length}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -207,14 +206,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _noise(groups: list[list[Found]]) -> float:
+def _noise(groups: list[list[RunResult]]) -> float:
     """The difference of two means that chance alone makes at 95 %, from how seeds scatter up to the trained length.
 
     NOISE where there is one seed.
     """
     spreads = []
     for group in groups:
-        tables = [result["evaluations"][0]["by_length"] for result in group if result["evaluations"]]
+        tables = [result.evaluations[0]["by_length"] for result in group if result.evaluations]
         for cells in zip(*tables, strict=True) if len(tables) > 1 else ():
             values = [cell["bits_per_byte"]["same_last"] for cell in cells]
             if cells[0]["ratio"] <= 1 and None not in values:

@@ -7,15 +7,24 @@ lie elsewhere.
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError
-from whorl.lab.corpus import Corpus
+from whorl.lab.corpus import Corpus, open_corpus
 from whorl.lab.settings import RunConfig
 from whorl.lab.tasks import TaskBatches
+
+
+def open_batches(config: RunConfig, out: Path) -> tuple[TextBatches | TaskRows, Corpus | None]:
+    """The batches of a run, and its text, which is packed under OUT; a task has none."""
+    if not config.text:
+        return TaskRows(config), None
+    corpus = open_corpus(config.corpus, out / "corpus", config.corpus_digest)
+    return TextBatches(corpus, config), corpus
 
 
 class TextBatches:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 import sysconfig
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,15 +20,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
 from whorl.lab.corpus import read_documents, split
-from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.matching_data import PAD, Vocabulary, tokenize
+from whorl.lab.train import Pass, backward
 from whorl.models.roformer import RoFormerClassifier
 
 Dataset = Literal["source", "order"]
+Pieces = list[tuple[str, int]]  # texts and their labels
 
 PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "unittest", "xml")
 LABELS = {"source": len(PACKAGES), "order": 2}
@@ -37,42 +39,31 @@ ROWS_AT_ONCE = 128
 
 
 @config
-class ClassifyConfig(Config):
+class ClassifyConfig(EncoderConfig):
     """Everything that decides what a classification comes out as.
 
-    encoding       name and settings
     dataset        "source" or "order"
     length         tokens of a text, the first among them
-    layers, width, heads   the encoder
     steps, batch   updates, and texts in each
     train, test    texts there are
-    learning_rate  the highest; a warm-up before, a cosine behind
-    seed           of the texts, the weights and the batches
     """
 
     name: ClassVar[str] = "classify"
-    encoding: str | dict = "rope"
     dataset: Dataset = "order"
     length: int = 32
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
     steps: int = 300
     batch: int = 32
     train: int = 4000
     test: int = 600
-    learning_rate: float = 1e-3
-    seed: int = 0
 
     def check(self) -> None:
-        self.check_positive("layers", "width", "heads", "steps", "batch", "train", "test", "learning_rate")
+        super().check()
+        self.check_positive("steps", "batch", "train", "test")
         if self.length < 3:
             raise invalid(self.call(), "length", "at least 3", self.length, "A text needs two words behind its start.")
 
 
-def pieces(
-    dataset: Dataset, count: int, *, length: int, side: Literal["train", "test"], seed: int = 0
-) -> list[tuple[str, int]]:
+def pieces(dataset: Dataset, count: int, *, length: int, side: Literal["train", "test"], seed: int = 0) -> Pieces:
     """``count`` texts of ``length`` words, joined by spaces, and their labels, each label as often as the others.
 
     >>> text, label = pieces("order", 2, length=8, side="test")[0]
@@ -119,8 +110,10 @@ def _words(package: str, side: str) -> list[list[str]]:
     return [tokenize(text.decode("utf-8", "ignore"), "word") for text in split(documents)[side == "test"]]
 
 
-def classify(settings: ClassifyConfig) -> dict[str, Any]:
+def classify(settings: ClassifyConfig, *, out: str | Path | None = None) -> dict[str, Any]:
     """The result of training a classifier and testing it on texts of other files, as JSON-ready data.
+
+    Kept under ``out``, a run that was stopped goes on where it was, and a finished one is only read.
 
     >>> result = classify(ClassifyConfig(length=8, layers=1, width=16, steps=1, batch=2, train=8, test=8))
     >>> 0 <= result["accuracy"] <= 1
@@ -129,47 +122,30 @@ def classify(settings: ClassifyConfig) -> dict[str, Any]:
     sizes = {"length": settings.length - 1, "seed": settings.seed}
     train = pieces(settings.dataset, settings.train, side="train", **sizes)
     test = pieces(settings.dataset, settings.test, side="test", **sizes)
+    return made_once(settings, [train, test], out, partial(_classified, settings, train, test))
+
+
+def _classified(settings: ClassifyConfig, train: Pieces, test: Pieces, folder: Path | None) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for text, _ in train), "word", most=2000)
-    encoder = make_encoder(
-        settings.encoding,
-        vocab=len(vocabulary),
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        length=settings.length,
-        seed=settings.seed,
-    )
-    model = RoFormerClassifier(encoder, LABELS[settings.dataset])
+    model = RoFormerClassifier(settings.encoder(len(vocabulary), settings.length), LABELS[settings.dataset])
     tokens, labels = _encoded(train, vocabulary, settings.length)
     draw = torch.Generator().manual_seed(settings.seed)
+    rows = [torch.randint(len(tokens), (settings.batch,), generator=draw) for _ in range(settings.steps)]
 
-    def loss_at(_: int) -> Tensor:
-        rows = torch.randint(len(tokens), (settings.batch,), generator=draw)
-        return cross_entropy(model(tokens[rows]), labels[rows])
+    def loss(step: int) -> Pass:
+        logits, wanted = model(tokens[rows[step]]), labels[rows[step]]
+        return backward(cross_entropy(logits, wanted), logits, wanted, settings.batch * settings.length)
 
-    fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
-    return {
-        "config": settings.to_dict(),
-        "accuracy": _accuracy(model, *_encoded(test, vocabulary, settings.length)),
-        "chance": 1 / LABELS[settings.dataset],
-        "loss": fitted.loss,
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
-        "train_seconds": fitted.seconds,
-    }
+    stages = [(settings.length, settings.batch, settings.steps)]
+    done = fit(model, loss, stages, settings.learning_rate, folder)
+    accuracy = share_right(model, *_encoded(test, vocabulary, settings.length), ROWS_AT_ONCE)
+    return {**facts(settings, model, done), "accuracy": accuracy, "chance": 1 / LABELS[settings.dataset]}
 
 
-def _encoded(texts: list[tuple[str, int]], vocabulary: Vocabulary, length: int) -> tuple[Tensor, Tensor]:
+def _encoded(texts: Pieces, vocabulary: Vocabulary, length: int) -> tuple[Tensor, Tensor]:
     """Tokens (texts, length), the first of them 0, which no word has, and labels."""
     rows = [[PAD, *vocabulary.encode(text, length - 1)] for text, _ in texts]
     return torch.tensor(rows), torch.tensor([label for _, label in texts])
-
-
-@torch.no_grad()
-def _accuracy(model: RoFormerClassifier, tokens: Tensor, labels: Tensor) -> float:
-    model.eval()
-    logits = torch.cat([model(part) for part in tokens.split(ROWS_AT_ONCE)])
-    return (logits.argmax(-1) == labels).double().mean().item()
 
 
 def compare_classifiers(
@@ -177,19 +153,21 @@ def compare_classifiers(
     datasets: Sequence[Dataset] = ("source", "order"),
     encodings: Sequence[str] = ENCODINGS,
     seeds: Sequence[int] = (0, 1, 2),
+    out: str | Path | None = None,
     tell: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
     """A row per dataset and encoding: accuracy in points, mean and interval over seeds.
 
-    ``settings`` are those of ClassifyConfig, ``tell`` hears each result.
+    ``settings`` are those of ClassifyConfig, ``out`` is where runs are kept, ``tell`` hears each result.
     """
     rows = []
     for dataset in datasets:
         for encoding in encodings:
             runs = []
             for seed in seeds:
-                runs.append(classify(ClassifyConfig(encoding=encoding, dataset=dataset, seed=seed, **settings)))
+                one = ClassifyConfig(encoding=encoding, dataset=dataset, seed=seed, **settings)
+                runs.append(classify(one, out=out))
                 if tell is not None:
                     tell(runs[-1])
             accuracies = [100 * run["accuracy"] for run in runs]

@@ -9,34 +9,32 @@ from typing import Any
 
 from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
-from whorl.lab.execute import EXECUTORS, Tell, check_workers, execute
 from whorl.lab.plan import plan
-from whorl.lab.repairs import AS_TRAINED
-from whorl.lab.report import write_csv, write_report
-from whorl.lab.report.words import WORDS
+from whorl.lab.report import write_csv, write_json, write_report
+from whorl.lab.report.words import LANGUAGES
+from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
 from whorl.lab.settings import RunConfig
-from whorl.lab.storage import write_json
-
-COMPARISON = "comparison.json"
+from whorl.results import COMPARISON, ComparisonResult
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: the data of comparison.json, the report's path, and why some runs failed, by id."""
+    """What came out: the result, the report's path, and why some runs failed, by id."""
 
-    data: dict[str, Any]
+    result: ComparisonResult
     out: Path
     report: Path
     failed: dict[str, str]
 
+    @property
+    def data(self) -> dict[str, Any]:
+        """What comparison.json holds."""
+        return dict(self.result.data)
+
     def table(self, way: str = "same_last") -> dict[str, dict[int, float | None]]:
         """Bits per byte by row and length, one of the three ways."""
-        return {
-            row["label"] if row["variant"] == AS_TRAINED else f"{row['label']}, {row['variant']}": {
-                cell["length"]: (cell["bits_per_byte"][way] or {}).get("mean") for cell in row["by_length"]
-            }
-            for row in self.data["rows"]
-        }
+        rows = (row for row in self.result.rows if not row.beside)
+        return {row.name: {length: row.at(way, length) for length in row.lengths} for row in rows}
 
 
 def compare(
@@ -85,10 +83,10 @@ def compare(
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
     """Raises a WhorlError for a place, a language or a count that makes no sense, before anything is trained."""
     check_workers(workers)
-    if on not in EXECUTORS:
-        raise unknown("place to run", on, EXECUTORS, call="lab")
-    if lang not in WORDS:
-        raise unknown("lang", lang, WORDS, call="lab")
+    if on not in PLACES:
+        raise unknown("place to run", on, PLACES, call="lab")
+    if lang not in LANGUAGES:
+        raise unknown("lang", lang, LANGUAGES, call="lab")
 
 
 def conclude(
@@ -105,15 +103,15 @@ def conclude(
 ) -> Comparison:
     """Makes the runs, joins their results, and writes comparison.json and the report to ``out``."""
     out = Path(out)
-    results, failed = execute(configs, out, on=on, tell=tell, workers=workers, **options)
+    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    data = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
-    return Comparison(data, out, write_out(data, out, lang), failed)
+    found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
+    return write_out(found, out, lang, failed)
 
 
-def write_out(data: dict[str, Any], out: Path, lang: str = "en") -> Path:
-    """Writes comparison.json, comparison.csv and report.html to ``out``; the report's path."""
-    write_json(out / COMPARISON, data)
-    write_csv(data, out / "comparison.csv")
-    return Path(write_report(data, out / "report.html", lang=lang))
+def write_out(found: ComparisonResult, out: Path, lang: str = "en", failed: dict[str, str] | None = None) -> Comparison:
+    """Writes comparison.json, comparison.csv and report.html to ``out``; the result then has the verdict in words."""
+    found = ComparisonResult.read(write_json(found, out / COMPARISON))
+    write_csv(found, out / "comparison.csv")
+    return Comparison(found, out, write_report(found, out / "report.html", lang=lang), failed or {})

@@ -44,6 +44,16 @@ def context_parallel_loss(
         loss.backward()
         sum_gradients(model)
     """
+    share, _ = own_share(model, inputs, targets, group=group, length=length)
+    total = share.detach().clone()
+    dist.all_reduce(total, group=group)
+    return share + (total - share.detach())  # the value of the whole, the gradient of the own share
+
+
+def own_share(
+    model: Decoder, inputs: Tensor, targets: Tensor, *, group: Group = None, length: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """What the own tokens of this process add to the mean loss of whole texts, and to the share of right tokens."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     if targets.shape != inputs.shape:
         raise invalid("context_parallel_loss", "targets", f"of shape {tuple(inputs.shape)} as inputs", targets)
@@ -52,10 +62,8 @@ def context_parallel_loss(
     with gathered_attention(model, whole, group=group):
         logits = model(own, positions=positions, length=length)
     counted = (targets != -100).sum().clamp(min=1)
-    share = cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum") / counted
-    total = share.detach().clone()
-    dist.all_reduce(total, group=group)
-    return share + (total - share.detach())  # the value of the whole, the gradient of the own share
+    loss = cross_entropy(logits.flatten(0, 1).float(), wanted.flatten(), reduction="sum") / counted
+    return loss, (logits.detach().argmax(-1) == wanted).sum() / counted
 
 
 def sum_gradients(model: torch.nn.Module, *, group: Group = None) -> None:

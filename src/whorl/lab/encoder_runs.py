@@ -1,20 +1,22 @@
-"""What the experiments on encoders share: a RoFormer by the name of an encoding, and a short training loop."""
+"""What the experiments on encoders share: a RoFormer by the name of an encoding, and its training."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from whorl.config import Config, config
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
-from whorl.lab.settings import RunConfig, resolve
-from whorl.lab.train import make_optimizer, set_rate
+from whorl.lab.load import parameters
+from whorl.lab.recipe import Recipe
+from whorl.lab.settings import identity, resolve
+from whorl.lab.storage import RESULT, make_once, read_json
+from whorl.lab.train import Loss, Tell, Trained, train
 from whorl.models.roformer import RoFormer
 from whorl.registry import from_dict
 
@@ -27,18 +29,30 @@ BERT_WIDTH = 768
 SINUSOIDAL_SCALE = 0.02 * 2**0.5
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """The loss of every step in nats, and the seconds taken."""
+@config
+class EncoderConfig(Config):
+    """What decides every run of an encoder, whatever it learns.
 
-    losses: list[float]
-    seconds: float
+    encoding       name and settings
+    layers, width, heads   the encoder
+    learning_rate  the highest; a warm-up before, a cosine behind
+    seed           of the weights, and of all else that is drawn
+    """
 
-    @property
-    def loss(self) -> float:
-        """The mean over the last tenth of the steps."""
-        last = self.losses[-max(1, len(self.losses) // 10) :]
-        return sum(last) / len(last)
+    encoding: str | dict = "rope"
+    layers: int = 2
+    width: int = 64
+    heads: int = 2
+    learning_rate: float = 1e-3
+    seed: int = 0
+
+    def check(self) -> None:
+        self.check_positive("layers", "width", "heads", "learning_rate")
+
+    def encoder(self, vocab: int, length: int) -> RoFormer:
+        """The untrained encoder."""
+        sizes = {"layers": self.layers, "width": self.width, "heads": self.heads, "seed": self.seed}
+        return make_encoder(self.encoding, vocab=vocab, length=length, **sizes)
 
 
 def make_encoder(
@@ -72,31 +86,57 @@ def make_encoder(
 
 def fit(
     model: nn.Module,
-    loss_at: Callable[[int], Tensor],
-    *,
-    steps: int,
+    loss: Loss,
+    stages: Sequence[tuple[int, ...]],
     rate: float,
-    after_backward: Callable[[int], None] | None = None,
-) -> Fitted:
-    """Trains a model in place with the lab's AdamW, warm-up and cosine; ``loss_at(step)`` is the loss of a batch.
+    folder: Path | None = None,
+    *,
+    part_of: Callable[[str], str] | None = None,
+    tell: Tell | None = None,
+) -> Trained:
+    """Trains an encoder in place, with a row of metrics for every step; no weight decays.
 
-    Gradients are cut to a norm of 1 and no weight decays. ``after_backward`` sees them before they are cut.
+    The rest is that of ``whorl.lab.train``. A loss that is no number raises a WhorlError.
     """
-    schedule = RunConfig(encoding={"name": "none"}, stages=((2, 1, steps),), learning_rate=rate, weight_decay=0.0)
-    optimizer = make_optimizer(model, schedule)
-    losses: list[float] = []
-    begun = time.perf_counter()
-    model.train()
-    for step in range(steps):
-        set_rate(optimizer, step, schedule)
-        loss = loss_at(step)
-        losses.append(float(loss.detach()))
-        if not math.isfinite(losses[-1]):
-            raise WhorlError(f"lab: the loss is {losses[-1]} at step {step + 1}. Lower the learning rate, now {rate}.")
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if after_backward is not None:
-            after_backward(step)
-        nn.utils.clip_grad_norm_(model.parameters(), schedule.clip)
-        optimizer.step()
-    return Fitted(losses, time.perf_counter() - begun)
+    recipe = Recipe(stages=tuple(stages), learning_rate=rate, weight_decay=0.0)
+    done = train(model, recipe, loss, folder, rows=recipe.steps, part_of=part_of, tell=tell)
+    if done.stopped_early is not None:
+        raise WhorlError(f"lab: {done.stopped_early}")
+    return done
+
+
+def facts(settings: EncoderConfig, model: nn.Module, done: Trained) -> dict[str, Any]:
+    """What the result of a run says of its model and training; the loss is the mean over the last tenth, in nats."""
+    counts, losses = parameters(model), [row["loss"] for row in done.metrics]
+    last = losses[-max(1, len(losses) // 10) :]
+    return {
+        "config": settings.to_dict(),
+        "loss": sum(last) / len(last),
+        "parameters": counts["all"],
+        "encoding_parameters": counts["encoding"],
+        "train_seconds": done.seconds,
+    }
+
+
+@torch.no_grad()
+def share_right(model: nn.Module, tokens: Tensor, wanted: Tensor, at_once: int) -> float:
+    """The share of rows whose likeliest answer is the wanted one; so many rows in a pass."""
+    model.eval()
+    logits = torch.cat([model(part) for part in tokens.split(at_once)])
+    return (logits.argmax(-1) == wanted).double().mean().item()
+
+
+def made_once(
+    settings: EncoderConfig, data: Any, out: str | Path | None, make: Callable[[Path | None], dict[str, Any]]
+) -> dict[str, Any]:
+    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none."""
+    if out is None:
+        return make(None)
+    folder = folder_of(settings, data, out)
+    make_once(folder, settings, lambda: make(folder))
+    return read_json(folder / RESULT)
+
+
+def folder_of(settings: EncoderConfig, data: Any, out: str | Path) -> Path:
+    """The folder of a run, named by what its settings and its data hash to: other data are another run."""
+    return Path(out) / settings.name / identity({"config": settings.to_dict(), "data": data})

@@ -37,13 +37,13 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.learned import Learned
 from whorl.lab.corpus import Corpus
-from whorl.lab.repairs import AS_TRAINED, repaired
+from whorl.lab.recipe import autocast
+from whorl.lab.repairs import repaired
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import PeakMemory
-from whorl.lab.train import autocast
 from whorl.models.decoder import Decoder
+from whorl.results import AS_TRAINED, PROTOCOLS
 
-WAYS = ("non_overlapping", "sliding", "same_last")
 PROBES = 16  # texts that the two scores of far use are measured on
 KEY, VALUE = 8, 8  # letters
 BINS = 32  # of positions in the per-position loss
@@ -110,7 +110,7 @@ class Evaluation:
 
     def _measured(self, length: int) -> tuple[Found, Tensor]:
         wanted = windows(self.longest, length, self.config.last or 1)
-        starts = sorted({start for way in WAYS for start, _ in wanted[way]})
+        starts = sorted({start for way in PROTOCOLS for start, _ in wanted[way]})
         tokens = torch.stack([self.samples[:, start : start + length + 1] for start in starts], dim=1)
         nats, right = self._score(tokens.flatten(0, 1))
         nats = nats.view(len(self.samples), len(starts), length)
@@ -118,7 +118,7 @@ class Evaluation:
         bits: Found = {}
         counts: Found = {}
         errors: Found = {}
-        for way in WAYS:
+        for way in PROTOCOLS:
             scored = torch.cat([nats[:, place[start], length - last :] for start, last in wanted[way]], dim=1)
             per_sample = scored.double().mean(1) / math.log(2)
             bits[way] = float(per_sample.mean())  # samples have equally many tokens, so tokens weigh the same
@@ -231,10 +231,10 @@ def _judged(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nothing() -> Found:
-    empty = dict.fromkeys(WAYS)
+    empty = dict.fromkeys(PROTOCOLS)
     return {
         "bits_per_byte": dict(empty),
-        "tokens_scored": dict.fromkeys(WAYS, 0),
+        "tokens_scored": dict.fromkeys(PROTOCOLS, 0),
         "stderr": dict(empty),
         "accuracy": None,
         "repeated_text_accuracy": None,

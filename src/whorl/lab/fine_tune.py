@@ -8,56 +8,50 @@ length it is evaluated at, as it would be served.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
-import torch
-
-from whorl.encodings.base import Encoding
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, reach, serving
+from whorl.lab.language import language_loss
 from whorl.lab.repairs import repaired
 from whorl.lab.settings import RunConfig
-from whorl.lab.train import autocast, loss_of, make_optimizer
+from whorl.lab.train import train
 from whorl.models.decoder import Decoder
 
 STRETCH = 4
 RATE = 0.2
+TUNED = "fine-tuned"  # the folder in a run's own where a fine-tune goes on from
 
 
-def fine_tuned(model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, corpus: Corpus) -> dict[str, Any]:
-    """The scores of a copy of the model after ``config.fine_tune_steps`` with the repair of that name."""
-    length = STRETCH * config.train_length
+def fine_tuned(
+    model: Decoder, config: RunConfig, evaluation: Evaluation, name: str, corpus: Corpus, folder: Path | None = None
+) -> dict[str, Any]:
+    """The scores of a copy of the model after ``config.fine_tune_steps`` with the repair of that name.
+
+    ``folder`` is that of the run; stopped in the middle, the fine-tune goes on from what it saved there.
+    """
+    gentle, length = tuning(config), STRETCH * config.train_length
     tuned = copy.deepcopy(model)
     encoding = repaired(name, tuned.plan[0], trained=config.train_length, length=length)
     if length <= reach(encoding):
-        _tune(tuned, encoding, config, length, corpus)
+        home = None if folder is None else folder / TUNED / name.replace(" ", "-")
+        if home is not None:
+            home.mkdir(parents=True, exist_ok=True)
+        loss = language_loss(tuned, gentle, TextBatches(corpus, gentle), length=length)
+        with serving(tuned, encoding):
+            train(tuned, gentle, loss, home, part_of=None)
     return evaluation.on(tuned).variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
 
 
 def tuning(config: RunConfig) -> RunConfig:
-    """The config whose batches a run's model is tuned on."""
+    """How the model of a run is tuned, and on which batches."""
     return config.replace(
         stages=((STRETCH * config.train_length, max(2, config.stages[-1][1] // STRETCH), config.fine_tune_steps),),
+        learning_rate=RATE * config.learning_rate,
+        final=1.0,
         weight_decay=0.0,
         accumulate=1,
         warmup=0,
     )
-
-
-def _tune(model: Decoder, encoding: Encoding, config: RunConfig, length: int, corpus: Corpus) -> None:
-    gentle = tuning(config)
-    batches = TextBatches(corpus, gentle)
-    with serving(model, encoding):
-        model.train()
-        optimizer = make_optimizer(model, gentle)
-        for group in optimizer.param_groups:
-            group["lr"] = RATE * config.learning_rate * group["times"]
-        for step in range(config.fine_tune_steps):
-            inputs, targets = (part.to(config.device) for part in batches(step))
-            optimizer.zero_grad(set_to_none=True)
-            with autocast(config):
-                loss, _ = loss_of(lambda tokens: model(tokens, length=length), inputs, targets)
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
-            optimizer.step()

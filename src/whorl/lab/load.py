@@ -47,7 +47,8 @@ def make_model(config: RunConfig) -> Decoder:
 def parameters(model: nn.Module) -> dict[str, int]:
     """How many numbers a model learns, and how many of them are its encoding's."""
     own = {name: one.numel() for name, one in model.named_parameters()}
-    return {"all": sum(own.values()), "encoding": sum(count for name, count in own.items() if name.startswith("plan."))}
+    encoding = sum(count for name, count in own.items() if "plan" in name.split("."))
+    return {"all": sum(own.values()), "encoding": encoding}
 
 
 def load(run: str | Path, *, device: str | None = None) -> LabRun:

@@ -11,17 +11,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
-from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.matching_data import (
     EVIDENCES,
     PAD,
@@ -34,6 +36,7 @@ from whorl.lab.matching_data import (
     stand_in,
 )
 from whorl.lab.tasks import generator_of
+from whorl.lab.train import Pass, backward
 from whorl.models.layers import start_weights
 from whorl.models.roformer import RoFormer
 
@@ -47,32 +50,23 @@ Tell = Callable[[dict[str, Any]], None]  # hears each result
 
 
 @config
-class MatchingConfig(Config):
+class MatchingConfig(EncoderConfig):
     """Everything that decides what a run of matching comes out as, beside its triples.
 
-    encoding       name and settings
     length         tokens of each text that are read; the rest is cut off
     tokens         "char", or "word"
-    layers, width, heads   the encoder
     steps, batch   updates, and triples in each
-    learning_rate  the highest; a warm-up before, a cosine behind
-    seed           of the weights and the order of the triples
     """
 
     name: ClassVar[str] = "matching"
-    encoding: str | dict = "rope"
     length: int = 1024
     tokens: Kind = "char"
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
     steps: int = 50
     batch: int = 8
-    learning_rate: float = 1e-3
-    seed: int = 0
 
     def check(self) -> None:
-        self.check_positive("length", "layers", "width", "heads", "steps", "batch", "learning_rate")
+        super().check()
+        self.check_positive("length", "steps", "batch")
 
 
 class TripleMatcher(nn.Module):
@@ -105,8 +99,12 @@ class TripleMatcher(nn.Module):
         return hidden.sum(1) / real.sum(1, keepdim=True)
 
 
-def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple]) -> dict[str, Any]:
+def match(
+    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], *, out: str | Path | None = None
+) -> dict[str, Any]:
     """The result of training a matcher on triples and testing it on others, as JSON-ready data.
+
+    Kept under ``out``, a run that was stopped goes on where it was, and a finished one is only read.
 
     >>> from whorl.lab.matching_data import stand_in
     >>> triples = stand_in(4, evidence="early", side="train")
@@ -116,63 +114,47 @@ def match(settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Trip
     """
     if not train or not test:
         raise WhorlError("match: no triples to train on or to test on. Give at least one of each.")
+    data = [[asdict(one) for one in side] for side in (train, test)]
+    return made_once(settings, data, out, partial(_matched, settings, train, test))
+
+
+def _matched(
+    settings: MatchingConfig, train: Sequence[Triple], test: Sequence[Triple], folder: Path | None
+) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for one in train for text in (one.a, one.b, one.c)), settings.tokens)
     tokens, answers = encode_triples(train, vocabulary, settings.length)
-    encoder = make_encoder(
-        settings.encoding,
-        vocab=len(vocabulary),
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        length=settings.length,
-        seed=settings.seed,
-    )
-    model = TripleMatcher(encoder)
-    rows = _rows(len(train), settings)
+    model = TripleMatcher(settings.encoder(len(vocabulary), settings.length))
 
-    def loss_at(step: int) -> Tensor:
-        chosen = rows(step)
-        return cross_entropy(model(tokens[chosen]), answers[chosen])
+    def loss(step: int) -> Pass:
+        chosen = _rows(len(train), settings, step)
+        logits, wanted = model(tokens[chosen]), answers[chosen]
+        return backward(cross_entropy(logits, wanted), logits, wanted, tokens[chosen].numel())
 
-    fitted = fit(model, loss_at, steps=settings.steps, rate=settings.learning_rate)
+    stages = [(3 * settings.length, settings.batch, settings.steps)]  # a row is three texts
+    done = fit(model, loss, stages, settings.learning_rate, folder)
     begun = time.perf_counter()
-    right = _right(model, *encode_triples(test, vocabulary, settings.length))
+    accuracy = share_right(model, *encode_triples(test, vocabulary, settings.length), TRIPLES_AT_ONCE)
     return {
-        "config": settings.to_dict(),
-        "accuracy": right.double().mean().item(),
-        "loss": fitted.loss,
-        "losses": [round(loss, 4) for loss in fitted.losses],
+        **facts(settings, model, done),
+        "accuracy": accuracy,
+        "losses": [round(row["loss"], 4) for row in done.metrics],
         "train_triples": len(train),
         "test_triples": len(test),
         "answers_b": sum(one.label == "B" for one in test) / len(test),
         "vocabulary": len(vocabulary),
-        "parameters": sum(one.numel() for one in model.parameters()),
-        "encoding_parameters": sum(one.numel() for one in encoder.plan.parameters()),
-        "train_seconds": fitted.seconds,
         "test_seconds": time.perf_counter() - begun,
     }
 
 
-def _rows(count: int, settings: MatchingConfig) -> Callable[[int], Tensor]:
+def _rows(count: int, settings: MatchingConfig, step: int) -> Tensor:
     """The triples of a step: all of them in turn, in an order drawn anew each time round."""
-
-    def at(step: int) -> Tensor:
-        places = range(step * settings.batch, (step + 1) * settings.batch)
-        orders = {turn: _order(count, settings.seed, turn) for turn in {place // count for place in places}}
-        return torch.stack([orders[place // count][place % count] for place in places])
-
-    return at
+    places = range(step * settings.batch, (step + 1) * settings.batch)
+    orders = {turn: _order(count, settings.seed, turn) for turn in {place // count for place in places}}
+    return torch.stack([orders[place // count][place % count] for place in places])
 
 
 def _order(count: int, seed: int, turn: int) -> Tensor:
     return torch.randperm(count, generator=generator_of("matching", seed, turn))
-
-
-@torch.no_grad()
-def _right(model: TripleMatcher, tokens: Tensor, answers: Tensor) -> Tensor:
-    model.eval()
-    logits = torch.cat([model(part) for part in tokens.split(TRIPLES_AT_ONCE)])
-    return logits.argmax(-1) == answers
 
 
 def match_stand_in(
@@ -181,14 +163,15 @@ def match_stand_in(
     variants: Sequence[tuple[str, int]] = VARIANTS,
     train: int = 400,
     test: int = 240,
+    out: str | Path | None = None,
     tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
     """Every variant (encoding, tokens read) on the stand-in with the evidence late and early, over seeds.
 
     {"runs": one result each, "summary": mean accuracy with its interval by variant and evidence, "gaps": how many
-    points reading furthest is above reading least}. ``settings`` are those of MatchingConfig, ``tell`` hears each
-    result.
+    points reading furthest is above reading least}. ``settings`` are those of MatchingConfig, ``out`` is where runs are
+    kept, ``tell`` hears each result.
     """
     kind = settings.get("tokens", "char")
 
@@ -199,7 +182,7 @@ def match_stand_in(
         )
 
     planned = _planned(seeds, variants, settings)
-    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), tell)]
+    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), out, tell)]
     return {"runs": runs, **summarize(runs)}
 
 
@@ -209,6 +192,7 @@ def match_triples(
     *,
     seeds: Sequence[int] = (0, 1, 2),
     variants: Sequence[tuple[str, int]] = VARIANTS,
+    out: str | Path | None = None,
     tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, Any]:
@@ -221,7 +205,7 @@ def match_triples(
     def sides(seed: int) -> tuple[Sequence[Triple], Sequence[Triple]]:
         return (triples, test) if test is not None else held_out(triples, seed=seed)
 
-    runs = _made("unknown", _planned(seeds, variants, settings), sides, tell)
+    runs = _made("unknown", _planned(seeds, variants, settings), sides, out, tell)
     return {"runs": runs, **summarize(runs)}
 
 
@@ -239,6 +223,7 @@ def _made(
     evidence: str,
     planned: dict[int, list[MatchingConfig]],
     sides: Callable[[int], tuple[Sequence[Triple], Sequence[Triple]]],
+    out: str | Path | None,
     tell: Tell | None,
 ) -> list[dict[str, Any]]:
     runs = []
@@ -247,7 +232,7 @@ def _made(
         shared = len(_texts(train) & _texts(test))
         for one in configs:
             known = {"encoding": one.encoding, "length": one.length, "evidence": evidence, "seed": seed}
-            runs.append({**known, **match(one, train, test), "shared_texts": shared})
+            runs.append({**known, **match(one, train, test, out=out), "shared_texts": shared})
             if tell is not None:
                 tell(runs[-1])
     return runs

@@ -11,8 +11,6 @@ learned from scratch with the new encoding for as many steps on the same batches
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
@@ -20,25 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.lab.batches import TextBatches
-from whorl.lab.corpus import open_corpus
+from whorl.lab.batches import open_batches
 from whorl.lab.evaluate import Evaluation
+from whorl.lab.language import language_loss
 from whorl.lab.load import LabRun, load, make_model, parameters
 from whorl.lab.monitor import group_of
 from whorl.lab.plan import read_name, with_usual
-from whorl.lab.settings import RunConfig, cautions, label_of
-from whorl.lab.storage import (
-    CONFIG,
-    ENVIRONMENT,
-    RESULT,
-    check_output,
-    clear_leftovers,
-    environment,
-    locked,
-    read_json,
-    space_needed,
-    write_json,
-)
+from whorl.lab.settings import RunConfig, cautions, identity, label_of
+from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, make_once, read_json, space_needed
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 
@@ -84,27 +71,28 @@ def migrate(
     if (made / RESULT).exists():
         return read_json(made / RESULT) | {"folder": str(made)}
     check_output(out, 2 * space_needed(config))
-    corpus = open_corpus(config.corpus, out / "corpus", config.corpus_digest)
-    batches = TextBatches(corpus, config)
+    batches, corpus = open_batches(config, out)
+    assert corpus is not None  # a run on a task has no text to score, and was refused
     evaluation = Evaluation(model, config, corpus)
-    with locked(made):
-        clear_leftovers(made)
-        write_json(made / CONFIG, config.to_dict())
-        write_json(made / ENVIRONMENT, environment(config.device))
+
+    def fit(model: Decoder, config: RunConfig, home: Path, part: str) -> Trained:
+        loss, heard = language_loss(model, config, batches), _named(tell, part)
+        return train(model, config, loss, home, tell=heard, save_seconds=save_seconds)
+
+    def make() -> dict[str, Any]:
         scores: dict[str, list[dict[str, Any]] | None] = {
             "before": _scores(evaluation.on(source.model)),
             "right_after": _scores(evaluation),
         }
-        part = _named(tell, "migrated")
-        trained = train(model, config, batches, made, tell=part, save_seconds=save_seconds)
+        trained = fit(model, config, made, "migrated")
         scores["after"] = None if trained.stopped_early else _scores(evaluation.on(model))
         scratch_config = config.replace(learning_rate=source.config.learning_rate)
         alone = made / "from-scratch"
         alone.mkdir(exist_ok=True)
-        scratch, part = make_model(scratch_config), _named(tell, "from scratch")
-        control = train(scratch, scratch_config, batches, alone, tell=part, save_seconds=save_seconds)
+        scratch = make_model(scratch_config)
+        control = fit(scratch, scratch_config, alone, "from scratch")
         scores["from_scratch"] = None if control.stopped_early else _scores(evaluation.on(scratch))
-        result = {
+        return {
             "schema": SCHEMA,
             "id": made.name,
             "label": label_of(config.encoding, **config.sizes),
@@ -126,7 +114,8 @@ def migrate(
             "warnings": cautions(config),
             "environment": read_json(made / ENVIRONMENT),
         }
-        write_json(made / RESULT, result)
+
+    make_once(made, config, make, device=config.device)
     return read_json(made / RESULT) | {"folder": str(made)}  # which is where it is now, and may be moved
 
 
@@ -205,8 +194,7 @@ def _target(source: RunConfig, to: str | dict[str, Any], steps: int | None, rate
 def _identity(folder: Path, source: LabRun, config: RunConfig, frozen: tuple[str, ...]) -> str:
     """A hash of where the weights come from and what is done with them."""
     known = {"from": folder.absolute().name, "of": source.config.id, "to": config.id, "frozen": frozen}
-    text = json.dumps(known, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return identity(known)
 
 
 def _origin(folder: Path, source: LabRun) -> dict[str, Any]:

@@ -7,9 +7,11 @@ Loss and accuracy of a stage are those on the batches of its last quarter, each 
 
 from __future__ import annotations
 
-import time
+import contextlib
+import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -17,12 +19,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.corpus import read_documents, split
-from whorl.lab.encoder_runs import fit, make_encoder
-from whorl.lab.monitor import GROUPS, gradient_norms, group_of
+from whorl.lab.encoder_runs import EncoderConfig, fit, folder_of
+from whorl.lab.monitor import GROUPS, group_of
+from whorl.lab.storage import begin, locked, read_metrics
 from whorl.lab.tasks import generator_of
+from whorl.lab.train import Loss, Pass, backward
 from whorl.models.roformer import RoFormerMaskedLM
 from whorl.position_ids import whole_number
 
@@ -55,27 +59,17 @@ def staged(factor: int = 2000, *, length: int = 8, batch: int = 32) -> tuple[tup
 
 
 @config
-class PretrainConfig(Config):
+class PretrainConfig(EncoderConfig):
     """Everything that decides what a pre-training comes out as, beside its text.
 
-    encoding       name and settings; a learned table is as long as the longest stage
-    layers, width, heads   the encoder
-    stages         (length, batch, steps), one after another
-    learning_rate  the highest; a warm-up before, a cosine over all stages behind
-    seed           of the weights, the rows and the masks
+    stages         (length, batch, steps), one after another; a learned table is as long as the longest of them
     """
 
     name: ClassVar[str] = "pretrain"
-    encoding: str | dict = "rope"
-    layers: int = 2
-    width: int = 64
-    heads: int = 2
     stages: tuple[tuple[int, ...], ...] = staged()
-    learning_rate: float = 1e-3
-    seed: int = 0
 
     def check(self) -> None:
-        self.check_positive("layers", "width", "heads", "learning_rate")
+        super().check()
         if not self.stages or any(len(stage) != 3 or min(stage) < 1 for stage in self.stages):
             raise invalid(self.call(), "stages", "(length, batch, steps) each, all positive", self.stages)
 
@@ -127,72 +121,74 @@ def pretrain(
     settings: PretrainConfig,
     text: bytes | np.ndarray | None = None,
     *,
+    out: str | Path | None = None,
     tell: Callable[[Stage], None] | None = None,
 ) -> Pretrained:
     """A RoFormer pre-trained on a text, Python's standard library unless given, stage by stage.
 
-    ``tell`` hears each stage when it is done.
+    ``tell`` hears each stage when it is done. Kept under ``out``, a pre-training that was stopped goes on where it
+    was, and a finished one is not done again.
 
     >>> done = pretrain(PretrainConfig(layers=1, width=16, stages=[(16, 2, 2), (8, 2, 1)]), bytes(range(256)) * 4)
     >>> [stage.length for stage in done.stages], done.notes[0][:22]
     ([16, 8], 'rope has no parameters')
     """
-    data = _text(text, max(length for length, _, _ in settings.stages))
-    encoder = make_encoder(
-        settings.encoding,
-        vocab=VOCAB,
-        layers=settings.layers,
-        width=settings.width,
-        heads=settings.heads,
-        length=max(length for length, _, _ in settings.stages),
-        seed=settings.seed,
-    )
-    model = RoFormerMaskedLM(encoder)
-    stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
-    losses: list[float] = []  # of this stage so far, as the next two
-    accuracies: list[float] = []
-    norms: list[dict[str, float]] = []
-    stages: list[Stage] = []
-    begun = time.perf_counter()
+    longest = max(length for length, _, _ in settings.stages)
+    data = _text(text, longest)
+    model = RoFormerMaskedLM(settings.encoder(VOCAB, longest))
+    folder = None if out is None else folder_of(settings, hashlib.sha256(data.numpy().tobytes()).hexdigest(), out)
+    heard: list[dict[str, Any]] = []
 
-    def loss_at(step: int) -> Tensor:
+    def hear(row: dict[str, Any]) -> None:
+        if folder is not None and not heard:
+            heard.extend(read_metrics(folder, until=row["step"] - 1))  # of the steps before it was stopped
+        heard.append(row)
+        stage = settings.stages[row["stage"]]
+        if tell is not None and len(own := _rows(heard, row["stage"])) == stage[2]:
+            tell(_stage(stage, own))
+
+    with contextlib.nullcontext() if folder is None else locked(folder):
+        if folder is not None:
+            begin(folder, settings)
+        loss = masked_loss(model, settings, data)
+        done = fit(model, loss, settings.stages, settings.learning_rate, folder, part_of=part_of, tell=hear)
+    stages = tuple(_stage(stage, _rows(done.metrics, number)) for number, stage in enumerate(settings.stages))
+    return Pretrained(model, settings, stages, _notes(model))
+
+
+def masked_loss(model: RoFormerMaskedLM, settings: PretrainConfig, data: Tensor) -> Loss:
+    """The loss of the hidden tokens of the rows of a step, drawn from a text."""
+    stage_of = [number for number, (_, _, steps) in enumerate(settings.stages) for _ in range(steps)]
+
+    def at(step: int) -> Pass:
         length, batch, _ = settings.stages[stage_of[step]]
         draw = generator_of("mlm", settings.seed, step)
         starts = torch.randint(len(data) - length + 1, (batch, 1), generator=draw)
         tokens = data[starts + torch.arange(length)].long()
         given, chosen = mask_tokens(tokens, draw)
         logits, wanted = model(given)[chosen], tokens[chosen]
-        loss = cross_entropy(logits, wanted)
-        losses.append(float(loss.detach()))
-        accuracies.append(float((logits.argmax(-1) == wanted).float().mean()))
-        return loss
+        return backward(cross_entropy(logits, wanted), logits, wanted, tokens.numel())
 
-    def watch(step: int) -> None:
-        nonlocal begun
-        norms.append(gradient_norms(model, part_of))
-        length, batch, steps = settings.stages[stage_of[step]]
-        if len(norms) < steps:
-            return
-        late = max(1, steps // 4)
-        stages.append(
-            Stage(
-                length=length,
-                batch=batch,
-                steps=steps,
-                loss=_mean(losses[-late:]),
-                accuracy=_mean(accuracies[-late:]),
-                gradient_norms={group: _mean_norm(norms, group) for group in GROUPS},
-                seconds=time.perf_counter() - begun,
-            )
-        )
-        for kept in (losses, accuracies, norms):
-            kept.clear()
-        begun = time.perf_counter()
-        if tell is not None:
-            tell(stages[-1])
+    return at
 
-    fit(model, loss_at, steps=len(stage_of), rate=settings.learning_rate, after_backward=watch)
-    return Pretrained(model, settings, tuple(stages), _notes(model))
+
+def _rows(metrics: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
+    return [row for row in metrics if row["stage"] == stage]
+
+
+def _stage(stage: tuple[int, ...], rows: list[dict[str, Any]]) -> Stage:
+    """How a stage went, from the rows of its steps."""
+    length, batch, steps = stage
+    late = rows[-max(1, steps // 4) :]
+    return Stage(
+        length=length,
+        batch=batch,
+        steps=steps,
+        loss=_mean([row["loss"] for row in late]),
+        accuracy=_mean([row["accuracy"] for row in late]),
+        gradient_norms={group: _mean_norm([row["gradient_norms"] for row in rows], group) for group in GROUPS},
+        seconds=sum(length * batch / row["tokens_per_second"] for row in rows),
+    )
 
 
 def part_of(name: str) -> str:

@@ -26,12 +26,12 @@ from whorl.encodings.position_remaps import LeakyReRope, ReRope
 from whorl.encodings.rope import Rope
 from whorl.encodings.score_scaling import LogN
 from whorl.errors import WhorlError, unknown
+from whorl.results import AS_TRAINED
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 from whorl.rotary.scalings.linear import Linear
 from whorl.rotary.scalings.ntk import Ntk
 from whorl.rotary.scalings.yarn import Yarn
 
-AS_TRAINED = "as trained"
 ADDED = ("logn", "window")  # which join any encoding
 YARN = "yarn-beta"
 YARN_FAST = 32.0  # the beta_fast of plain yarn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -10,30 +11,19 @@ from typing import Any
 import torch
 
 from whorl.errors import WhorlError
-from whorl.lab.batches import TaskRows, TextBatches
-from whorl.lab.corpus import Corpus, open_corpus
+from whorl.lab.batches import TextBatches, open_batches
+from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation
-from whorl.lab.fine_tune import fine_tuned, tuning
+from whorl.lab.fine_tune import TUNED, fine_tuned, tuning
+from whorl.lab.language import language_loss
 from whorl.lab.load import make_model, parameters
-from whorl.lab.repairs import AS_TRAINED, serves
+from whorl.lab.repairs import serves
 from whorl.lab.settings import RunConfig, cautions, label_of
-from whorl.lab.storage import (
-    CONFIG,
-    ENVIRONMENT,
-    RESULT,
-    SCHEMA,
-    PeakMemory,
-    clear_leftovers,
-    environment,
-    locked,
-    read_config,
-    read_json,
-    read_result,
-    write_json,
-)
+from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
 from whorl.lab.tasks import score
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
+from whorl.results import AS_TRAINED, RunResult
 
 MOST_ROWS = 200  # of metrics in a result
 
@@ -53,22 +43,19 @@ def run_one(
     Where another process has the run, BusyError is raised, or with ``wait`` its end awaited.
     """
     folder = Path(folder)
-    if (folder / RESULT).exists():
-        return read_result(folder)
-    check_device(config)
-    with locked(folder, wait=wait):
-        if (folder / RESULT).exists():  # another process has finished it while we waited
-            return read_result(folder)
-        clear_leftovers(folder)
+    if not (folder / RESULT).exists():
+        check_device(config)
         if (folder / CONFIG).exists() and read_config(folder).id != config.id:
             raise WhorlError(
                 f"run_one: {folder} holds another run. Use a folder named after the run's id, {config.id}."
             )
-        write_json(folder / CONFIG, config.to_dict())
-        write_json(folder / ENVIRONMENT, environment(config.device))
-        result = _made(config, folder, tell, save_seconds, tensorboard)
-        write_json(folder / RESULT, result)
-    return result
+
+    def make() -> dict[str, Any]:
+        return _made(config, folder, tell, save_seconds, tensorboard).to_dict()
+
+    make_once(folder, config, make, device=config.device, wait=wait)
+    shutil.rmtree(folder / TUNED, ignore_errors=True)  # what was tuned is scored by now
+    return read_result(folder).to_dict()
 
 
 def check_device(config: RunConfig) -> None:
@@ -77,23 +64,24 @@ def check_device(config: RunConfig) -> None:
         raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu.")
 
 
-def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> dict[str, Any]:
-    corpus = _corpus(config, folder) if config.text else None
+def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> RunResult:
+    batches, corpus = open_batches(config, folder.parent.parent if folder.parent.name == "runs" else folder)
     if corpus is not None:
         check_text(config, corpus)
-    batches = TaskRows(config) if corpus is None else TextBatches(corpus, config)
     model = make_model(config)
     peak = PeakMemory(config.device)
-    trained = train(model, config, batches, folder, tell=tell, save_seconds=save_seconds, tensorboard=tensorboard)
-    result = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
+    options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
+    trained = train(model, config, language_loss(model, config, batches), folder, **options)
+    result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
     if trained.stopped_early is not None:
         result |= {"evaluations": [], "window_baseline": None}
     elif corpus is not None:
-        result |= _evaluated(model, config, corpus, tell)
+        result |= _evaluated(model, config, corpus, folder, tell)
     else:
         result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
-    return result | {"evaluate_seconds": time.perf_counter() - begun, "environment": read_json(folder / ENVIRONMENT)}
+    seconds = time.perf_counter() - begun
+    return RunResult(**result, evaluate_seconds=seconds, environment=read_json(folder / ENVIRONMENT))
 
 
 def check_text(config: RunConfig, corpus: Corpus) -> None:
@@ -104,16 +92,10 @@ def check_text(config: RunConfig, corpus: Corpus) -> None:
     corpus.samples(max(config.lengths), 1)
 
 
-def _corpus(config: RunConfig, folder: Path) -> Corpus:
-    out = folder.parent.parent if folder.parent.name == "runs" else folder
-    return open_corpus(config.corpus, out / "corpus", config.corpus_digest)
-
-
 def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any]:
     counts = parameters(model)
     tokens = trained.metrics[-1]["tokens"] if trained.metrics else 0
     return {
-        "schema": SCHEMA,
         "id": config.id,
         "label": label_of(config.encoding, **config.sizes),
         "encoding": config.encoding,
@@ -157,7 +139,7 @@ def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in keys} for row in kept]
 
 
-def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, tell: Tell | None) -> dict[str, Any]:
+def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, tell: Tell | None) -> dict[str, Any]:
     evaluation = Evaluation(model, config, corpus, tell=tell)
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
     window = None
@@ -166,7 +148,7 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, tell: Tell | N
         window = {"by_length": evaluation.variant("window")["by_length"]}
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):
-            evaluations.append(fine_tuned(model, config, evaluation, name, corpus))
+            evaluations.append(fine_tuned(model, config, evaluation, name, corpus, folder))
     return {"evaluations": evaluations, "window_baseline": window}
 
 

@@ -9,30 +9,35 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from whorl import registry
-from whorl.config import Config, config
+from whorl.config import config
 from whorl.errors import WhorlError, invalid
+from whorl.lab.recipe import Recipe
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
 
+def identity(data: Any) -> str:
+    """The first 12 hexadecimal digits of the hash of JSON data, which runs are named by.
+
+    >>> identity({"b": 1, "a": [2]}) == identity({"a": [2], "b": 1})
+    True
+    """
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
 @config
-class RunConfig(Config):
+class RunConfig(Recipe):
     """The identity of one training run and its evaluation.
 
     encoding       name and settings; the model's sizes are filled in, and what results is kept in full
     layers, width, heads, vocab   the decoder; 256 is bytes
     corpus         "stdlib", "site-packages", a file, a folder, or "task:NAME"
     corpus_digest  what the text hashed to, so that another text is another run
-    stages         (length, batch, steps), one after another; batch counts the rows of one update
-    learning_rate, betas, weight_decay, clip   AdamW; no decay on norms, biases and what the encoding learns
-    encoding_rate  how many times the rate what the encoding learns is learned at
-    warmup         steps up to the full rate; None for 100, or a fifth of the steps where that is less
-    final          what the cosine falls to, as a share of the full rate
-    accumulate     parts that the rows of an update are computed in
-    precision      "bfloat16" is autocast
+    stages, learning_rate …, device   how it is trained: see ``whorl.lab.recipe.Recipe``
     lengths        lengths evaluated; () for ¼ to 16 times the trained one
     eval_bytes     text scored at each length, about
     last           how many last tokens the same-last-tokens score reads; None for a quarter of the trained length,
@@ -53,18 +58,6 @@ class RunConfig(Config):
     vocab: int = 256
     corpus: str = "stdlib"
     corpus_digest: str = ""
-    stages: tuple[tuple[int, ...], ...] = ((64, 32, 500),)
-    learning_rate: float = 1e-3
-    encoding_rate: float = 1.0
-    betas: tuple[float, ...] = (0.9, 0.95)
-    weight_decay: float = 0.1
-    warmup: int | None = None
-    final: float = 0.1
-    clip: float = 1.0
-    accumulate: int = 1
-    precision: Literal["float32", "bfloat16"] = "float32"
-    compile: bool = False
-    device: Literal["cpu", "cuda"] = "cpu"
     lengths: tuple[int, ...] = ()
     eval_bytes: int = 32_768
     last: int | None = None
@@ -78,8 +71,7 @@ class RunConfig(Config):
     @property
     def id(self) -> str:
         """The first 12 hexadecimal digits of the hash of the config."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return identity(self.to_dict())
 
     @property
     def train_length(self) -> int:
@@ -87,9 +79,9 @@ class RunConfig(Config):
         return self.stages[-1][0]
 
     @property
-    def steps(self) -> int:
-        """Updates in all stages."""
-        return sum(steps for _, _, steps in self.stages)
+    def gentler(self) -> str:
+        wider = "" if self.precision == "float32" else ", or use precision='float32'"
+        return f"Lower learning_rate or lengthen warmup{wider}."
 
     @property
     def head_dim(self) -> int:
@@ -117,14 +109,6 @@ class RunConfig(Config):
         """The name of the task of a run that reads no text."""
         return self.corpus.removeprefix("task:")
 
-    def stage_at(self, step: int) -> int:
-        """The number of the stage that update ``step``, counted from 0, belongs to."""
-        for number, (_, _, steps) in enumerate(self.stages):
-            if step < steps:
-                return number
-            step -= steps
-        raise AssertionError("a step past the last stage")
-
     def check(self) -> None:
         call = self.call()
         self.check_positive("layers", "width", "heads", "vocab", "accumulate", "eval_bytes")
@@ -132,43 +116,17 @@ class RunConfig(Config):
             raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
         if self.width % self.heads:
             raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)
-        self._check_stages()
-        self._check_rates()
-        self._fill_lengths()
-        object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
-        self._check_repairs()
-
-    def _check_stages(self) -> None:
-        call = self.call()
-        if not self.stages:
-            raise invalid(call, "stages", "at least one (length, batch, steps)", self.stages)
-        for stage in self.stages:
-            if len(stage) != 3 or min(stage) < 1:
-                raise invalid(call, "every stage", "(length, batch, steps), each positive", list(stage))
-            if stage[0] < 2:
-                raise invalid(call, "every stage's length", "at least 2", stage[0])
-            if stage[1] % self.accumulate:
-                raise invalid(call, "every stage's batch", f"a multiple of accumulate={self.accumulate}", stage[1])
-
-    def _check_rates(self) -> None:
-        call = self.call()
-        self.check_positive("learning_rate", "encoding_rate")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise invalid(call, "betas", "two numbers from 0 to below 1", list(self.betas))
-        if self.weight_decay < 0:
-            raise invalid(call, "weight_decay", "0 or more", self.weight_decay)
-        if not 0 <= self.final <= 1:
-            raise invalid(call, "final", "between 0 and 1", self.final, "It is a share of the learning rate.")
-        if self.clip <= 0:
-            raise invalid(call, "clip", "positive", self.clip, "Gradients are cut to this norm.")
-        warmup = min(100, self.steps // 5) if self.warmup is None else self.warmup
-        if not 0 <= warmup <= self.steps:
-            raise invalid(call, "warmup", f"between 0 and the {self.steps} steps", warmup)
-        object.__setattr__(self, "warmup", warmup)
+        super().check()
+        shortest = min(length for length, _, _ in self.stages)
+        if shortest < 2:
+            raise invalid(call, "every stage's length", "at least 2", shortest)
         if self.fine_tune_steps < 0:
             raise invalid(call, "fine_tune_steps", "0 or more", self.fine_tune_steps)
         if not 0 <= self.seed < 2**31:
             raise invalid(call, "seed", "between 0 and 2^31 - 1", self.seed)
+        self._fill_lengths()
+        object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
+        self._check_repairs()
 
     def _fill_lengths(self) -> None:
         call, trained = self.call(), self.train_length

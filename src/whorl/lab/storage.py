@@ -24,13 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl.config import Config
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
+from whorl.results import RunResult
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
-SCHEMA = "whorl-lab-result/1"  # of a result
 MAKE_ANEW = "Delete it, and repeat the command that made it."
 
 
@@ -79,9 +80,12 @@ def _nearest(out: Path) -> Path:
 
 
 def space_needed(config: RunConfig) -> int:
-    """About how many bytes the folder of a run takes at its fullest: two checkpoints with the optimizer, and logs."""
+    """About how many bytes the folder of a run takes at its fullest: two checkpoints with the optimizer, fine-tuned
+    models, and logs.
+    """
     weights = config.layers * 12 * config.width**2 + 2 * config.vocab * config.width
-    return 2 * 3 * 4 * weights + 2**20
+    tuned = 1 + len(config.repairs) if config.fine_tune_steps else 0  # kept until all are scored
+    return (2 * 3 + tuned) * 4 * weights + 2**20
 
 
 @contextlib.contextmanager
@@ -100,6 +104,26 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
         except BlockingIOError:
             raise BusyError(f"lab: another process works on {folder}. Wait for it, or choose another --out.") from None
         yield  # the system lets go of it when the process ends, however it ends
+
+
+def make_once(
+    folder: Path, config: Config, make: Callable[[], dict[str, Any]], *, device: str = "cpu", wait: bool = False
+) -> None:
+    """Has the result of a run made and written, unless it is there; by one process at a time, see ``locked``."""
+    if (folder / RESULT).exists():
+        return
+    with locked(folder, wait=wait):
+        if not (folder / RESULT).exists():  # another process may have finished it while this one waited
+            begin(folder, config, device)
+            write_json(folder / RESULT, make())
+
+
+def begin(folder: Path, config: Config, device: str = "cpu") -> None:
+    """Makes a locked folder ready for a run: leftovers cleared, its config and the machine written down."""
+    for left in folder.glob(".*"):  # what a killed process was writing when it died, safetensors' own files among it
+        left.unlink(missing_ok=True)
+    write_json(folder / CONFIG, config.to_dict())
+    write_json(folder / ENVIRONMENT, environment(device))
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -129,12 +153,13 @@ def read_config(folder: Path) -> RunConfig:
         raise WhorlError(f"lab: {folder / CONFIG} is no config of a run: {error} {MAKE_ANEW}") from None
 
 
-def read_result(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> RunResult:
     """The result of the finished run in a folder."""
-    found = read_json(folder / RESULT)
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise WhorlError(f"lab: {folder / RESULT} is no result of a run. {MAKE_ANEW}")
-    return found
+    data = read_json(folder / RESULT)
+    try:
+        return RunResult.of(data)
+    except WhorlError as error:
+        raise WhorlError(f"lab: {folder / RESULT} is no result of a run: {error} {MAKE_ANEW}") from None
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -166,12 +191,6 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
             f"lab: cannot write {path}: {error.strerror or error}. "
             "What was saved before it is whole: once it can be written, the same command goes on from there."
         ) from error
-
-
-def clear_leftovers(folder: Path) -> None:
-    """Removes what a killed process was writing when it died, safetensors' own files among it."""
-    for left in folder.glob(".*"):
-        left.unlink(missing_ok=True)
 
 
 def write_checkpoint(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whorl.analysis.losses import METRICS, loss_curves, read_comparison
+from whorl.analysis.losses import METRICS, loss_curves
 from whorl.plot import style
+from whorl.results import ComparisonResult, check_comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +22,11 @@ def losses(comparison: Mapping[str, Any] | str | Path, metric: str = "same_last"
     ``comparison`` is a comparison.json of the lab, or what is in it. ``metric`` is "same_last", "sliding" or
     "non_overlapping".
     """
-    found = read_comparison(comparison) if isinstance(comparison, (str, Path)) else dict(comparison)
+    if isinstance(comparison, (str, Path)):
+        found = ComparisonResult.read(comparison)
+    else:
+        check_comparison(comparison)
+        found = ComparisonResult.of(comparison, "losses")
     curves = loss_curves(found, metric)
     ax = style.axes(ax, (7.2, max(4.0, 1.2 + 0.19 * len(curves))))
     for index, curve in enumerate(curves):
@@ -29,7 +34,7 @@ def losses(comparison: Mapping[str, Any] | str | Path, metric: str = "same_last"
         ax.fill_between(curve.lengths, curve.low, curve.high, color=look["color"], alpha=0.18, linewidth=0)
         marker = style.MARKERS[index % len(style.MARKERS)]
         ax.plot(curve.lengths, curve.mean, marker=marker, markersize=4, label=curve.label, **look)
-    trained = found["train_length"]
+    trained = found.trained
     ax.axvline(trained, color=style.GREY, linewidth=1.0, linestyle=":", label=f"trained length, {trained:,}")
     lengths = np.unique(np.concatenate([curve.lengths for curve in curves]))
     ax.set_xscale("log", base=2)

@@ -7,11 +7,11 @@ interpolation, and T5's last bucket must lie within half the trained length to b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from whorl.lab.report.reading import Reading, Row
+from whorl.results import AS_TRAINED, ComparisonResult, Row
 
 Outcome = Literal["reproduced", "tied", "reversed"]
 
@@ -68,50 +68,47 @@ class Check:
     otherwise: bool = False  # reversed here, and yet as published in non-overlapping blocks
 
 
-def check_text(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+def check_text(result: ComparisonResult, measure: str, length: int) -> Iterator[Check]:
     """The pairs of encodings as trained."""
     for better, worse, source in TEXT:
-        pair = _trained(reading, better), _trained(reading, worse)
-        if all(fair(row, reading.trained) for row in pair if row):
-            yield from _compare(reading, measure, length, pair, source)
+        pair = _trained(result, better), _trained(result, worse)
+        if all(fair(row, result.trained) for row in pair if row):
+            yield from _check_losses(result, measure, length, pair, source)
 
 
-def check_repairs(reading: Reading, measure: str, length: int) -> Iterable[Check]:
+def check_repairs(result: ComparisonResult, measure: str, length: int) -> Iterator[Check]:
     """The pairs of repairs of RoPE."""
+    base = _trained(result, "rope")
+    known = {row.variant: row for row in reversed(result.text_rows) if base and row.label == base.label}
     for better, worse, source in REPAIRS:
-        if "yarn" in (better, worse) and reading.trained < RAMP_LENGTH:
-            continue
-        pair = _repaired(reading, better), _repaired(reading, worse)
-        yield from _compare(reading, measure, length, pair, source)
+        if result.trained >= RAMP_LENGTH or "yarn" not in (better, worse):
+            pair = known.get(better or AS_TRAINED), known.get(worse or AS_TRAINED)
+            yield from _check_losses(result, measure, length, pair, source)
 
 
-def check_tasks(reading: Reading) -> Iterable[Check]:
+def check_tasks(result: ComparisonResult) -> Iterator[Check]:
     """The pairs of encodings on tasks."""
-    for task in dict.fromkeys(row.task for row in reading.rows if row.task):
-        rows = {row.encoding.get("name"): row for row in reading.rows if row.task == task and row.as_trained}
+    for task in dict.fromkeys(row.task for row in result.rows if row.task):
+        rows = {row.encoding.get("name"): row for row in result.rows if row.task == task and row.as_trained}
+        scores = {name: score for name, row in rows.items() if (score := _past(row, result.trained)) is not None}
         for better, worse, source in TASKS:
-            pair = rows.get(better), rows.get(worse)
-            scores = tuple(_past(row, reading.trained) for row in pair if row)
-            if pair[0] and pair[1] and len(scores) == 2 and scores[0] is not None and scores[1] is not None:
-                outcome = _outcome(scores[1], scores[0], TASK_NOISE)
-                yield Check(pair[0], pair[1], source, None, task, (scores[0], scores[1]), outcome)
+            if better in scores and worse in scores:
+                values = scores[better], scores[worse]
+                outcome = _outcome(scores[worse], scores[better], TASK_NOISE)
+                yield Check(rows[better], rows[worse], source, None, task, values, outcome)
 
 
-def _compare(
-    reading: Reading, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
-) -> Iterable[Check]:
+def _check_losses(
+    result: ComparisonResult, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
+) -> Iterator[Check]:
     better, worse = pair
-    if better is None or worse is None:
+    low, high = (row.at(measure, length) if row else None for row in pair)
+    if better is None or worse is None or low is None or high is None:
         return
-    low, high = better.at(measure, length), worse.at(measure, length)
-    if low is None or high is None:
-        return
-    outcome = _outcome(low, high, reading.noise)
-    other = better.at("non_overlapping", length), worse.at("non_overlapping", length)
-    as_published = other[0] is not None and other[1] is not None and other[1] - other[0] > reading.noise
-    yield Check(
-        better, worse, source, length, None, (low, high), outcome, otherwise=outcome == "reversed" and as_published
-    )
+    outcome = _outcome(low, high, result.noise)
+    blocks = [value for row in (better, worse) if (value := row.at("non_overlapping", length)) is not None]
+    otherwise = outcome == "reversed" and len(blocks) == 2 and blocks[1] - blocks[0] > result.noise
+    yield Check(better, worse, source, length, None, (low, high), outcome, otherwise)
 
 
 def _outcome(low: float, high: float, noise: float) -> Outcome:
@@ -120,25 +117,19 @@ def _outcome(low: float, high: float, noise: float) -> Outcome:
     return "reproduced" if low < high else "reversed"
 
 
-def _trained(reading: Reading, name: str) -> Row | None:
+def _trained(result: ComparisonResult, name: str) -> Row | None:
     """The model as trained with this encoding; of several, the one that is simply labelled so."""
-    rows = [row for row in reading.text_rows if row.as_trained and row.encoding.get("name", row.label) == name]
+    rows = [row for row in result.text_rows if row.as_trained and row.encoding.get("name", row.label) == name]
     return next((row for row in rows if row.label == name), rows[0] if len(rows) == 1 else None)
 
 
-def _repaired(reading: Reading, variant: str | None) -> Row | None:
-    base = _trained(reading, "rope")
-    if base is None or variant is None:
-        return base
-    return next((row for row in reading.text_rows if row.label == base.label and row.variant == variant), None)
+def _past(row: Row, trained: int) -> float | None:
+    """The mean exact match past the trained length."""
+    scores = [cell.mean for length, cell in row.cells.get("exact_match", {}).items() if length > trained]
+    return sum(scores) / len(scores) if scores else None
 
 
 def fair(row: Row, trained: int) -> bool:
     """Whether the claim's own condition is met: T5's farthest bucket is one that training reached."""
     farthest = row.encoding.get("max_distance")
     return not (row.encoding.get("name") == "t5" and isinstance(farthest, int) and 2 * farthest > trained)
-
-
-def _past(row: Row, trained: int) -> float | None:
-    scores = [cell.mean for length, cell in row.cells.get("exact_match", {}).items() if length > trained]
-    return sum(scores) / len(scores) if scores else None

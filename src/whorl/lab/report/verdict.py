@@ -9,12 +9,15 @@ beyond it: a model that is no better than its own window, in loss and in recall,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from typing import Literal
 
 from whorl.lab.report.published import Check, check_repairs, check_tasks, check_text
-from whorl.lab.report.reading import PROTOCOLS, RECALL, Reading, Row
+from whorl.results import PROTOCOLS, RECALL, ComparisonResult, Row
 
 HOLD = 0.15  # bits per byte
 BREAK = 0.5
@@ -25,6 +28,7 @@ SOLVED, FAILED = 0.9, 0.2  # exact match of a task
 
 State = Literal["holds", "drifts", "breaks", "ends"]
 Context = Literal["uses", "hint", "none"]
+Scored = tuple[Row, float]
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Rank:
-    """The lowest loss at a length, and who ties with it."""
+    """The best value at a length, and who ties with it."""
 
     length: int
     best: Row
@@ -63,9 +67,9 @@ class Repairs:
     label: str
     length: int
     base: float
-    helps: tuple[tuple[Row, float], ...]
-    harms: tuple[tuple[Row, float], ...]
-    same: tuple[tuple[Row, float], ...]
+    helps: tuple[Scored, ...]
+    harms: tuple[Scored, ...]
+    same: tuple[Scored, ...]
     holding: tuple[Row, ...]
 
 
@@ -87,7 +91,7 @@ class Recall:
     compared: bool  # whether a window was scored alike
     reaching: tuple[Against, ...]
     not_reaching: tuple[Against, ...]  # of those whose loss holds
-    best: tuple[Row, float]
+    best: Scored
 
 
 @dataclass(frozen=True)
@@ -96,28 +100,64 @@ class Task:
 
     name: str
     reaches: tuple[tuple[Row, int], ...]  # the longest length up to which it is solved
-    unsolved: tuple[tuple[Row, float], ...]  # not even at the trained length
+    unsolved: tuple[Scored, ...]  # not even at the trained length
     fails: tuple[tuple[Row, int], ...]  # the first length past the trained one where it fails
 
 
-@dataclass(frozen=True)
 class Findings:
-    """The verdict as data."""
+    """The verdict of a comparison as data; each finding is worked out once, when it is first asked for."""
 
-    measure: str | None  # the protocol it reads, None where no text was scored
-    reference: int
-    far: int | None
-    longest: int | None
-    standings: tuple[Standing, ...]
-    best: Rank | None
-    best_far: Rank | None
-    repairs: tuple[Repairs, ...]
-    window: tuple[Row, float] | None  # the reference window and its loss at the far length
-    below_window: tuple[Against, ...]
-    recalls: tuple[Recall, ...]
-    flattered: tuple[Row, float, float] | None  # rises less in non-overlapping blocks than on the same tokens
-    checks: tuple[Check, ...]
-    tasks: tuple[Task, ...]
+    def __init__(self, result: ComparisonResult) -> None:
+        self.result = result
+        self.measure = next(iter(result.measured(PROTOCOLS)), None)  # what it reads; None where no text was scored
+        lengths = result.lengths_of([self.measure] if self.measure else [])
+        self.reference = _reference(result.trained, lengths)
+        self.beyond = [length for length in lengths if length > self.reference]
+        self.longest = max(self.beyond, default=None)
+        self.far = _near(result.trained * FAR, self.beyond)
+        self.repaired_at = _near(result.trained * REPAIRED, self.beyond)
+        self.hold, self.limit = max(HOLD, result.noise), max(BREAK, result.noise)
+
+    # -- each model by itself --------------------------------------------------------------------------------------
+
+    @cached_property
+    def standings(self) -> tuple[Standing, ...]:
+        """Every model that has a loss at the reference length, as trained or repaired."""
+        return tuple(found for row in self.result.text_rows if (found := self._standing(row)))
+
+    def _standing(self, row: Row) -> Standing | None:
+        start = row.at(self.measure, self.reference)
+        if start is None:
+            return None
+        rises = {length: value - start for length in self.beyond if (value := row.at(self.measure, length)) is not None}
+        known = rises | {length: math.inf for measure, length in row.broken if measure == self.measure}
+        held = takewhile(lambda length: known.get(length, math.inf) <= self.hold, self.beyond)  # a gap ends it
+        reach = max(held, default=self.reference)
+        broke = next((length for length in self.beyond if known.get(length, 0.0) > self.limit), None)
+        falls, at = max(((-rise, -length) for length, rise in rises.items()), default=(0.0, -self.reference))
+        return Standing(
+            row=row,
+            start=start,
+            rises=rises,
+            state=self._state(reach, broke, rises),
+            breaks_at=broke,
+            reach=reach,
+            falls=(falls, -at),
+            context=self._context(falls),
+        )
+
+    def _state(self, reach: int, broke: int | None, rises: dict[int, float]) -> State:
+        if self.far is None or reach >= self.far:
+            return "holds"
+        if broke is not None and broke <= self.far:
+            return "breaks"
+        return "drifts" if self.far in rises else "ends"
+
+    def _context(self, falls: float) -> Context:
+        """Whether longer context is used, which only the same last tokens can show."""
+        if self.measure != "same_last" or falls <= self.result.noise / 2:
+            return "none"
+        return "uses" if falls > self.result.noise else "hint"
 
     def trained(self, state: State) -> tuple[Standing, ...]:
         """The models as trained that are in this state."""
@@ -134,229 +174,170 @@ class Findings:
         found = [s for s in self.standings if s.context == context]
         return tuple(sorted(found, key=lambda s: -s.falls[0]))
 
+    # -- models held against each other ----------------------------------------------------------------------------
 
-def judge(reading: Reading) -> Findings:
-    """The findings of a comparison."""
-    measure = next(iter(reading.measured(PROTOCOLS)), None)
-    lengths = reading.lengths_of([measure] if measure else [])
-    reference = _reference(reading.trained, lengths)
-    beyond = [length for length in lengths if length > reference]
-    far = _near(reading.trained * FAR, beyond)
-    rows = reading.text_rows
-    standings = tuple(_standings(rows, measure, reference, far, beyond, reading.noise)) if measure else ()
-    window = reading.window
-    at_far = window.at(measure, far) if window and measure else None
-    return Findings(
-        measure=measure,
-        reference=reference,
-        far=far,
-        longest=beyond[-1] if beyond else None,
-        standings=standings,
-        best=_rank([row for row in rows if row.as_trained], measure, reference, reading.noise),
-        best_far=_rank(rows, measure, far, reading.noise),
-        repairs=tuple(_repairs(reading, measure, standings, beyond)),
-        window=(window, at_far) if window and at_far is not None else None,
-        below_window=tuple(
-            pair for pair in _against(reading, measure, far) if pair.window - pair.value > reading.noise
-        ),
-        recalls=tuple(_recalls(reading, standings, beyond)),
-        flattered=_flattered(reading, measure, reference, far),
-        checks=tuple(_checks(reading, measure, far, beyond)),
-        tasks=tuple(_tasks(reading)),
-    )
+    @cached_property
+    def best(self) -> Rank | None:
+        """The lowest loss at the reference length, of the models as trained."""
+        rows = [row for row in self.result.text_rows if row.as_trained]
+        return rank(rows, self.measure, self.reference, self.result.noise)
+
+    @cached_property
+    def best_far(self) -> Rank | None:
+        """The lowest loss at the far length, repairs included."""
+        return rank(self.result.text_rows, self.measure, self.far, self.result.noise)
+
+    @cached_property
+    def repairs(self) -> tuple[Repairs, ...]:
+        """The repairs of every model that has some."""
+        rows = self.result.text_rows
+        return tuple(found for base in rows if base.as_trained and (found := self._repairs(base)))
+
+    def _repairs(self, base: Row) -> Repairs | None:
+        length, noise = self.repaired_at, self.result.noise
+        variants = [row for row in self.result.text_rows if row.label == base.label and not row.as_trained]
+        before = base.at(self.measure, length)
+        if length is None or before is None or not variants:
+            return None
+        scored = _scored(variants, self.measure, length)
+        return Repairs(
+            label=base.label,
+            length=length,
+            base=before,
+            helps=tuple(pair for pair in scored if before - pair[1] > noise),
+            harms=tuple(pair for pair in scored if pair[1] - before > noise),
+            same=tuple(pair for pair in scored if abs(pair[1] - before) <= noise),
+            holding=tuple(s.row for s in self.standings if s.row in variants and s.state == "holds"),
+        )
+
+    @cached_property
+    def window(self) -> Scored | None:
+        """The window that stands for all, and its loss at the far length."""
+        window = self.result.window
+        value = window.at(self.measure, self.far) if window else None
+        return (window, value) if window and value is not None else None
+
+    @cached_property
+    def below_window(self) -> tuple[Against, ...]:
+        """The models that have a lower loss than their own window at the far length."""
+        pairs = self._against(self.measure, self.far)
+        return tuple(pair for pair in pairs if pair.window - pair.value > self.result.noise)
+
+    def _against(self, measure: str | None, length: int | None) -> list[Against]:
+        """The models that have a window to be held against, the lowest first."""
+        found = []
+        for row, value in _scored(self.result.text_rows, measure, length):
+            window = self.result.window_of(row)
+            limit = window.at(measure, length) if window else None
+            if limit is not None:
+                found.append(Against(row, value, limit))
+        return found
+
+    @cached_property
+    def recalls(self) -> tuple[Recall, ...]:
+        """A finding for each score of recall past the trained length."""
+        return tuple(found for measure in self.result.measured(RECALL) if (found := self._recall(measure)))
+
+    def _recall(self, measure: str) -> Recall | None:
+        trained = self.result.trained
+        length = _near(trained * FAR, [tested for tested in self.result.lengths_of([measure]) if tested > trained])
+        scored = _scored(self.result.text_rows, measure, length)
+        if length is None or not scored:
+            return None
+        pairs = self._against(measure, length)[::-1]
+        holding = {id(s.row) for s in self.standings if s.state == "holds" and self.beyond}
+        return Recall(
+            measure=measure,
+            length=length,
+            compared=bool(pairs),
+            reaching=tuple(pair for pair in pairs if pair.value - pair.window > RECALLED),
+            not_reaching=tuple(p for p in pairs if p.value - p.window <= RECALLED and id(p.row) in holding),
+            best=max(scored, key=lambda pair: pair[1]),
+        )
+
+    @cached_property
+    def flattered(self) -> tuple[Row, float, float] | None:
+        """The model whose damage non-overlapping blocks hide most, with its rise there and on the same tokens."""
+        found = []
+        for row in self.result.text_rows if self.measure == "same_last" and self.far else ():
+            hidden, shown = (self._rise(row, protocol) for protocol in ("non_overlapping", "same_last"))
+            if hidden is not None and shown is not None and shown - hidden > self.hold:
+                found.append((row, hidden, shown))
+        return max(found, key=lambda item: item[2] - item[1], default=None)
+
+    def _rise(self, row: Row, measure: str) -> float | None:
+        first, last = row.at(measure, self.reference), row.at(measure, self.far)
+        return None if first is None or last is None else last - first
+
+    @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """The published orders that can be held against these numbers."""
+        result, measure = self.result, self.measure
+        text = check_text(result, measure, self.far) if measure and self.far else ()
+        repairs = check_repairs(result, measure, self.repaired_at) if measure and self.repaired_at else ()
+        return (*text, *repairs, *check_tasks(result))
+
+    # -- tasks -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def tasks(self) -> tuple[Task, ...]:
+        """A finding for each synthetic task."""
+        names = dict.fromkeys(row.task for row in self.result.rows if row.task)
+        return tuple(found for name in names if (found := self._task(name)))
+
+    def _task(self, name: str) -> Task | None:
+        rows = [row for row in self.result.rows if row.task == name and row.has("exact_match")]
+        lengths = sorted({length for row in rows for length in row.cells["exact_match"]})
+        if not lengths:
+            return None
+        start = _reference(self.result.trained, lengths)
+        reaches, unsolved, fails = [], [], []
+        for row in rows:
+            scores = [(length, row.at("exact_match", length)) for length in lengths if length >= start]
+            first = scores[0][1]
+            if first is not None and first < SOLVED:
+                unsolved.append((row, first))
+                continue
+            if first is not None:
+                solved = takewhile(lambda pair: pair[1] is not None and pair[1] >= SOLVED, scores)
+                reaches.append((row, max(length for length, _ in solved)))
+            failed = [length for length, score in scores if score is not None and score < FAILED]
+            if failed:
+                fails.append((row, failed[0]))
+        return Task(
+            name=name,
+            reaches=tuple(sorted(reaches, key=lambda pair: -pair[1])),
+            unsolved=tuple(unsolved),
+            fails=tuple(sorted(fails, key=lambda pair: pair[1])),
+        )
 
 
-def rank(rows: Iterable[Row], measure: str, length: int, noise: float, *, highest: bool = False) -> Rank | None:
+def rank(
+    rows: Iterable[Row], measure: str | None, length: int | None, noise: float, *, highest: bool = False
+) -> Rank | None:
     """The best row at a length and all that lie within the noise of it."""
     sign = -1 if highest else 1
-    scored = [(sign * value, row) for row in rows if (value := row.at(measure, length)) is not None]
-    if not scored:
-        return None
-    scored.sort(key=lambda pair: pair[0])
-    best, first = scored[0]
-    if highest and best == 0:
-        return None  # nobody got anything right, so nobody is best
-    ties = tuple(row for value, row in scored[1:] if value - best <= noise)
-    return Rank(length=length, best=first, value=sign * best, ties=ties)
+    scored = [(row, sign * value) for row, value in _scored(rows, measure, length)]
+    scored.sort(key=lambda pair: pair[1])
+    if length is None or not scored or (highest and scored[0][1] == 0):
+        return None  # where nobody got anything right, nobody is best
+    best, value = scored[0]
+    ties = tuple(row for row, other in scored[1:] if other - value <= noise)
+    return Rank(length=length, best=best, value=sign * value, ties=ties)
 
 
-def _rank(rows: Iterable[Row], measure: str | None, length: int | None, noise: float) -> Rank | None:
-    return rank(rows, measure, length, noise) if measure and length is not None else None
+def _scored(rows: Iterable[Row], measure: str | None, length: int | None) -> list[Scored]:
+    """The rows that have a value there, the lowest first."""
+    scored = [(row, value) for row in rows if (value := row.at(measure, length)) is not None]
+    return sorted(scored, key=lambda pair: pair[1])
 
 
 def _reference(trained: int, lengths: Sequence[int]) -> int:
     """The trained length, or the tested one that stands in for it: the next shorter, else the shortest."""
-    shorter = [length for length in lengths if length <= trained]
-    return max(shorter, default=min(lengths, default=trained))
+    return _near(trained, lengths) or trained
 
 
 def _near(wanted: int, lengths: Sequence[int]) -> int | None:
     """The longest of the lengths that is not beyond the wanted one, else the shortest."""
     within = [length for length in lengths if length <= wanted]
     return max(within, default=min(lengths, default=None))
-
-
-def _standings(
-    rows: Iterable[Row], measure: str, reference: int, far: int | None, beyond: Sequence[int], noise: float
-) -> Iterable[Standing]:
-    limit = max(HOLD, noise)
-    for row in rows:
-        start = row.at(measure, reference)
-        if start is None:
-            continue
-        rises = {length: value - start for length in beyond if (value := row.at(measure, length)) is not None}
-        bad = {length for length in beyond if (measure, length) in row.broken}
-        broke = [length for length in beyond if length in bad or rises.get(length, 0.0) > max(BREAK, noise)]
-        reach = reference
-        for length in beyond:
-            if length in bad or length not in rises or rises[length] > limit:
-                break
-            reach = length
-        falls = max(((-rise, -length) for length, rise in rises.items()), default=(0.0, -reference))
-        yield Standing(
-            row=row,
-            start=start,
-            rises=rises,
-            state=_state(reach, far, broke, rises),
-            breaks_at=broke[0] if broke else None,
-            reach=reach,
-            falls=(falls[0], -falls[1]),
-            context=_context(measure, falls[0], noise),
-        )
-
-
-def _context(measure: str, falls: float, noise: float) -> Context:
-    """Whether longer context is used, which only the same last tokens can show."""
-    if measure != "same_last" or falls <= noise / 2:
-        return "none"
-    return "uses" if falls > noise else "hint"
-
-
-def _state(reach: int, far: int | None, broke: Sequence[int], rises: dict[int, float]) -> State:
-    if far is None or reach >= far:
-        return "holds"
-    if broke and broke[0] <= far:
-        return "breaks"
-    return "drifts" if far in rises else "ends"
-
-
-def _against(reading: Reading, measure: str | None, length: int | None) -> list[Against]:
-    """The models that have a window to be held against, the lowest first."""
-    found = []
-    if measure is None:
-        return []
-    for row in reading.text_rows:
-        window = reading.window_of(row)
-        value, limit = row.at(measure, length), window.at(measure, length) if window else None
-        if value is not None and limit is not None:
-            found.append(Against(row, value, limit))
-    return sorted(found, key=lambda pair: pair.value)
-
-
-def _repairs(
-    reading: Reading, measure: str | None, standings: Sequence[Standing], beyond: Sequence[int]
-) -> Iterable[Repairs]:
-    length = _near(reading.trained * REPAIRED, beyond)
-    if measure is None or length is None:
-        return
-    for base in (row for row in reading.text_rows if row.as_trained):
-        variants = [row for row in reading.text_rows if row.label == base.label and not row.as_trained]
-        before = base.at(measure, length)
-        if not variants or before is None:
-            continue
-        scored = [(row, value) for row in variants if (value := row.at(measure, length)) is not None]
-        scored.sort(key=lambda pair: pair[1])
-        yield Repairs(
-            label=base.label,
-            length=length,
-            base=before,
-            helps=tuple(pair for pair in scored if before - pair[1] > reading.noise),
-            harms=tuple(pair for pair in scored if pair[1] - before > reading.noise),
-            same=tuple(pair for pair in scored if abs(pair[1] - before) <= reading.noise),
-            holding=tuple(s.row for s in standings if s.row in variants and s.state == "holds"),
-        )
-
-
-def _recalls(reading: Reading, standings: Sequence[Standing], beyond: Sequence[int]) -> Iterable[Recall]:
-    for measure in reading.measured(RECALL):
-        found = _recall(reading, measure, standings, beyond)
-        if found:
-            yield found
-
-
-def _recall(reading: Reading, measure: str, standings: Sequence[Standing], beyond: Sequence[int]) -> Recall | None:
-    tested = [length for length in reading.lengths_of([measure]) if length > reading.trained]
-    length = _near(reading.trained * FAR, tested)
-    scored = [(row, value) for row in reading.text_rows if (value := row.at(measure, length)) is not None]
-    if length is None or not scored:
-        return None
-    pairs = _against(reading, measure, length)[::-1]
-    holding = {id(s.row) for s in standings if s.state == "holds" and beyond}
-    return Recall(
-        measure=measure,
-        length=length,
-        compared=bool(pairs),
-        reaching=tuple(pair for pair in pairs if pair.value - pair.window > RECALLED),
-        not_reaching=tuple(pair for pair in pairs if pair.value - pair.window <= RECALLED and id(pair.row) in holding),
-        best=max(scored, key=lambda pair: pair[1]),
-    )
-
-
-def _flattered(
-    reading: Reading, measure: str | None, reference: int, far: int | None
-) -> tuple[Row, float, float] | None:
-    """The model whose damage non-overlapping blocks hide most, with its rise there and on the same tokens."""
-    if measure != "same_last" or far is None:
-        return None
-    found: list[tuple[Row, float, float]] = []
-    for row in reading.text_rows:
-        hidden, shown = (_difference(row, protocol, reference, far) for protocol in ("non_overlapping", "same_last"))
-        if hidden is not None and shown is not None and shown - hidden > max(HOLD, reading.noise):
-            found.append((row, hidden, shown))
-    return max(found, key=lambda item: item[2] - item[1], default=None)
-
-
-def _difference(row: Row, measure: str, start: int, end: int) -> float | None:
-    first, last = row.at(measure, start), row.at(measure, end)
-    return None if first is None or last is None else last - first
-
-
-def _checks(reading: Reading, measure: str | None, far: int | None, beyond: Sequence[int]) -> Iterable[Check]:
-    if measure is not None and far is not None:
-        yield from check_text(reading, measure, far)
-        length = _near(reading.trained * REPAIRED, beyond)
-        assert length is not None  # there is a far length, so there is one beyond the trained one
-        yield from check_repairs(reading, measure, length)
-    yield from check_tasks(reading)
-
-
-def _tasks(reading: Reading) -> Iterable[Task]:
-    for name in dict.fromkeys(row.task for row in reading.rows if row.task):
-        rows = [row for row in reading.rows if row.task == name and row.has("exact_match")]
-        lengths = sorted({length for row in rows for length in row.cells["exact_match"]})
-        if not lengths:
-            continue
-        start = _reference(reading.trained, lengths)
-        reaches, unsolved, fails = [], [], []
-        for row in rows:
-            cells = row.cells["exact_match"]
-            solved = start
-            for length in (length for length in lengths if length >= start):
-                if length not in cells or cells[length].mean < SOLVED:
-                    break
-                solved = length
-            if start in cells and cells[start].mean < SOLVED:
-                unsolved.append((row, cells[start].mean))
-            elif start in cells:
-                reaches.append((row, solved))
-            failed = [
-                length for length in lengths if length > start and length in cells and cells[length].mean < FAILED
-            ]
-            if failed and row not in (other for other, _ in unsolved):
-                fails.append((row, failed[0]))
-        yield Task(
-            name=name,
-            reaches=tuple(sorted(reaches, key=lambda pair: -pair[1])),
-            unsolved=tuple(unsolved),
-            fails=tuple(sorted(fails, key=lambda pair: pair[1])),
-        )

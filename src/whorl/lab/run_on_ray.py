@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
-from whorl.lab.execute import Event, Tell
-from whorl.lab.run_one import run_one
+from whorl.lab.run_many import Event, Tell, attempt
 from whorl.lab.settings import RunConfig
-from whorl.lab.storage import RESULT, BusyError
+from whorl.lab.storage import RESULT
 from whorl.machine import cores
 
 RETRIES = 3  # of a run whose worker dies
@@ -30,7 +29,7 @@ LISTEN_SECONDS = 0.5
 STORE_BYTES = 80 * 2**20  # of the object store of a cluster of our own: runs are in folders, not in it
 
 
-def execute(
+def run_on_ray(
     configs: Sequence[RunConfig],
     out: Path,
     *,
@@ -154,14 +153,9 @@ def _make(config: dict[str, Any], folder: str, options: dict[str, Any], cpus: in
             last = time.monotonic()
 
     try:
-        run_one(found, folder, tell=tell, **options)
-    except BusyError:
-        return {"kind": "busy"}
-    except WhorlError as error:
-        return {"kind": "failed", "message": str(error)}
+        return attempt(found, folder, tell=tell, **options) | where
     except Exception:
         return {"kind": "failed", "message": traceback.format_exc()}
-    return {"kind": "done", **where}
 
 
 class _Ear:

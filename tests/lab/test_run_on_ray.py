@@ -12,7 +12,7 @@ import pytest
 
 from lab_runs import lasting, run_group, tiny
 from whorl.errors import WhorlError
-from whorl.lab.execute import execute
+from whorl.lab.run_many import run_many
 
 # Makes the runs on Ray with two workers, one of which is killed once; prints what was heard.
 PROGRAM = """
@@ -20,10 +20,10 @@ import json, os, signal, sys
 from pathlib import Path
 os.sched_getaffinity = lambda pid: {0, 1}
 from whorl.errors import WhorlError
-from whorl.lab import on_ray
-from whorl.lab.execute import execute
+from whorl.lab import run_on_ray
+from whorl.lab.run_many import run_many
 from whorl.lab.settings import RunConfig
-on_ray.LISTEN_SECONDS = 0.0
+run_on_ray.LISTEN_SECONDS = 0.0
 configs = [RunConfig.from_dict(one) for one in json.loads(Path(sys.argv[1]).read_text())]
 heard, flag = [], Path(sys.argv[3])
 
@@ -34,12 +34,13 @@ def tell(config, event):
         os.kill(event["process"], signal.SIGKILL)
 
 try:
-    execute(configs, sys.argv[2], on="ray", address="127.0.0.1:1")
+    run_many(configs, sys.argv[2], on="ray", address="127.0.0.1:1")
 except WhorlError as error:
     wrong = str(error)
-results, failed = execute(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.1)
+results, failed = run_many(configs, sys.argv[2], on="ray", tell=tell, save_seconds=0.1)
 import ray
-print(json.dumps({"results": results, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
+made = [one.to_dict() for one in results]
+print(json.dumps({"results": made, "failed": failed, "heard": heard, "up": ray.is_initialized(), "wrong": wrong}))
 """
 
 
@@ -54,7 +55,7 @@ def sockets():
 def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
     configs = [tiny(texts, name, steps=300, learning_rate=1e-2) for name in ("rope", "alibi")]
     configs.append(tiny(texts, "learned", lengths=(8, 16), corpus="/nowhere", corpus_digest="0"))
-    alone, _ = execute(configs[:2], tmp_path / "alone", workers=1)
+    alone, _ = run_many(configs[:2], tmp_path / "alone", workers=1)
     (tmp_path / "configs.json").write_text(json.dumps([config.to_dict() for config in configs]))
     (tmp_path / "program.py").write_text(PROGRAM)
     words = [str(tmp_path / name) for name in ("program.py", "configs.json", "out", "flag")]
@@ -79,5 +80,5 @@ def test_a_killed_worker_of_two_changes_nothing(texts, tmp_path, sockets):
 def test_without_ray_it_says_how_to_get_it(texts, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(WhorlError, match=r"Ray is not installed\. Run: pip install"):
-        execute([tiny(texts)], tmp_path / "out", on="ray")
+        run_many([tiny(texts)], tmp_path / "out", on="ray")
     assert not (tmp_path / "out" / "runs").exists()

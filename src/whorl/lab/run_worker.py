@@ -26,28 +26,23 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(threads)
-    from whorl.errors import WhorlError
-    from whorl.lab.run_one import run_one
+    from whorl.lab.run_many import attempt
     from whorl.lab.settings import RunConfig
-    from whorl.lab.storage import BusyError
 
-    def say(kind: str, **more: Any) -> None:
-        out.write(json.dumps({"kind": kind, **more}) + "\n")
+    def say(event: dict[str, Any]) -> None:
+        out.write(json.dumps(event) + "\n")
+
+    def tell(event: dict[str, Any]) -> None:
+        say({"kind": "event", "event": event})
 
     while True:
         job = jobs.get()
         try:
             config = RunConfig.from_dict(job["config"])
-            run_one(config, job["folder"], tell=lambda event: say("event", event=event), **job["options"])
-        except BusyError:
-            say("busy")
-        except WhorlError as error:
-            say("failed", message=str(error))
+            say(attempt(config, job["folder"], tell=tell, **job["options"]))
         except BaseException:
-            say("failed", message=traceback.format_exc())
+            say({"kind": "failed", "message": traceback.format_exc()})
             raise
-        else:
-            say("done")
 
 
 def _listen(jobs: queue.Queue[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Carries out a list of runs: on this machine, several side by side, or on Ray.
+"""Many runs: on this machine, several side by side, or on Ray.
 
 Finished runs are not made again, and stopped ones go on from their last checkpoint. Two sweeps on one folder share the
 work: a run that the other one has is left to it, and waited for at the end.
@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,16 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, BusyError, check_output, read_result, space_needed
 from whorl.machine import cores
+from whorl.results import RunResult
 
 Event = dict[str, Any]
 Tell = Callable[[RunConfig, Event], None]  # hears of a run: planned, train, evaluate, done, failed
 
-# What can carry out a list of runs: (configs, out, tell=…, workers=…, **options) -> {id: why it failed}
-EXECUTORS = {"here": "whorl.lab.execute:execute_here", "ray": "whorl.lab.on_ray:execute"}
+# Where runs are made, and by what: (configs, out, tell=…, workers=…, **options) -> {id: why it failed}
+PLACES = {"here": "whorl.lab.run_many:run_here", "ray": "whorl.lab.run_on_ray:run_on_ray"}
 
 
-def execute(
+def run_many(
     configs: Sequence[RunConfig],
     out: str | Path,
     *,
@@ -40,7 +42,7 @@ def execute(
     tell: Tell | None = None,
     workers: int | None = None,
     **options: Any,
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
+) -> tuple[list[RunResult], dict[str, str]]:
     """The results of runs, in their order, and what kept others from finishing, by id.
 
     Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless
@@ -60,7 +62,7 @@ def execute(
         tell(config, {"kind": "planned", "finished": config not in todo})
     if todo:
         more = {} if workers is None else {"workers": workers}
-        failed = _executor(on)(configs, out, tell=tell, **more, **options)
+        failed = _runner(on)(configs, out, tell=tell, **more, **options)
     folders = [out / "runs" / config.id for config in configs]
     return [read_result(folder) for folder in folders if (folder / RESULT).exists()], failed
 
@@ -71,15 +73,15 @@ def check_workers(workers: int | None) -> None:
         raise invalid("lab", "workers", "a positive integer", workers)
 
 
-def _executor(on: str) -> Callable[..., dict[str, str]]:
-    module, name = EXECUTORS[on].split(":")
+def _runner(on: str) -> Callable[..., dict[str, str]]:
+    module, name = PLACES[on].split(":")
     try:
         return getattr(import_module(module), name)
     except ImportError as error:
         raise WhorlError(f"lab: on={on!r} cannot run here: {error}. Use --on here.") from None
 
 
-def execute_here(
+def run_here(
     configs: Sequence[RunConfig],
     out: Path,
     *,
@@ -110,16 +112,25 @@ def _in_turn(todo: Sequence[RunConfig], out: Path, tell: Tell, options: dict[str
     busy: list[RunConfig] = []
     for wait, runs in ((False, todo), (True, busy)):  # those that another sweep has come last, and are waited for
         for config in runs:
-            try:
-                run_one(config, out / "runs" / config.id, tell=lambda e, c=config: tell(c, e), wait=wait, **options)
-            except BusyError:
+            end = attempt(config, out / "runs" / config.id, tell=partial(tell, config), wait=wait, **options)
+            if end["kind"] == "busy":
                 busy.append(config)
-            except WhorlError as error:
-                failed[config.id] = str(error)
-                tell(config, {"kind": "failed", "message": str(error)})
-            else:
-                tell(config, {"kind": "done"})
+                continue
+            if end["kind"] == "failed":
+                failed[config.id] = end["message"]
+            tell(config, end)
     return failed
+
+
+def attempt(config: RunConfig, folder: str | Path, **options: Any) -> Event:
+    """How making a run ended: done, busy where another process has it, or failed with a message."""
+    try:
+        run_one(config, folder, **options)
+    except BusyError:
+        return {"kind": "busy"}
+    except WhorlError as error:
+        return {"kind": "failed", "message": str(error)}
+    return {"kind": "done"}
 
 
 class _Workers:
@@ -186,7 +197,7 @@ class _Workers:
 
     def _start(self, complaints: Any) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "whorl.lab.worker", str(self.threads)],
+            [sys.executable, "-m", "whorl.lab.run_worker", str(self.threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
