@@ -13,13 +13,16 @@ from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
+from whorl.kernels.axes import length_of
 from whorl.kernels.choose import Impl
-from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
+from whorl.kernels.rotate import rotate, rotate_qk
+from whorl.kernels.rotate_checks import check_input
+from whorl.kernels.rotate_torch import wide_dtype
 from whorl.kernels.tables import exact_tables
 from whorl.position_checks import check_positions
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
-from whorl.rotary.rotation import Layout
+from whorl.rotary.rotation import Layout, Order
 from whorl.rotary.scalings.base import Factors
 from whorl.tracing import is_symbol, may_keep_tensors
 

@@ -25,7 +25,11 @@ import torch
 from torch import Tensor
 
 from whorl.forks import uncut
+from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
 from whorl.kernels.numba_threads import Compiled, share
+from whorl.rotary.rotation import Rotation
+
+Tensors = tuple[Tensor, ...]
 
 SUPPORTED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -80,62 +84,43 @@ def why_not(dtype: torch.dtype | None = None) -> str | None:
     return None
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, *how: Any) -> None:
-    """Writes into ``out`` x with dimensions [start, start + 2 * pairs) rotated and the rest as it is.
-
-    ``how`` is (order, reads, writes, start, blocks, conjugate, divide), and everything is as ``rotate`` has checked
-    it. ``out`` has any strides; it may be x when ``reads`` and ``writes`` are equal. ``rows`` names the table row of
-    each token, (length,) or (batch, length); a row that the tables do not have gives NaN. ``conjugate`` negates sin,
-    ``divide`` divides both tables by cos² + sin².
-    """
-    ready(x, cos, sin, out, rows, *how)(x, cos, sin, out, rows)
-
-
 def ready(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    out: Tensor,
-    rows: Tensor | None,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-    conjugate: bool,
-    divide: bool,
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], None]:
-    """The function of (x, cos, sin, out, rows) that ``turn`` is for tensors of these shapes, strides and dtypes."""
-    how = (order, reads, writes, start, blocks, conjugate, divide)
-    (cos_steps, cos_dim), (sin_steps, sin_dim) = _table_steps(cos), _table_steps(sin)
-    if cos_dim != 1 or sin_dim != 1:
-        packed = ready(x, _packed(cos), _packed(sin), out, rows, *how)
-        return lambda x, cos, sin, out, rows: packed(x, _packed(cos), _packed(sin), out, rows)
-    *_, count, pairs = cos.shape
-    shape = batch, heads, length, dim = _by_head(x.shape, order, 1)
-    id_size = id_batch = id_token = 0
-    if rows is not None:
-        id_size, id_token = rows.element_size(), rows.stride(-1)
-        id_batch = rows.stride(0) if rows.ndim == 2 and rows.shape[0] > 1 else 0
-    out_steps = _by_head(out.stride(), order, 0)
-    size = x.element_size()
-    elements = batch * heads * length * dim
-    aligned = all(step * size % 16 == 0 for step in (*out_steps[:3], start, pairs // blocks))
-    numbers = array(
-        "q",
-        (
-            *shape, start, pairs, blocks, count, id_size, conjugate, divide,
-            *_by_head(x.stride(), order, 0), *out_steps, *cos_steps, *sin_steps, id_batch, id_token,
-            aligned and elements * size >= _STREAM,
-        ),
-    )  # fmt: skip
-    sizes = numbers.buffer_info()[0]
-    kernel = _KERNELS.get((x.dtype, reads, writes)) or _compiled(x.dtype, reads, writes)
-    shares = elements // _SHARE
+    xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None, rotation: Rotation
+) -> Callable[..., None]:
+    """The function of (xs, cos, sin, outs, rows) that turns tensors of these shapes, strides and dtypes.
+
+    It writes each of ``xs`` into its ``outs``, with dimensions [start, start + 2 * pairs) rotated and the rest as it
+    is; everything is as ``rotate`` has checked it. ``outs`` have any strides, and may be ``xs`` where the rotation
+    writes as it reads. ``rows`` names the table row of each token, (length,) or (batch, length); a row that the tables
+    do not have gives NaN.
+    """
+    if cos.stride(-1) != 1 or sin.stride(-1) != 1:
+        packed = ready(xs, _packed(cos), _packed(sin), outs, rows, rotation)
+        return lambda xs, cos, sin, outs, rows: packed(xs, _packed(cos), _packed(sin), outs, rows)
+    runs = [_ready_one(i, xs[i], cos, sin, outs[i], rows, rotation) for i in range(len(xs))]
+    if len(runs) == 1:
+        return runs[0]
+
+    def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
+        for each in runs:
+            each(xs, cos, sin, outs, rows)
+
+    return run
+
+
+def _ready_one(
+    i: int, x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation
+) -> Callable[..., None]:
+    """The same for tensor i alone."""
+    numbers = _numbers(x, cos, sin, out, rows, rotation)
+    sizes, shares, pairs = numbers.buffer_info()[0], x.numel() // _SHARE, cos.shape[-1]
+    form = (x.dtype, rotation.reads, rotation.writes)
+    kernel = _KERNELS.get(form) or _compiled(*form)
     # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
     spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
 
-    def run(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None) -> None:
+    def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
+        x, out = xs[i], outs[i]
         spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
         shared = shares > 1 and spare is None and (threads := min(shares, torch.get_num_threads())) > 1
         call = array(
@@ -153,24 +138,20 @@ def ready(
     return run
 
 
-def _by_head(axes: tuple[int, ...], order: str, missing: int) -> tuple[int, ...]:
-    """Sizes or strides as (batch, heads, length, dim), with ``missing`` for an axis that is not there."""
-    if len(axes) < 4:
-        axes = (missing,) * (4 - len(axes)) + axes
-    if order == "bhld":
-        return axes
-    batch, length, heads, dim = axes
-    return batch, heads, length, dim
-
-
-def _table_steps(table: Tensor) -> tuple[tuple[int, int, int], int]:
-    """How far apart batches, heads and rows are in a table, 0 along an axis it has not or repeats; and its pairs."""
-    if table.ndim == 2:
-        row, dim = table.stride()
-        return (0, 0, row), dim
-    batch, *head, row, dim = table.stride()
-    head = head[0] if head and table.shape[1] > 1 else 0
-    return (batch if table.shape[0] > 1 else 0, head, row), dim
+def _numbers(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation) -> array:
+    """The sizes and strides of a call, in the order in which the compiled loops read them."""
+    order, _, _, start, blocks, conjugate, divide = rotation
+    *_, count, pairs = cos.shape
+    out_strides, size = strides_of(out, order), x.element_size()
+    aligned = all(step * size % 16 == 0 for step in (*out_strides[:3], start, pairs // blocks))
+    return array(
+        "q",
+        (
+            *sizes_of(x, order), start, pairs, blocks, count, 0 if rows is None else rows.element_size(), conjugate,
+            divide, *strides_of(x, order), *out_strides, *table_strides(cos), *table_strides(sin), *row_strides(rows),
+            aligned and x.numel() * size >= _STREAM,
+        ),
+    )  # fmt: skip
 
 
 def _packed(table: Tensor) -> Tensor:
@@ -233,13 +214,13 @@ def _rows(form: int) -> Callable[[int], int]:
         shared, sizes = _get(call, 2), _get(call, 3)
         x, out, cos, sin = _get(call, 4), _get(call, 5), _get(call, 6), _get(call, 7)
         ids, spare = _get(call, 8), _get(call, 9)
-        batch, heads, length, dim = _get(sizes, 0), _get(sizes, 1), _get(sizes, 2), _get(sizes, 3)
+        batch, length, heads, dim = _get(sizes, 0), _get(sizes, 1), _get(sizes, 2), _get(sizes, 3)
         start, pairs, blocks, count = _get(sizes, 4), _get(sizes, 5), _get(sizes, 6), _get(sizes, 7)
         id_size, conjugate, divide = _get(sizes, 8), _get(sizes, 9), _get(sizes, 10)
-        x_batch, x_head, x_token, x_dim = _get(sizes, 11), _get(sizes, 12), _get(sizes, 13), _get(sizes, 14)
-        out_batch, out_head, out_token, out_dim = _get(sizes, 15), _get(sizes, 16), _get(sizes, 17), _get(sizes, 18)
-        cos_batch, cos_head, cos_row = _get(sizes, 19), _get(sizes, 20), _get(sizes, 21)
-        sin_batch, sin_head, sin_row = _get(sizes, 22), _get(sizes, 23), _get(sizes, 24)
+        x_batch, x_token, x_head, x_dim = _get(sizes, 11), _get(sizes, 12), _get(sizes, 13), _get(sizes, 14)
+        out_batch, out_token, out_head, out_dim = _get(sizes, 15), _get(sizes, 16), _get(sizes, 17), _get(sizes, 18)
+        cos_batch, cos_row, cos_head = _get(sizes, 19), _get(sizes, 20), _get(sizes, 21)
+        sin_batch, sin_row, sin_head = _get(sizes, 22), _get(sizes, 23), _get(sizes, 24)
         id_batch, id_token, large = _get(sizes, 25), _get(sizes, 26), _get(sizes, 27)
         inner = pairs // blocks
         row_size = pairs * laid
