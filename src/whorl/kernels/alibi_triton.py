@@ -68,20 +68,9 @@ SHORT_TILE = Tile(16, 64, 4, 3)
 
 @kernel(pointers=2)
 def _norms_kernel(
-    p_k,
-    p_norms,
-    s_b,
-    s_h,
-    s_l,
-    heads,
-    keys,
-    chunks,
-    UNIT: tl.constexpr,
-    DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
+    p_k, p_norms, s_b, s_h, s_l, heads, keys, chunks,
+    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """The longest key of each chunk, squared; infinity where one is not a number."""
     s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
     i = tl.program_id(0)
@@ -127,21 +116,9 @@ def first_key(b_bound, b_best, b_origin, slope, m_row, keys, MARGIN: tl.constexp
 
 @triton.jit
 def take_keys(
-    b_q,
-    p_k,
-    p_v,
-    m_k,
-    m_v,
-    b_bias,
-    m_seen,
-    b_out,
-    b_sum,
-    b_best,
-    scale,
-    LOADS_MASKED: tl.constexpr,
-    SEES_ALL: tl.constexpr,
-    STEADY: tl.constexpr,
-):
+    b_q, p_k, p_v, m_k, m_v, b_bias, m_seen, b_out, b_sum, b_best, scale,
+    LOADS_MASKED: tl.constexpr, SEES_ALL: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
     """One block of keys joined to what a block of queries has gathered: output, sum of weights, largest score."""
     PRECISION: tl.constexpr = "tf32x3" if b_q.dtype == tl.float32 else "tf32"
     b_k = tl.load(p_k, mask=m_k, other=0.0) if LOADS_MASKED else tl.load(p_k)
@@ -173,24 +150,9 @@ def take_keys(
 
 @triton.jit
 def take_all(
-    b_q,
-    p_k,
-    p_v,
-    s_k,
-    s_v,
-    first,
-    last,
-    o_origin,
-    slope,
-    b_out,
-    b_sum,
-    b_best,
-    scale,
-    DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEYS: tl.constexpr,
-    STEADY: tl.constexpr,
-):
+    b_q, p_k, p_v, s_k, s_v, first, last, o_origin, slope, b_out, b_sum, b_best, scale,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEYS: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
     """All blocks of keys from first to last, which every query sees."""
     PADDED: tl.constexpr = b_q.shape[1]
     VALUE_PADDED: tl.constexpr = b_out.shape[1]
@@ -208,40 +170,12 @@ def take_all(
 
 @kernel(pointers=7)
 def _attend_kernel(
-    p_q,
-    p_k,
-    p_v,
-    p_out,
-    p_slopes,
-    p_order,
-    p_norms,
-    s_q_b,
-    s_q_h,
-    s_q_l,
-    s_k_b,
-    s_k_h,
-    s_k_l,
-    s_v_b,
-    s_v_h,
-    s_v_l,
-    batch,
-    heads,
-    groups,
-    queries,
-    keys,
-    chunks,
-    scale,
-    UNIT: tl.constexpr,
-    DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    WIDE: tl.constexpr,
-    MARGIN: tl.constexpr,
-    STEADY_BELOW: tl.constexpr,
-):
+    p_q, p_k, p_v, p_out, p_slopes, p_order, p_norms,
+    s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l,
+    batch, heads, groups, queries, keys, chunks, scale,
+    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, MARGIN: tl.constexpr, STEADY_BELOW: tl.constexpr,
+):  # fmt: skip
     # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
     s_q_b, s_q_h, s_q_l = s_q_b.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT
     s_k_b, s_k_h, s_k_l = s_k_b.to(tl.int64) * UNIT, s_k_h.to(tl.int64) * UNIT, s_k_l.to(tl.int64) * UNIT

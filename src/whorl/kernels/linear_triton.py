@@ -85,7 +85,7 @@ class Split:
 SPLIT = Split(programs=528, shortest=2)
 
 
-class Rotation(NamedTuple):
+class TurningPairs(NamedTuple):
     """Where the turning pairs of a head lie, and the tables (1 or batch, length, pairs) that turn them, or None."""
 
     cos: Tensor | None
@@ -155,13 +155,13 @@ def tile_of(kernel: str, shape: Shape, dtype: torch.dtype) -> Tile:
     return TILES[kernel, shape.wide, dtype != torch.bfloat16]
 
 
-def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, feature: str) -> dict[str, Any]:
+def settings(kernel: str, shape: Shape, dtype: torch.dtype, turning: TurningPairs, feature: str) -> dict[str, Any]:
     """What a kernel is compiled for. Float16 goes with float32: it has no room for sums over a length."""
     tile, wide = tile_of(kernel, shape, dtype), dtype != torch.bfloat16
-    pairs = 0 if rotation.cos is None else rotation.cos.shape[-1]
-    neighbours = rotation.interleaved and shape.dim == 2 * pairs == 2 * shape.half
+    pairs = 0 if turning.cos is None else turning.cos.shape[-1]
+    neighbours = turning.interleaved and shape.dim == 2 * pairs == 2 * shape.half
     return {
-        "HEAD": (shape.dim, shape.half, pairs, rotation.start, rotation.blocks, rotation.interleaved, neighbours),
+        "HEAD": (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours),
         "VALUE_DIM": shape.value_dim,
         "BLOCK_V": shape.block_v,
         "FEATURE": feature,
@@ -173,11 +173,11 @@ def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, 
     }
 
 
-def table_arguments(rotation: Rotation) -> tuple[Any, ...]:
+def table_arguments(turning: TurningPairs) -> tuple[Any, ...]:
     """The tables, and their strides of batch and length."""
-    if rotation.cos is None or rotation.sin is None:
+    if turning.cos is None or turning.sin is None:
         return None, None, (0, 0)
-    cos, sin = (t.contiguous() for t in (rotation.cos, rotation.sin))
+    cos, sin = (t.contiguous() for t in (turning.cos, turning.sin))
     return cos, sin, (0 if len(cos) == 1 else cos.stride(0), cos.stride(1))
 
 
