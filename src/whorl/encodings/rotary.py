@@ -19,7 +19,7 @@ from whorl.kernels.rotate import rotate, rotate_qk
 from whorl.kernels.rotate_checks import check_input
 from whorl.kernels.rotate_torch import wide_dtype
 from whorl.kernels.tables import exact_tables
-from whorl.position_checks import check_positions
+from whorl.position_checks import check_positions, first_of_consecutive
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order
@@ -199,7 +199,7 @@ class Rotary(Encoding):
             return self.tables(positions, length, dtype=dtype)
 
         def look_up(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
-            first = table.contiguous_from(ids)
+            first = first_of_consecutive(ids)
             rows = ids if first is None else slice(first, first + ids.numel())  # a slice copies nothing
             cos, sin = (t[rows][..., pairs] for t in kept)
             return cos, sin

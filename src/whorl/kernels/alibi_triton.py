@@ -19,8 +19,9 @@ steep ones, the last queries before the first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from whorl.kernels.launches import prepared
 from whorl.kernels.triton_launch import Launch, interpreted, kernel, power_of_2
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
@@ -261,11 +263,7 @@ def alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tens
     if not out.numel():
         return out
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-    shape = Shape.of(q, k, v)
-    norms_of, attend = _launches(shape, q.stride()[:3], k.stride()[:3], v.stride()[:3], scale, q.dtype, q.device)
-    norms = torch.empty(shape.batch, shape.key_heads, shape.chunks, dtype=torch.float32, device=q.device)
-    norms_of(k, norms)
-    attend(q, k, v, out, slopes, order, norms)
+    prepared(("alibi_attention", scale), (q, k, v), lambda: _ready(q, k, v, scale))(q, k, v, out, slopes, order)
     return out
 
 
@@ -295,29 +293,21 @@ class Shape(NamedTuple):
         return max(16, power_of_2(self.dim)), max(16, power_of_2(self.value_dim))
 
 
-@lru_cache(maxsize=1024)
-def _launches(
-    shape: Shape,
-    q_strides: tuple[int, ...],
-    k_strides: tuple[int, ...],
-    v_strides: tuple[int, ...],
-    scale: float,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Launch, Launch]:
-    """The two launches for tensors of these sizes, dtype and strides of batch, heads and length."""
-    strides = (*q_strides, *k_strides, *v_strides)
+def _ready(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Callable[..., None]:
+    """The function of (q, k, v, out, slopes, order) that attends with tensors of these shapes and strides."""
+    shape, dtype = Shape.of(q, k, v), q.dtype
+    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])  # of batch, heads and length
     unit = 8 if all(stride % 8 == 0 for stride in strides) else 1
     steps = [stride // unit for stride in strides]
     padded, value_padded = shape.padded
-    norms = Launch(
+    norms_of = Launch(
         _norms_kernel,
         (shape.batch * shape.key_heads * shape.chunks, 1, 1),
         [*steps[3:6], shape.key_heads, shape.keys, shape.chunks],
         (unit, shape.dim, padded, 64, CHUNK),
         warps=4,
     )
-    tile = tile_of(shape, dtype, device)
+    tile = tile_of(shape, dtype, q.device)
     groups = shape.heads // shape.key_heads
     sizes = [shape.batch, shape.heads, groups, shape.queries, shape.keys, shape.chunks]
     heads = (shape.dim, padded, shape.value_dim, value_padded)
@@ -329,7 +319,13 @@ def _launches(
         warps=tile.warps,
         stages=tile.stages,
     )
-    return norms, attend
+
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Tensor, slopes: Tensor, order: Tensor) -> None:
+        norms = torch.empty(shape.batch, shape.key_heads, shape.chunks, dtype=torch.float32, device=q.device)
+        norms_of(k, norms)
+        attend(q, k, v, out, slopes, order, norms)
+
+    return run
 
 
 def tile_of(shape: Shape, dtype: torch.dtype, device: torch.device) -> Tile:

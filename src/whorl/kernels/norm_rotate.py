@@ -24,6 +24,8 @@ from whorl.tracing import may_read_memory, operators_are_watched, takes_gradient
 
 CALL = "norm_rotate_qk"
 
+Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # q, k, cos, sin, rows
+
 
 def norm_rotate_qk(
     q: Tensor,
@@ -60,7 +62,7 @@ def norm_rotate_qk(
         check_pair(CALL, q, k, cos, sin, rows, rotation)
         _check_norm(q, q_weight, k_weight, eps)
         kernel = choose_fused(impl, CALL, q, cos, sin)
-        launch = keep(key, _launch(q, k, cos, sin, rows, rotation, float(eps), kernel, direct=key is not None))
+        launch = keep(key, _launch((q, k, cos, sin, rows), rotation, float(eps), kernel, direct=key is not None))
     return launch(q, k, cos, sin, rows, q_weight, k_weight)
 
 
@@ -77,19 +79,9 @@ def _check_norm(q: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> No
         raise invalid(CALL, "eps", "a number from 0", eps, "Models use 1e-6 or 1e-5.")
 
 
-def _launch(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    rotation: Rotation,
-    eps: float,
-    kernel: str,
-    *,
-    direct: bool,
-) -> Launch:
+def _launch(given: Given, rotation: Rotation, eps: float, kernel: str, *, direct: bool) -> Launch:
     """The function of (q, k, cos, sin, rows, q_weight, k_weight) that norms and turns checked tensors."""
+    q, k, cos, sin, rows = given
     if kernel == "torch":
 
         def by_torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor) -> Tensors:
@@ -132,19 +124,10 @@ def _norm(
     f"float eps, {TURN}) -> (Tensor, Tensor)",
     lambda q, k, *_: like(q, k),
 )
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    q_weight: Tensor,
-    k_weight: Tensor,
-    eps: float,
-    *turn: Any,
-) -> Tensors:
+def _forward(*given: Any) -> Tensors:
     from whorl.kernels.rotate_triton import ready
 
+    q, k, cos, sin, rows, q_weight, k_weight, eps, *turn = given
     run = prepared(
         (CALL, eps, *turn),
         (q, k, cos, sin, rows),
@@ -158,14 +141,13 @@ def _forward(
     f"{TURN}) -> (Tensor, Tensor)",
     lambda x, dy, cos, sin, rows, weight, *_: like(x, weight),
 )
-def _backward(
-    x: Tensor, dy: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, weight: Tensor, eps: float, *turn: Any
-) -> tuple[Tensor, Tensor]:
+def _backward(*given: Any) -> Tensors:
     from whorl.kernels.norm_rotate_triton import ready_back
 
-    given = (x, dy, cos, sin, rows, weight)
-    run = prepared(("norm_rotate_back", eps, *turn), given, lambda: ready_back(*given, Rotation(*turn[:-1]), eps))
-    return run(*given)
+    x, dy, cos, sin, rows, weight, eps, *turn = given
+    tensors = (x, dy, cos, sin, rows, weight)
+    run = prepared(("norm_rotate_back", eps, *turn), tensors, lambda: ready_back(*tensors, Rotation(*turn[:-1]), eps))
+    return run(*tensors)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

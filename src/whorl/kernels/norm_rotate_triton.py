@@ -37,12 +37,12 @@ def _back_kernel(
     END: tl.constexpr = START + 2 * PAIRS
     AFTER: tl.constexpr = DIM - END
     dtype = p_cos.dtype.element_ty
-    one = tl.full((1, 1, 1), True, tl.int1)
+    m_all = tl.full((1, 1, 1), True, tl.int1)
     o_weight = tl.zeros((1, 1, 1), tl.int64)
-    b_gain_a, b_gain_b = load_pairs(p_weight, o_weight, 1, one, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1)
+    b_gain_a, b_gain_b = load_pairs(p_weight, o_weight, 1, m_all, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1)
     b_gain_a, b_gain_b = b_gain_a.to(dtype), b_gain_b.to(dtype)
-    b_gain_before = load_run(p_weight, o_weight, 1, one, 0, START, BEFORE_PADDED, True).to(dtype)
-    b_gain_after = load_run(p_weight, o_weight, 1, one, END, AFTER, AFTER_PADDED, True).to(dtype)
+    b_gain_before = load_run(p_weight, o_weight, 1, m_all, 0, START, BEFORE_PADDED, True).to(dtype)
+    b_gain_after = load_run(p_weight, o_weight, 1, m_all, END, AFTER, AFTER_PADDED, True).to(dtype)
     b_dw_a = tl.zeros((1, 1, PADDED), dtype)
     b_dw_b = tl.zeros((1, 1, PADDED), dtype)
     b_dw_before = tl.zeros((1, 1, BEFORE_PADDED), dtype)
@@ -54,7 +54,7 @@ def _back_kernel(
         i_b = (i // head_tiles // length).to(tl.int64)
         m_row = o_h < heads
         o_row = tl.full((1, 1, 1), 0, tl.int64) + i_t
-        m_known = one
+        m_known = m_all
         if HAS_ROWS:
             o_row = tl.load(p_rows + i_b * s_r_b + o_row * s_r_l).to(tl.int64)
             m_known = (o_row >= 0) & (o_row < table_length)
@@ -97,10 +97,10 @@ def _back_kernel(
         store_run(p_dx, o_dx, s_dx_d, m_row, b_dx_after, END, AFTER, AFTER_PADDED, DENSE)
     o_dw = tl.zeros((1, 1, 1), tl.int64) + tl.program_id(0) * DIM
     store_pairs(
-        p_dw, o_dw, 1, one, b_dw_a, b_dw_b, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
+        p_dw, o_dw, 1, m_all, b_dw_a, b_dw_b, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
     )  # fmt: skip
-    store_run(p_dw, o_dw, 1, one, b_dw_before, 0, START, BEFORE_PADDED, True)
-    store_run(p_dw, o_dw, 1, one, b_dw_after, END, AFTER, AFTER_PADDED, True)
+    store_run(p_dw, o_dw, 1, m_all, b_dw_before, 0, START, BEFORE_PADDED, True)
+    store_run(p_dw, o_dw, 1, m_all, b_dw_after, END, AFTER, AFTER_PADDED, True)
 
 
 def ready_back(

@@ -73,7 +73,10 @@ def choose_rotate(impl: Impl, x: Tensor, cos: Tensor, sin: Tensor) -> str:
 
 
 def choose_fused(impl: Impl, call: str, q: Tensor, cos: Tensor, sin: Tensor, refusal: str | None = None) -> str:
-    """The implementation of a rotation fused with more, which has a Triton kernel alone; ``refusal`` is of that one."""
+    """The implementation of a rotation fused with other work, which has a Triton kernel and no other.
+
+    ``refusal`` is one more reason against that kernel.
+    """
     if impl == "torch" or (impl == "auto" and q.device.type != "cuda"):
         return "torch"
     return choose(impl, call, {"triton": why_not_rotate("triton", q, cos, sin) or refusal})

@@ -33,6 +33,8 @@ from whorl.memory import check_floating
 from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_addresses, takes_gradients
 
+Written = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # out, x, cos, sin, rows
+
 
 def rotate(
     x: Tensor,
@@ -54,7 +56,7 @@ def rotate(
     Dimensions [start, start + 2 * pairs) of the last axis are rotated, the rest is passed through.
     ``cos`` and ``sin`` have shape (length, pairs), (batch, length, pairs), or (batch, heads, length,
     pairs) for angles that differ by head, whatever the order of x. ``rows`` (length,) or (batch, length)
-    says which row of the tables each token takes, and NaN comes of one that is not there.
+    says which row of the tables each token takes; a row that is not there gives NaN.
     ``inverse=True`` undoes the rotation, an attention factor inside the tables included. With ``blocks`` > 1
     the rotated dimensions are that many heads side by side, each with a layout of its own. ``heads`` limits
     the rotation to some heads. ``out`` is memory to write into: x itself to rotate in place, or memory apart from x
@@ -143,7 +145,7 @@ def _rotate_into(
         check_out(x, out, rotation)
         kernel = choose_rotate(impl, x, cos, sin)
         turns = None if heads is None else _turning_heads(x, heads, order)
-        launch = keep(key, _launch_into(out, x, cos, sin, rows, rotation, kernel, turns, direct=key is not None))
+        launch = keep(key, _launch_into((out, x, cos, sin, rows), rotation, kernel, turns, direct=key is not None))
     if takes_gradients(x, out, cos, sin):
         raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
     if key is not None or may_read_addresses(out, x, cos, sin, rows):
@@ -152,19 +154,9 @@ def _rotate_into(
     return out
 
 
-def _launch_into(
-    out: Tensor,
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    rotation: Rotation,
-    kernel: str,
-    turns: Tensor | None,
-    *,
-    direct: bool,
-) -> Launch:
-    """The function of (out, x, cos, sin, rows) that writes checked x, turned, into memory; some heads turn, or all."""
+def _launch_into(given: Written, rotation: Rotation, kernel: str, turns: Tensor | None, *, direct: bool) -> Launch:
+    """The function of (out, x, cos, sin, rows) that writes checked x, turned, into out; ``turns`` marks its heads."""
+    out, x, cos, sin, rows = given
     if kernel == "torch" or turns is not None:
         turn = launch_for((x,), cos, sin, rows, rotation, kernel, direct=direct)
 

@@ -33,7 +33,7 @@ Tensors = tuple[Tensor, ...]
 
 SUPPORTED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-# What is compiled on its own: numba keeps one machine code per form.
+# The forms that are compiled, each on its own: dtype, layout that is read, layout that is written.
 _FORMS = tuple(product(SUPPORTED, ("half", "interleaved"), ("half", "interleaved")))
 
 # Pairs in one vector step, then in the steps for what is left of a row.
@@ -111,7 +111,7 @@ def ready(
 def _ready_one(
     i: int, x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation
 ) -> Callable[..., None]:
-    """The same for tensor i alone."""
+    """The function of (xs, cos, sin, outs, rows) that turns tensor i of them."""
     numbers = _numbers(x, cos, sin, out, rows, rotation)
     sizes, shares, pairs = numbers.buffer_info()[0], x.numel() // _SHARE, cos.shape[-1]
     form = (x.dtype, rotation.reads, rotation.writes)
@@ -175,7 +175,7 @@ def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     from numba import njit, types
 
     _hold_locks()
-    _teach()
+    _register_intrinsics()
     function = _rows(_FORMS.index((dtype, reads, writes)))
     for cache in (True, False):
         try:
@@ -190,7 +190,7 @@ def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
 
 
 def _hold_locks() -> None:
-    """Has forks wait for numba's locks too: other threads take them for code of their own, and to let go of it."""
+    """Makes forks wait for numba's locks too: other threads take them to compile code, and to free it."""
     from llvmlite.binding import ffi
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -299,8 +299,8 @@ def _laid(form: int) -> str:
     return "woven" if dtype == torch.bfloat16 else "doubled"
 
 
-class _Word:
-    """A word of the loops above, written as LLVM by ``emit(llvm, *values)`` where numba meets it.
+class _Intrinsic:
+    """An intrinsic of the loops above: ``emit(llvm, *values)`` writes its LLVM code where numba meets a call of it.
 
     Addresses and sizes are in bytes, steps in elements. A parameter named in CONSTANTS is a number when the code is
     made, every other one an int64 of LLVM.
@@ -315,10 +315,10 @@ class _Word:
         self.constant = [name in self.CONSTANTS for name in self.signature.parameters]
 
     def __call__(self, *values: int) -> int:
-        raise TypeError("a word of compiled code was called from Python")
+        raise TypeError("an intrinsic of compiled code was called from Python")
 
     def function(self, module: Any, name: str, count: int, known: list[int]) -> Any:
-        """A function of its own for the word: inlined, its loops would share their counters with those around."""
+        """An LLVM function for the intrinsic: inlined, its loops would share their counters with those around."""
         from llvmlite import ir
 
         i64 = ir.IntType(64)
@@ -331,8 +331,8 @@ class _Word:
         builder.ret(i64(0))
         return function
 
-    def teach(self) -> None:
-        """Registers the word with numba."""
+    def register(self) -> None:
+        """Makes the intrinsic known to numba."""
         from numba import types
         from numba.core import typing
         from numba.extending import lower_builtin, type_callable
@@ -362,13 +362,13 @@ class _Word:
 
 
 @functools.cache
-def _teach() -> None:
-    for word in (_stack, _get, _add, _at, _index, _copy, _blank, _lay, _turn):
-        word.teach()
+def _register_intrinsics() -> None:
+    for intrinsic in (_stack, _get, _add, _at, _index, _copy, _blank, _lay, _turn):
+        intrinsic.register()
 
 
 class _Llvm:
-    """What the words below write with llvmlite, in short forms. Addresses need no alignment."""
+    """Short forms of llvmlite for the intrinsics below. Addresses need no alignment."""
 
     def __init__(self, builder: Any) -> None:
         from llvmlite import ir
@@ -403,7 +403,7 @@ class _Llvm:
         return how(vector, self.ir.VectorType(kind, vector.type.count))
 
     def pick(self, vector: Any, places: Iterable[int], other: Any = None) -> Any:
-        """The lanes of a vector, and of another one after it, that are named."""
+        """The lanes at these places of a vector, and of another one behind it."""
         other = self.ir.Constant(vector.type, self.ir.Undefined) if other is None else other
         places = list(places)
         return self.b.shuffle_vector(vector, other, self.ir.Constant(self.ir.VectorType(self.i32, len(places)), places))
@@ -464,7 +464,7 @@ class _Llvm:
         return self.b.fsub(fmul(a, cos), fmul(b, sin)), self.b.fadd(fmul(b, cos), fmul(a, sin))
 
 
-@_Word
+@_Intrinsic
 def _stack(llvm, room):
     """The address of ``room`` bytes that live until the function returns."""
     with llvm.b.goto_entry_block():
@@ -473,26 +473,26 @@ def _stack(llvm, room):
     return llvm.b.ptrtoint(memory, llvm.i64)
 
 
-@_Word
-def _get(llvm, address, place):
-    """The int64 at a place of an array."""
-    return llvm.b.load(llvm.b.inttoptr(llvm.moved(address, place, 8), llvm.i64.as_pointer()))
+@_Intrinsic
+def _get(llvm, address, index):
+    """The int64 at an index of an array."""
+    return llvm.b.load(llvm.b.inttoptr(llvm.moved(address, index, 8), llvm.i64.as_pointer()))
 
 
-@_Word
+@_Intrinsic
 def _add(llvm, address, amount):
-    """The number at an address before ``amount`` was added to it, as one act for all threads."""
+    """Adds ``amount`` to the number at an address, atomically; the number before."""
     return llvm.b.atomic_rmw("add", llvm.b.inttoptr(address, llvm.i64.as_pointer()), amount, "seq_cst")
 
 
-@_Word
+@_Intrinsic
 def _at(llvm, address, size, i_batch, batch, i_head, head, i_row, row):
     """The address of a row; the steps of batches, heads and rows are in elements of ``size`` bytes."""
     mul, add = llvm.b.mul, llvm.b.add
     return add(address, mul(size, add(add(mul(i_batch, batch), mul(i_head, head)), mul(i_row, row))))
 
 
-@_Word
+@_Intrinsic
 def _index(llvm, address, size):
     """The integer of 4 or 8 bytes at an address."""
     with llvm.b.goto_entry_block():
@@ -506,7 +506,7 @@ def _index(llvm, address, size):
     return llvm.b.load(result)
 
 
-@_Word
+@_Intrinsic
 def _copy(llvm, x, out, x_step, out_step, dim, start, pairs, form, unit):
     """Copies what lies before and after the rotated dimensions of a row."""
     dtype = _FORMS[form][0]
@@ -521,7 +521,7 @@ def _copy(llvm, x, out, x_step, out_step, dim, start, pairs, form, unit):
         llvm.steps(llvm.b.sub(last, first), _WIDTHS if unit else (1,), functools.partial(emit, first))
 
 
-@_Word
+@_Intrinsic
 def _blank(llvm, out, out_step, count, form):
     """Writes NaN into ``count`` elements of a row."""
     dtype = _FORMS[form][0]
@@ -529,7 +529,7 @@ def _blank(llvm, out, out_step, count, form):
     llvm.steps(count, (1,), lambda i, _: llvm.write(nan, llvm.moved(out, i, dtype.itemsize, out_step), dtype))
 
 
-@_Word
+@_Intrinsic
 def _lay(llvm, cos, sin, to_cos, to_sin, pairs, blocks, conjugate, divide, form):
     """Lays a row of tables as ``_laid`` says, sin negated to conjugate, both divided by cos² + sin² to divide."""
     dtype, order, b = _FORMS[form][0], _laid(form), llvm.b
@@ -559,7 +559,7 @@ def _lay(llvm, cos, sin, to_cos, to_sin, pairs, blocks, conjugate, divide, form)
                 llvm.steps(pairs, _WIDTHS, functools.partial(emit, divides, b.mul(i_block, pairs)))
 
 
-@_Word
+@_Intrinsic
 def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
     """Rotates the pairs of a row by laid tables. ``unit`` promises that both steps are 1, as 2 it streams as well."""
     (dtype, reads, writes), order, b = _FORMS[form], _laid(form), llvm.b
