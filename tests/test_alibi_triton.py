@@ -8,6 +8,7 @@ import torch
 
 import whorl
 from whorl.errors import WhorlError
+from whorl.kernels import launches
 from whorl.kernels.alibi_ops import alibi_attention
 
 at = pytest.importorskip("whorl.kernels.alibi_triton")
@@ -31,9 +32,7 @@ def small_tiles(monkeypatch):
     """In the interpreter, blocks so small that short inputs have many of them."""
     if not torch.cuda.is_available():
         monkeypatch.setattr(at, "TILES", dict.fromkeys(at.TILES, at.Tile(32, 16, 4, 2)))
-    at._launches.cache_clear()
-    yield
-    at._launches.cache_clear()
+    monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
 def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
@@ -201,7 +200,7 @@ def test_skipping_and_steady_weights_change_nothing(norm, device, monkeypatch):
     got = alibi_attention(norm * q, norm * k, v, slopes, 0.25)
     for name, value in (("MARGIN", 1e9), ("STEADY_BELOW", dict.fromkeys(at.STEADY_BELOW, -1e9))):
         monkeypatch.setattr(at, name, value)
-        at._launches.cache_clear()
+        launches.LAUNCHES.clear()
         plain = alibi_attention(norm * q, norm * k, v, slopes, 0.25)
         torch.testing.assert_close(got, plain, rtol=0, atol=1e-6)
 

@@ -38,9 +38,9 @@ def build_own_tables(i):
         cache.clear()
 
 def load_kernels(i):
-    from whorl.kernels import rotate, rotate_numba
+    from whorl.kernels import launches, rotate_numba
     rotate_numba._KERNELS.clear()
-    rotate._READY.clear()
+    launches.LAUNCHES.clear()
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         whorl.rotate(x.to(dtype), *rope.tables(torch.arange(8)))
 

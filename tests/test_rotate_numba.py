@@ -23,11 +23,16 @@ pytest.importorskip("numba")
 
 from whorl.kernels import numba_threads, rotate_numba
 from whorl.kernels.numba_threads import Compiled, share
-from whorl.kernels.rotate_numba import SUPPORTED, ready, turn, why_not
-from whorl.rotary.rotation import inverse_tables, turn_pairs
+from whorl.kernels.rotate_numba import SUPPORTED, ready, why_not
+from whorl.rotary.rotation import Order, Rotation, inverse_tables, turn_pairs
 
 ENDS = ("half", "interleaved")
 NAN = float("nan")
+
+
+def turn(x, cos, sin, out, rows, rotation):
+    """One tensor turned into out by a kernel made ready for it."""
+    ready((x,), cos, sin, (out,), rows, rotation)((x,), cos, sin, (out,), rows)
 
 
 @dataclass(repr=False)
@@ -39,7 +44,7 @@ class Case:
     sin: torch.Tensor
     out: torch.Tensor
     rows: torch.Tensor | None = None
-    order: str = "bhld"
+    order: Order = "bhld"
     reads: str = "half"
     writes: str = "half"
     start: int = 0
@@ -56,9 +61,13 @@ class Case:
         rest = (f"{name}={getattr(self, name)}" for name in list(self.__dataclass_fields__)[4:])
         return f"{self.x.dtype}, {', '.join(tensors)}, {', '.join(rest)}"
 
+    @property
+    def rotation(self) -> Rotation:
+        return Rotation(self.order, self.reads, self.writes, self.start, self.blocks, self.conjugate, self.divide)
+
     def run(self) -> torch.Tensor:
         """Out, after the kernel has written it."""
-        turn(*(getattr(self, name) for name in self.__dataclass_fields__))
+        turn(self.x, self.cos, self.sin, self.out, self.rows, self.rotation)
         return self.out
 
     def torch_path(self) -> torch.Tensor:
@@ -76,16 +85,13 @@ class Case:
         if self.conjugate:
             sin = -sin
         cos, sin = (_aligned(table, self.order) for table in (cos, sin))
-        reverse = self.reads == "half" and self.writes == "interleaved"
-        layout = self.reads if self.reads == self.writes else "interleaved_to_half"
-        return turn_pairs(self.x, cos, sin, layout, start=self.start, blocks=self.blocks, reverse=reverse)  # pyright: ignore
+        return turn_pairs(self.x, cos, sin, self.reads, self.writes, start=self.start, blocks=self.blocks)
 
     def by_loops(self) -> torch.Tensor:
         """What plain fp64 loops give."""
         x, cos, sin = (t.double().numpy() for t in (self.x, self.cos, self.sin))
         rows = None if self.rows is None else self.rows.numpy()
-        settings = (self.order, self.reads, self.writes, self.start, self.blocks, self.conjugate, self.divide)
-        return torch.from_numpy(rotation_loops.rotate(x, cos, sin, rows, *settings))
+        return torch.from_numpy(rotation_loops.rotate(x, cos, sin, rows, *self.rotation))
 
 
 def _gathered(table, ids, known, x, order):
@@ -236,12 +242,12 @@ def test_ready_serves_other_tensors_of_the_same_shapes(rows):
     case = plain_case()
     if rows is not None:
         case.rows = torch.tensor([5, 0, 7, 7, 1, 2, 3, 8], dtype=rows)
-    run = ready(*(getattr(case, name) for name in case.__dataclass_fields__))
+    run = ready((case.x,), case.cos, case.sin, (case.out,), case.rows, case.rotation)
     case.x, case.cos, case.sin = (
         _random(t.shape, t.dtype, seed) for seed, t in enumerate((case.x, case.cos, case.sin))
     )
     case.rows = None if case.rows is None else case.rows.flip(0)
-    run(case.x, case.cos, case.sin, case.out, case.rows)
+    run((case.x,), case.cos, case.sin, (case.out,), case.rows)
     assert_same(case.out, case.torch_path())
 
 
@@ -447,6 +453,7 @@ def run_python(code, **environment):
 FORK = """
 import os, sys, numpy, torch
 from whorl.kernels import rotate_numba
+from whorl.rotary.rotation import Rotation
 assert "numba" not in sys.modules, "numba is imported before it is used"
 torch.set_num_threads(3)
 x, cos, sin = torch.randn(1, 8, 2048, 64), torch.randn(2048, 32), torch.randn(2048, 32)
@@ -454,7 +461,8 @@ out = torch.empty_like(x)
 
 def result():
     out.numpy().fill(numpy.nan)
-    rotate_numba.turn(x, cos, sin, out, None, "bhld", "half", "half", 0, 1, False, False)
+    given = (x,), cos, sin, (out,), None
+    rotate_numba.ready(*given, Rotation("bhld", "half", "half"))(*given)
     return out.numpy().copy()
 
 expected = result()
@@ -477,11 +485,13 @@ def test_children_of_fork_have_helpers_of_their_own_and_exit_is_clean():
 
 ELSEWHERE = """
 import torch
-from whorl.kernels.rotate_numba import turn, why_not
+from whorl.kernels.rotate_numba import ready, why_not
+from whorl.rotary.rotation import Rotation
 print(why_not(), why_not(torch.bfloat16), why_not(torch.float16), sep="; ")
 x, cos, sin = torch.randn(4, 64).bfloat16(), torch.ones(4, 32), torch.zeros(4, 32)
 out = torch.empty_like(x)
-turn(x, cos, sin, out, None, "bhld", "half", "half", 0, 1, False, False)
+given = (x,), cos, sin, (out,), None
+ready(*given, Rotation("bhld", "half", "half"))(*given)
 assert torch.equal(out, x)
 """
 

@@ -10,6 +10,8 @@ import whorl
 from helpers import LAYOUTS, ROUNDING, SCALINGS
 from oracles import rotary_frequencies, rotation
 from whorl import reference
+from whorl.kernels.rotate_checks import checked_rotation
+from whorl.kernels.rotate_torch import turn_by_torch
 
 layouts = pytest.mark.parametrize("layout", LAYOUTS)
 
@@ -182,6 +184,18 @@ def test_gradient_is_the_rotation_back():
     assert x.grad is not None
     torch.testing.assert_close(x.grad, rope.rotate(upstream, positions, inverse=True), rtol=0, atol=1e-13)
     torch.testing.assert_close(x.grad.norm(dim=-1), upstream.norm(dim=-1), rtol=1e-14, atol=0)
+
+
+@layouts
+@pytest.mark.parametrize("inverse", [False, True])
+def test_the_transposed_record_is_the_adjoint(layout, inverse):
+    """<R x, y> = <x, R' y>, whatever factor is inside the tables, and the adjoint of the adjoint is the rotation."""
+    turned = checked_rotation("rotate", layout, inverse, 1, 2, "bhld")
+    x, y, cos, sin = random(2, 5, 16), random(2, 5, 16, seed=1), random(5, 6, seed=2), random(5, 6, seed=3)
+    there = (turn_by_torch(x, cos, sin, None, turned) * y).sum()
+    back = (x * turn_by_torch(y, cos, sin, None, turned.transposed())).sum()
+    assert float(there) == pytest.approx(float(back), rel=1e-12)
+    assert turned.transposed() != turned and turned.transposed().transposed() == turned
 
 
 def test_forward_mode_and_vmap():

@@ -1,4 +1,4 @@
-"""Which tensors are positions, slots or other counts of tokens: their dtypes, and the checks of their shapes."""
+"""Positions, slots and other counts of tokens as tensors: their dtypes, the checks of their shapes, their steps."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ def check_one_axis(call: str, positions: Tensor, *, whole: bool = False) -> None
             positions,
             "Make them with whorl.positions(length).",
         )
+
+
+def first_of_consecutive(ids: Tensor) -> int | None:
+    """The first of positions on the CPU that have one axis and follow each other by steps of 1, else None."""
+    if ids.ndim != 1 or not ids.numel():
+        return None
+    first, count = int(ids[0]), ids.numel()
+    if count == 1:
+        return first
+    if int(ids[-1]) - first != count - 1:
+        return None
+    return first if torch.equal(ids, torch.arange(first, first + count, dtype=ids.dtype, device="cpu")) else None
 
 
 def check_embeddings(call: str, x: Tensor, positions: Tensor, width: int) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from claims.mutants import MUTANTS, broken
 from whorl.claims import ledger
-from whorl.kernels import rotate
+from whorl.kernels import launches, refusals
 
 CLAIMS = {claim.id: claim for claim in ledger.every()}
 
@@ -34,8 +34,8 @@ def test_every_claim_that_holds_is_killed_by_a_mutant(whole_ledger):
 @pytest.fixture(autouse=True)
 def by_torch(monkeypatch):
     """Rotations as they are written in torch, which is what the mutants break; kernels are tested against it."""
-    monkeypatch.setattr(rotate, "AUTO", {})
-    rotate._READY.clear()
+    monkeypatch.setattr(refusals, "AUTO", {})
+    monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
 @pytest.mark.parametrize("name", ["sin and cos swapped", "squared exponent", "alibi with the other sign"])

@@ -11,8 +11,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Placement, QueryScale, every
 from whorl.encodings.rotary import Rotary
 from whorl.graphs import constant_in_graphs
-from whorl.kernels.ops import why_not_memory, why_not_transformed
-from whorl.kernels.rotate import why_not_here
+from whorl.kernels.refusals import why_not_here, why_not_memory, why_not_transformed
 
 LARGEST_DIM = 128
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)

@@ -19,8 +19,8 @@ from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
 from whorl.errors import invalid
-from whorl.kernels.rotate import Order, rotate, rotate_qk
-from whorl.rotary.rotation import Layout
+from whorl.kernels.rotate import rotate, rotate_qk
+from whorl.rotary.rotation import Layout, Order
 
 # Rounding the result once, and little more.
 LIMIT = {torch.float32: 1e-7, torch.bfloat16: 1.7e-3, torch.float16: 2.2e-4}

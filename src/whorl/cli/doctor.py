@@ -86,7 +86,7 @@ def _kernels() -> list[dict[str, Any]]:
     try:
         import torch
 
-        from whorl.kernels.rotate import AUTO, why_not_here
+        from whorl.kernels.refusals import AUTO, why_not_here
     except ImportError as error:
         return [_row("kernels", False, f"need torch: {error}")]
     devices = ("cuda", "cpu") if torch.cuda.is_available() else ("cpu",)

@@ -23,10 +23,9 @@ from whorl.config import config
 from whorl.encodings.rotary import Rotary, RotaryConfig
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.choose import Impl
-from whorl.kernels.rotate import Order
 from whorl.position_checks import check_positions
 from whorl.rotary.frequencies import Ladder
-from whorl.rotary.rotation import Layout
+from whorl.rotary.rotation import Layout, Order
 from whorl.rotary.tables import Tables
 
 AXES = 2

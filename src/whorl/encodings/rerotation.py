@@ -13,8 +13,8 @@ from torch import Tensor
 
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid
-from whorl.kernels.rotate import Order, rotate
-from whorl.rotary.rotation import layout_ends, quotient_tables
+from whorl.kernels.rotate import rotate
+from whorl.rotary.rotation import Order, layout_ends, quotient_tables
 from whorl.rotary.tables import Tables
 
 

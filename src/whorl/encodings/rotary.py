@@ -14,13 +14,16 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
+from whorl.kernels.axes import length_of
 from whorl.kernels.choose import Impl
-from whorl.kernels.rotate import Order, check_input, length_of, rotate, rotate_qk, wide_dtype
+from whorl.kernels.rotate import rotate, rotate_qk
+from whorl.kernels.rotate_checks import check_input
+from whorl.kernels.rotate_torch import wide_dtype
 from whorl.kernels.tables import exact_tables
-from whorl.position_checks import check_positions
+from whorl.position_checks import check_positions, first_of_consecutive
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
-from whorl.rotary.rotation import Layout
+from whorl.rotary.rotation import Layout, Order
 from whorl.rotary.scalings.base import Factors
 from whorl.tracing import is_symbol, may_keep_tensors
 
@@ -199,7 +202,7 @@ class Rotary(Encoding):
             return self.tables(positions, length, dtype=dtype)
 
         def look_up(ids: Tensor, pairs: slice | list[int]) -> table.Tables:
-            first = table.contiguous_from(ids)
+            first = first_of_consecutive(ids)
             rows = ids if first is None else slice(first, first + ids.numel())  # a slice copies nothing
             cos, sin = (t[rows][..., pairs] for t in kept)
             return cos, sin

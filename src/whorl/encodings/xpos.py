@@ -26,7 +26,8 @@ from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid
-from whorl.kernels.rotate import check_input, wide_dtype
+from whorl.kernels.rotate_checks import check_input
+from whorl.kernels.rotate_torch import wide_dtype
 from whorl.position_checks import check_positions
 from whorl.position_ids import difference, wide
 from whorl.rotary.rotation import layout_ends

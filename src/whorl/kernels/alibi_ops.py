@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from whorl.graphs import held
-from whorl.kernels.ops import why_not_memory
-from whorl.kernels.rotate import why_not_here
+from whorl.kernels.ops import operator
+from whorl.kernels.refusals import why_not_here, why_not_memory
 
 KERNEL = "the kernel of ALiBi"  # in reasons why it does not run
 
@@ -18,23 +18,15 @@ LARGEST_DIM = 128
 # Beyond, float32 does not hold the bias of a block of queries to a thousandth.
 STEEPEST = 256.0
 
-LIBRARY = torch.library.Library("whorl", "FRAGMENT")
-LIBRARY.define("alibi_attention(Tensor q, Tensor k, Tensor v, Tensor slopes, Tensor order, float scale) -> Tensor")
 
-
+@operator(
+    "alibi_attention(Tensor q, Tensor k, Tensor v, Tensor slopes, Tensor order, float scale) -> Tensor",
+    lambda q, k, v, *_: q.new_empty(*q.shape[:3], v.shape[3]),
+)
 def _alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tensor, scale: float) -> Tensor:
     from whorl.kernels.alibi_triton import alibi_attention
 
     return alibi_attention(q, k, v, slopes, order, scale)
-
-
-for _device in ("CPU", "CUDA"):
-    LIBRARY.impl("alibi_attention", _alibi_attention, _device)
-
-
-@torch.library.register_fake("whorl::alibi_attention", lib=LIBRARY)
-def _(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tensor, scale: float) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[3])
 
 
 def alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: tuple[float, ...], scale: float) -> Tensor:

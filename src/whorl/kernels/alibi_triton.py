@@ -19,8 +19,9 @@ steep ones, the last queries before the first.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -29,6 +30,7 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from whorl.kernels.launches import prepared
 from whorl.kernels.triton_launch import Launch, interpreted, kernel, power_of_2
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
@@ -68,20 +70,9 @@ SHORT_TILE = Tile(16, 64, 4, 3)
 
 @kernel(pointers=2)
 def _norms_kernel(
-    p_k,
-    p_norms,
-    s_b,
-    s_h,
-    s_l,
-    heads,
-    keys,
-    chunks,
-    UNIT: tl.constexpr,
-    DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    CHUNK: tl.constexpr,
-):
+    p_k, p_norms, s_b, s_h, s_l, heads, keys, chunks,
+    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
     """The longest key of each chunk, squared; infinity where one is not a number."""
     s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
     i = tl.program_id(0)
@@ -127,21 +118,9 @@ def first_key(b_bound, b_best, b_origin, slope, m_row, keys, MARGIN: tl.constexp
 
 @triton.jit
 def take_keys(
-    b_q,
-    p_k,
-    p_v,
-    m_k,
-    m_v,
-    b_bias,
-    m_seen,
-    b_out,
-    b_sum,
-    b_best,
-    scale,
-    LOADS_MASKED: tl.constexpr,
-    SEES_ALL: tl.constexpr,
-    STEADY: tl.constexpr,
-):
+    b_q, p_k, p_v, m_k, m_v, b_bias, m_seen, b_out, b_sum, b_best, scale,
+    LOADS_MASKED: tl.constexpr, SEES_ALL: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
     """One block of keys joined to what a block of queries has gathered: output, sum of weights, largest score."""
     PRECISION: tl.constexpr = "tf32x3" if b_q.dtype == tl.float32 else "tf32"
     b_k = tl.load(p_k, mask=m_k, other=0.0) if LOADS_MASKED else tl.load(p_k)
@@ -173,24 +152,9 @@ def take_keys(
 
 @triton.jit
 def take_all(
-    b_q,
-    p_k,
-    p_v,
-    s_k,
-    s_v,
-    first,
-    last,
-    o_origin,
-    slope,
-    b_out,
-    b_sum,
-    b_best,
-    scale,
-    DIM: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    KEYS: tl.constexpr,
-    STEADY: tl.constexpr,
-):
+    b_q, p_k, p_v, s_k, s_v, first, last, o_origin, slope, b_out, b_sum, b_best, scale,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEYS: tl.constexpr, STEADY: tl.constexpr,
+):  # fmt: skip
     """All blocks of keys from first to last, which every query sees."""
     PADDED: tl.constexpr = b_q.shape[1]
     VALUE_PADDED: tl.constexpr = b_out.shape[1]
@@ -208,40 +172,12 @@ def take_all(
 
 @kernel(pointers=7)
 def _attend_kernel(
-    p_q,
-    p_k,
-    p_v,
-    p_out,
-    p_slopes,
-    p_order,
-    p_norms,
-    s_q_b,
-    s_q_h,
-    s_q_l,
-    s_k_b,
-    s_k_h,
-    s_k_l,
-    s_v_b,
-    s_v_h,
-    s_v_l,
-    batch,
-    heads,
-    groups,
-    queries,
-    keys,
-    chunks,
-    scale,
-    UNIT: tl.constexpr,
-    DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr,
-    KEYS: tl.constexpr,
-    WIDE: tl.constexpr,
-    MARGIN: tl.constexpr,
-    STEADY_BELOW: tl.constexpr,
-):
+    p_q, p_k, p_v, p_out, p_slopes, p_order, p_norms,
+    s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l,
+    batch, heads, groups, queries, keys, chunks, scale,
+    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr, MARGIN: tl.constexpr, STEADY_BELOW: tl.constexpr,
+):  # fmt: skip
     # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
     s_q_b, s_q_h, s_q_l = s_q_b.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT
     s_k_b, s_k_h, s_k_l = s_k_b.to(tl.int64) * UNIT, s_k_h.to(tl.int64) * UNIT, s_k_l.to(tl.int64) * UNIT
@@ -327,11 +263,7 @@ def alibi_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, order: Tens
     if not out.numel():
         return out
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-    shape = Shape.of(q, k, v)
-    norms_of, attend = _launches(shape, q.stride()[:3], k.stride()[:3], v.stride()[:3], scale, q.dtype, q.device)
-    norms = torch.empty(shape.batch, shape.key_heads, shape.chunks, dtype=torch.float32, device=q.device)
-    norms_of(k, norms)
-    attend(q, k, v, out, slopes, order, norms)
+    prepared(("alibi_attention", scale), (q, k, v), lambda: _ready(q, k, v, scale))(q, k, v, out, slopes, order)
     return out
 
 
@@ -361,29 +293,21 @@ class Shape(NamedTuple):
         return max(16, power_of_2(self.dim)), max(16, power_of_2(self.value_dim))
 
 
-@lru_cache(maxsize=1024)
-def _launches(
-    shape: Shape,
-    q_strides: tuple[int, ...],
-    k_strides: tuple[int, ...],
-    v_strides: tuple[int, ...],
-    scale: float,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> tuple[Launch, Launch]:
-    """The two launches for tensors of these sizes, dtype and strides of batch, heads and length."""
-    strides = (*q_strides, *k_strides, *v_strides)
+def _ready(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Callable[..., None]:
+    """The function of (q, k, v, out, slopes, order) that attends with tensors of these shapes and strides."""
+    shape, dtype = Shape.of(q, k, v), q.dtype
+    strides = (*q.stride()[:3], *k.stride()[:3], *v.stride()[:3])  # of batch, heads and length
     unit = 8 if all(stride % 8 == 0 for stride in strides) else 1
     steps = [stride // unit for stride in strides]
     padded, value_padded = shape.padded
-    norms = Launch(
+    norms_of = Launch(
         _norms_kernel,
         (shape.batch * shape.key_heads * shape.chunks, 1, 1),
         [*steps[3:6], shape.key_heads, shape.keys, shape.chunks],
         (unit, shape.dim, padded, 64, CHUNK),
         warps=4,
     )
-    tile = tile_of(shape, dtype, device)
+    tile = tile_of(shape, dtype, q.device)
     groups = shape.heads // shape.key_heads
     sizes = [shape.batch, shape.heads, groups, shape.queries, shape.keys, shape.chunks]
     heads = (shape.dim, padded, shape.value_dim, value_padded)
@@ -395,7 +319,13 @@ def _launches(
         warps=tile.warps,
         stages=tile.stages,
     )
-    return norms, attend
+
+    def run(q: Tensor, k: Tensor, v: Tensor, out: Tensor, slopes: Tensor, order: Tensor) -> None:
+        norms = torch.empty(shape.batch, shape.key_heads, shape.chunks, dtype=torch.float32, device=q.device)
+        norms_of(k, norms)
+        attend(q, k, v, out, slopes, order, norms)
+
+    return run
 
 
 def tile_of(shape: Shape, dtype: torch.dtype, device: torch.device) -> Tile:

@@ -2,28 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
-from whorl.kernels.choose import Impl, check_impl, choose
-from whorl.kernels.ops import LIBRARY, Ready
-from whorl.kernels.rotate import Order, check_pair, keep, length_of, look_up, rotate_qk, turn_of, why_not, wide_dtype
+from whorl.kernels.axes import LENGTH_AXIS, length_of
+from whorl.kernels.choose import Impl, check_impl
+from whorl.kernels.launches import Launch, keep, look_up, prepared
+from whorl.kernels.ops import mark_written, operator
+from whorl.kernels.refusals import choose_fused, choose_rotate
+from whorl.kernels.rotate import launch_for
+from whorl.kernels.rotate_checks import check_pair, checked_rotation
+from whorl.kernels.rotate_torch import wide_dtype
 from whorl.memory import check_dense, check_written
 from whorl.position_checks import INTEGERS
-from whorl.rotary.rotation import Layout
+from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_addresses, may_read_values
 
-LIBRARY.define(
-    "rotate_append(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor? rows, Tensor(a!) keys, "
-    "Tensor(b!) values, Tensor slots, str order, str reads, str writes, int start, int blocks) -> Tensor"
-)
+CALL = "rotate_append"
 
-# Where a cache has its slots, and k its tokens.
-SLOTS_AXIS = {"bhld": 2, "blhd": 1, "thd": 0}
+
+class Step(NamedTuple):
+    """The tensors of a decoding step: what it reads, and the cache that it writes into."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cos: Tensor
+    sin: Tensor
+    rows: Tensor | None
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
 
 
 def rotate_append(
@@ -59,154 +72,123 @@ def rotate_append(
     >>> torch.equal(values[1, :, 3], v[1, :, 0])
     True
     """
-    how = ("append", layout, start, blocks, order, impl)
-    given = (q, k, v, cos, sin, rows, keys, values, slots)
-    key, ready = look_up(how, cos, sin, rows, q, k, v, keys, values, slots)
-    if ready is None:
-        check_impl(impl, "rotate_append")
-        _check(q, k, v, cos, sin, keys, values, slots, rows, layout, order, start, blocks)
-        ready = _ready(q, cos, sin, layout, start, blocks, order, impl)
-        if key is not None:
-            keep(key, ready)
-    capacity = keys.shape[SLOTS_AXIS[order]]
+    step = Step(q, k, v, cos, sin, rows, keys, values, slots)
+    settings = (CALL, layout, start, blocks, order, impl)
+    key, launch = look_up(settings, cos, sin, rows, q, k, v, keys, values, slots)
+    if launch is None:
+        check_impl(impl, CALL)
+        rotation = checked_rotation(CALL, layout, False, start, blocks, order)
+        _check(step, rotation)
+        launch = keep(key, _launch(step, rotation, impl, direct=key is not None))
+    capacity = keys.shape[LENGTH_AXIS[order]]
     if may_read_values(slots) and slots.numel() and int(slots.max()) >= capacity:
-        raise invalid("rotate_append", "slots", f"below the {capacity} slots there are", int(slots.max()))
-    run, turn = ready
-    if run is _by_torch and (key is not None or may_read_addresses(*given)):
-        _check_memory(*given)
+        raise invalid(CALL, "slots", f"below the {capacity} slots there are", int(slots.max()))
     with torch.no_grad():
-        return run(*given, *turn)
+        return launch(step)
 
 
-def _ready(
-    q: Tensor, cos: Tensor, sin: Tensor, layout: Layout, start: int, blocks: int, order: Order, impl: Impl
-) -> Ready:
-    """The function that runs, of all tensors, and its further arguments."""
-    kernel = choose(impl, "rotate_append", {"triton": _why_not(q, cos, sin)} if impl != "torch" else None)
-    if kernel == "torch" or (impl == "auto" and q.device.type != "cuda"):
-        return _by_torch, (layout, start, blocks, order)
-    return _by_kernel, turn_of(layout, False, order, start, blocks, kernel)[:5]
+def _launch(step: Step, rotation: Rotation, impl: Impl, *, direct: bool) -> Launch:
+    """The function that takes a checked step, or another of its kind."""
+    q, cos, sin = step.q, step.cos, step.sin
+    refusal = "angles differ by head" if cos.ndim == 4 else None
+    if choose_fused(impl, CALL, q, cos, sin, refusal) == "torch":
+        turn = launch_for((q, step.k), cos, sin, step.rows, rotation, choose_rotate("auto", q, cos, sin), direct=direct)
 
+        def write(step: Step) -> Tensor:
+            if direct or may_read_addresses(*step):
+                _check_memory(step)
+            turned_q, turned_k = turn((step.q, step.k), step.cos, step.sin, step.rows)
+            _write(turned_k, step, rotation.order)
+            return turned_q
 
-def _by_kernel(q: Tensor, k: Tensor, v: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *more: Any) -> Tensor:
+        return write
     wide = wide_dtype(q)
-    return torch.ops.whorl.rotate_append(q, k, v, cos.to(wide), sin.to(wide), rows, *more)
+    if not direct or cos.dtype != wide or sin.dtype != wide:
+
+        def by_operator(step: Step) -> Tensor:
+            q, k, v, cos, sin, *rest = step
+            return torch.ops.whorl.rotate_append(q, k, v, cos.to(wide), sin.to(wide), *rest, *rotation[:5])
+
+        return by_operator
+    from whorl.kernels.append_triton import ready
+
+    run = ready(step, torch.empty_like(q), rotation)
+
+    def by_kernel(step: Step) -> Tensor:
+        _check_memory(step)
+        out = torch.empty_like(step.q)
+        run(step, out)
+        mark_written(step.keys)
+        mark_written(step.values)
+        return out
+
+    return by_kernel
 
 
-def _why_not(q: Tensor, cos: Tensor, sin: Tensor) -> str | None:
-    return why_not("triton", q, cos, sin) or ("angles differ by head" if cos.ndim == 4 else None)
+@operator(
+    "rotate_append(Tensor q, Tensor k, Tensor v, Tensor cos, Tensor sin, Tensor? rows, Tensor(a!) keys, "
+    "Tensor(b!) values, Tensor slots, str order, str reads, str writes, int start, int blocks) -> Tensor",
+    lambda q, *_: torch.empty_like(q),
+)
+def _append(*given: Any) -> Tensor:
+    from whorl.kernels.append_triton import ready
+
+    step, rotation = Step(*given[:9]), Rotation(*given[9:])
+    _check_memory(step)
+    out = torch.empty_like(step.q)
+    run = prepared((CALL, rotation), step, lambda: ready(step, out, rotation))
+    run(step, out)
+    return out
 
 
-def _by_torch(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    layout: Layout,
-    start: int,
-    blocks: int,
-    order: Order,
-) -> Tensor:
-    q, k = rotate_qk(q, k, cos, sin, layout, start=start, blocks=blocks, order=order, rows=rows)
+def _write(k: Tensor, step: Step, order: Order) -> None:
+    """Puts turned keys and the values of a step into their slots, by torch."""
+    v, keys, values, slots = step.v, step.keys, step.values, step.slots
     if order == "thd":
         kept = slots >= 0
         keys[slots[kept]], values[slots[kept]] = k[kept], v[kept]
-        return q
-    moved = [x.transpose(1, 2) if order == "bhld" else x for x in (k, v, keys, values)]
-    slots = slots.expand(len(q), slots.shape[-1])
+        return
+    slots = slots.expand(len(k), slots.shape[-1])
     row, token = (slots >= 0).nonzero(as_tuple=True)
-    for new, cache in ((moved[0], moved[2]), (moved[1], moved[3])):
+    for new, cache in ((k, keys), (v, values)):
+        if order == "bhld":
+            new, cache = new.transpose(1, 2), cache.transpose(1, 2)
         cache[row, slots[row, token]] = new[row, token]
-    return q
 
 
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    rows: Tensor | None,
-    layout: Layout,
-    order: Order,
-    start: int,
-    blocks: int,
-) -> None:
-    call = "rotate_append"
-    check_pair(call, q, k, cos, sin, rows, (layout, False, start, blocks, order))
+def _check(step: Step, rotation: Rotation) -> None:
+    """Raises a WhorlError unless the tensors of a step fit each other and the rotation."""
+    q, k, v, cos, sin, rows, keys, values, slots = step
+    order = rotation.order
+    check_pair(CALL, q, k, cos, sin, rows, rotation)
     if order != "thd" and q.ndim != 4:
-        raise invalid(call, "q", "of four axes, or three with order='thd'", q)
-    axis = SLOTS_AXIS[order]
+        raise invalid(CALL, "q", "of four axes, or three with order='thd'", q)
+    axis = q.ndim + LENGTH_AXIS[order]
     expected = f"{k.dtype} of shape {(*k.shape[:-1], 'value dim')} on {k.device}"
-    check_dense(call, "v", v, expected)
+    check_dense(CALL, "v", v, expected)
     if v.shape[:-1] != k.shape[:-1] or v.dtype != k.dtype or v.device != k.device:
-        raise invalid(call, "v", expected, v)
+        raise invalid(CALL, "v", expected, v)
     for name, cache, new in (("keys", keys, k), ("values", values, v)):
-        check_dense(call, name, cache, "a tensor", "The memory of a cache, torch.zeros with its slots for the length.")
+        check_dense(CALL, name, cache, "a tensor", "The memory of a cache, torch.zeros with its slots for the length.")
         want = [*new.shape]
         want[axis] = cache.shape[axis] if cache.ndim == new.ndim else -1
         if list(cache.shape) != want or cache.dtype != new.dtype or cache.device != new.device:
             shape = tuple("slots" if i == axis else size for i, size in enumerate(new.shape))
-            raise invalid(call, name, f"{new.dtype} of shape {shape} on {new.device}", cache)
+            raise invalid(CALL, name, f"{new.dtype} of shape {shape} on {new.device}", cache)
     if keys.shape[axis] != values.shape[axis]:
         raise WhorlError(
-            f"{call}: keys have {keys.shape[axis]} slots and values {values.shape[axis]}. Make them alike."
+            f"{CALL}: keys have {keys.shape[axis]} slots and values {values.shape[axis]}. Make them alike."
         )
     length = length_of(q, order)
     shapes = [(length,)] if order == "thd" else [(length,), (1, length), (q.shape[0], length)]
-    check_dense(call, "slots", slots, f"integers of shape {shapes[-1]} on {q.device}", "One slot per token.")
+    expected = f"integers of shape {shapes[-1]} on {q.device}"
+    check_dense(CALL, "slots", slots, expected, "One slot per token.")
     if slots.dtype not in INTEGERS or not equals_any(tuple(slots.shape), *shapes) or slots.device != q.device:
-        raise invalid(call, "slots", f"integers of shape {shapes[-1]} on {q.device}", slots)
+        raise invalid(CALL, "slots", expected, slots)
 
 
-def _check_memory(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-) -> None:
+def _check_memory(step: Step) -> None:
     """Raises a WhorlError unless the cache has memory apart from all that is read."""
-    read = (("q", q), ("k", k), ("v", v), ("cos", cos), ("sin", sin), ("rows", rows), ("slots", slots))
-    check_written("rotate_append", (("keys", keys), ("values", values)), read)
-
-
-def _append(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    *turn: Any,
-) -> Tensor:
-    from whorl.kernels.append_triton import append
-
-    _check_memory(q, k, v, cos, sin, rows, keys, values, slots)
-    out = torch.empty_like(q)
-    append(q, k, v, cos, sin, rows, keys, values, slots, out, *turn)
-    return out
-
-
-for _device in ("CPU", "CUDA"):
-    LIBRARY.impl("rotate_append", _append, _device)
-
-
-@torch.library.register_fake("whorl::rotate_append", lib=LIBRARY)
-def _(q: Tensor, *rest: Any) -> Tensor:
-    return torch.empty_like(q)
+    tensors = step._asdict()
+    written = tuple((name, tensors.pop(name)) for name in ("keys", "values"))
+    check_written(CALL, written, tuple(tensors.items()))

@@ -4,20 +4,19 @@
 # A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 import triton.language as tl
 from torch import Tensor
 
-from whorl.kernels.rotate_triton import (
-    load_run,
-    pieces_of,
-    sizes_of,
-    store_run,
-    strides_of,
-    table_rows,
-    table_strides,
-    turn_tile,
-)
+from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
+from whorl.kernels.rotate_triton import are_dense, load_run, pieces_of, store_run, table_rows, turn_tile
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
+from whorl.rotary.rotation import Rotation
+
+if TYPE_CHECKING:
+    from whorl.kernels.append import Step
 
 HEADS = 8
 WARPS = 1
@@ -73,38 +72,28 @@ def _append_kernel(
         store_run(p_values, o_values, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
 
 
-def append(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    keys: Tensor,
-    values: Tensor,
-    slots: Tensor,
-    out: Tensor,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-) -> None:
-    """Writes q, turned, into ``out``, and k, turned, and v into their slots of ``keys`` and ``values``."""
-    (batch, length, q_heads), k_heads, pairs = sizes_of(q, order), sizes_of(k, order)[2], cos.shape[-1]
-    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-        cos, sin = cos.contiguous(), sin.contiguous()
+def ready(step: Step, out: Tensor, rotation: Rotation) -> Callable[[Step, Tensor], None]:
+    """The function of (step, out) that writes q, turned, into ``out``, and k, turned, and v into their slots."""
+    order, reads, writes, start, blocks, *_ = rotation
+    q, k, v, cos, sin, rows, keys, values, slots = step
+    (batch, length, q_heads, dim), k_heads, pairs = sizes_of(q, order), sizes_of(k, order)[2], cos.shape[-1]
+    dense = are_dense(cos, sin)
     moved = [strides_of(x, order) for x in (q, k, v, out, keys, values)]
-    ids = [
-        (0, 0) if x is None else (x.stride(0) if x.ndim > 1 and len(x) > 1 else 0, x.stride(-1)) for x in (rows, slots)
-    ]
     heads = min(HEADS, power_of_2(max(q_heads, k_heads)))
-    numbers = [stride for strides in moved for stride in strides] + [*table_strides(cos)[:2], *ids[0], *ids[1]]
-    numbers += [q_heads, k_heads, cos.shape[-2], sizes_of(keys, order)[1]]
+    table = table_strides(cos if dense else cos.contiguous())
+    numbers = [stride for strides in moved for stride in strides] + [*table[:2], *row_strides(rows)]
+    numbers += [*row_strides(slots), q_heads, k_heads, cos.shape[-2], sizes_of(keys, order)[1]]
     constants = (
-        heads, *pieces_of(q.shape[-1], start, pairs), blocks, reads == "half", writes == "half",
+        heads, *pieces_of(dim, start, pairs), blocks, reads == "half", writes == "half",
         rows is not None, all(strides[3] == 1 for strides in moved), v.shape[-1], power_of_2(v.shape[-1]),
     )  # fmt: skip
     tiles = -(-q_heads // heads) + 2 * -(-k_heads // heads)
     launch = Launch(_append_kernel, (tiles, length, batch), numbers, constants, warps=WARPS)
-    launch(q, k, v, out, keys, values, cos, sin, cos if rows is None else rows, slots)
+
+    def run(step: Step, out: Tensor) -> None:
+        q, k, v, cos, sin, rows, keys, values, slots = step
+        if not dense:
+            cos, sin = cos.contiguous(), sin.contiguous()
+        launch(q, k, v, out, keys, values, cos, sin, cos if rows is None else rows, slots)
+
+    return run

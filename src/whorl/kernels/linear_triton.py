@@ -1,4 +1,4 @@
-"""What the Triton kernels of causal linear attention share; they are in ``linear_triton_forward`` and ``_backward``.
+"""Causal linear attention in Triton: tiles, sizes and functions that the kernels of both passes share.
 
     out_i = sum_(j <= i) (a_i . b_j) v_j / (sum_(j <= i) p_i . r_j + eps)      a = R p, b = R r, p = f(q), r = f(k)
 
@@ -45,8 +45,8 @@ class Tile:
 
 
 # By kernel, whether a head has more than 64 dimensions, and whether products are in float32. The fastest on an H200
-# among those that stay within shared memory: in bfloat16 Triton 3.6 makes of 4 warps and one stage a grad_keys, and for
-# wide heads of 8 warps an outputs, that read beyond it (compute-sanitizer's memcheck says where).
+# among those that stay within shared memory: in bfloat16, Triton 3.6 compiles grad_keys with 4 warps and one stage, and
+# outputs of wide heads with 8 warps, to code that reads beyond it (compute-sanitizer's memcheck says where).
 TILES: dict[tuple[str, bool, bool], Tile] = {
     ("states", False, False): Tile(128, 4, 2),
     ("states", True, False): Tile(64, 4, 2),
@@ -85,8 +85,8 @@ class Split:
 SPLIT = Split(programs=528, shortest=2)
 
 
-class Rotation(NamedTuple):
-    """Where the turning pairs of a head lie, and the tables (1 or batch, length, pairs) that turn them, or None."""
+class TurningPairs(NamedTuple):
+    """The pairs of a head that turn: where they lie, and their tables (1 or batch, length, pairs), or None."""
 
     cos: Tensor | None
     sin: Tensor | None
@@ -111,7 +111,7 @@ class Shape(NamedTuple):
 
     @property
     def segment(self) -> int:
-        """Rows of a segment; plain arithmetic, so that a symbolic length stays one."""
+        """Rows of a segment; plain arithmetic, so that a symbolic length stays symbolic."""
         units = -(-self.length // MOST_ROWS)
         share = -(-units * self.batch * self.heads // SPLIT.programs)
         return MOST_ROWS * max(share, SPLIT.shortest)
@@ -122,7 +122,7 @@ class Shape(NamedTuple):
 
     @property
     def slots(self) -> int:
-        """States that are kept: of all segments but one, which begins with none."""
+        """The number of states that are kept: one for each segment but the one that begins with nothing."""
         return max(self.segments - 1, 0)
 
     @property
@@ -146,7 +146,7 @@ class Shape(NamedTuple):
 
 
 def has_tile(kernel: str, shape: Shape, dtype: torch.dtype) -> bool:
-    """Whether there is a kernel of its own for these sizes."""
+    """Whether a kernel has a tile for these sizes."""
     return (kernel, shape.wide, dtype != torch.bfloat16) in TILES
 
 
@@ -155,13 +155,13 @@ def tile_of(kernel: str, shape: Shape, dtype: torch.dtype) -> Tile:
     return TILES[kernel, shape.wide, dtype != torch.bfloat16]
 
 
-def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, feature: str) -> dict[str, Any]:
-    """What a kernel is compiled for. Float16 goes with float32: it has no room for sums over a length."""
+def settings(kernel: str, shape: Shape, dtype: torch.dtype, turning: TurningPairs, feature: str) -> dict[str, Any]:
+    """The constants a kernel is compiled for. Float16 goes with float32: it has no room for sums over a length."""
     tile, wide = tile_of(kernel, shape, dtype), dtype != torch.bfloat16
-    pairs = 0 if rotation.cos is None else rotation.cos.shape[-1]
-    neighbours = rotation.interleaved and shape.dim == 2 * pairs == 2 * shape.half
+    pairs = 0 if turning.cos is None else turning.cos.shape[-1]
+    neighbours = turning.interleaved and shape.dim == 2 * pairs == 2 * shape.half
     return {
-        "HEAD": (shape.dim, shape.half, pairs, rotation.start, rotation.blocks, rotation.interleaved, neighbours),
+        "HEAD": (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours),
         "VALUE_DIM": shape.value_dim,
         "BLOCK_V": shape.block_v,
         "FEATURE": feature,
@@ -173,11 +173,11 @@ def settings(kernel: str, shape: Shape, dtype: torch.dtype, rotation: Rotation, 
     }
 
 
-def table_arguments(rotation: Rotation) -> tuple[Any, ...]:
+def table_arguments(turning: TurningPairs) -> tuple[Any, ...]:
     """The tables, and their strides of batch and length."""
-    if rotation.cos is None or rotation.sin is None:
+    if turning.cos is None or turning.sin is None:
         return None, None, (0, 0)
-    cos, sin = (t.contiguous() for t in (rotation.cos, rotation.sin))
+    cos, sin = (t.contiguous() for t in (turning.cos, turning.sin))
     return cos, sin, (0 if len(cos) == 1 else cos.stride(0), cos.stride(1))
 
 
@@ -193,7 +193,7 @@ def compiled(*free: str) -> Any:
 
 @triton.jit
 def place_of(heads_in_all):
-    """Which head of all, and which segment of its length, a program takes.
+    """The head, counted over the whole batch, and the segment of its length that a program takes.
 
     Heads run fastest: those of one batch row read the same tables, from cache.
     """
@@ -208,7 +208,7 @@ def steps_of(i_segment, segment, length, ROWS: tl.constexpr):
 
 @triton.jit
 def exp(b_x):
-    """By exp2, which flushes results below 1e-38 to 0; ``tl.exp`` scales them, three instructions more for each."""
+    """exp by exp2, which flushes results below 1e-38 to 0; ``tl.exp`` scales them, at three more instructions each."""
     return tl.exp2(b_x * 1.4426950408889634)
 
 
@@ -251,7 +251,7 @@ def product(b_x, b_y, b_sum, DOT: tl.constexpr, PRECISION: tl.constexpr):
 
 @triton.jit
 def in_columns(b_sum, DOT: tl.constexpr):
-    """Numbers as two of 16 columns for a product, which add up to them: rounded, and what rounding took away.
+    """Numbers split over two of 16 columns for a matrix product: the rounded number, and what rounding took away.
 
     Sums over a long text are all but equal, and rounding them once would scale every output alike.
     """
@@ -263,7 +263,7 @@ def in_columns(b_sum, DOT: tl.constexpr):
 
 @triton.jit
 def pair_dims(HEAD: tl.constexpr):
-    """Which dimensions the two halves are, and which of them there are."""
+    """The dimensions of both halves, and masks of those that exist."""
     DIM: tl.constexpr = HEAD[0]
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
@@ -296,7 +296,7 @@ def pair_dims(HEAD: tl.constexpr):
 
 @triton.jit
 def masks_of_pairs(m_row, m_first, m_second, HEAD: tl.constexpr):
-    """Which entries of both halves there are: no more than a mask of rows unless dimensions are padded."""
+    """Masks of the entries of both halves that exist: a mask of rows alone unless dimensions are padded."""
     m_1, m_2 = m_row[:, None], m_row[:, None]
     if HEAD[0] < 2 * HEAD[1]:
         m_1, m_2 = m_1 & m_first[None, :], m_2 & m_second[None, :]
@@ -341,13 +341,13 @@ def store_pairs(p_x, b_first, b_second, o_row, m_row, HEAD: tl.constexpr):
 
 @triton.jit
 def query_features(b_x1, b_x2, FEATURE: tl.constexpr):
-    """Features of both halves."""
+    """Features of both halves of queries."""
     return feature_of(b_x1, FEATURE), feature_of(b_x2, FEATURE)
 
 
 @triton.jit
 def key_features(b_x1, b_x2, m_key, HAS_MASK: tl.constexpr, HEAD: tl.constexpr, FEATURE: tl.constexpr):
-    """The same, 0 for keys that are hidden and in dimensions that are padded: the feature of nothing may be 1.
+    """Features of both halves of keys, 0 for hidden keys and padded dimensions: the feature of a 0 may be 1.
 
     Rows beyond the last need none of this. Nothing that is kept comes after them.
     """
@@ -380,7 +380,7 @@ def turned_back(b_x1, b_x2, b_cos, b_sin, PAIRS: tl.constexpr):
 
 @triton.jit
 def load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD: tl.constexpr):
-    """cos and sin of rows, those of dimensions that do not turn 1 and 0; nothing of use where none turns."""
+    """cos and sin of rows, 1 and 0 for dimensions that do not turn; numbers that nobody uses where none turns."""
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
     if PAIRS == 0:
@@ -399,7 +399,7 @@ def load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD: tl.constexpr):
 
 @triton.jit
 def load_values(p_v, o_row, m_row, stride_v, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Rows of v or of something with its dimensions, as they are; 0 where there is nothing."""
+    """Rows of v, or of a tensor with its dimensions, as they are; 0 where there is nothing."""
     o_v = tl.arange(0, BLOCK_V).to(tl.int64)
     p_row = p_v + o_row[:, None] * stride_v[2] + o_v[None, :] * stride_v[3]
     return tl.load(p_row, mask=mask_of_values(m_row, VALUE_DIM, BLOCK_V), other=0.0)
@@ -407,14 +407,14 @@ def load_values(p_v, o_row, m_row, stride_v, VALUE_DIM: tl.constexpr, BLOCK_V: t
 
 @triton.jit
 def store_values(p_v, b_v, o_row, m_row, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Writes such rows where they are contiguous."""
+    """Writes rows with the dimensions of v into contiguous memory."""
     p_row = p_v + o_row[:, None] * VALUE_DIM + tl.arange(0, BLOCK_V)[None, :]
     tl.store(p_row, b_v.to(p_v.dtype.element_ty), mask=mask_of_values(m_row, VALUE_DIM, BLOCK_V))
 
 
 @triton.jit
 def mask_of_values(m_row, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr):
-    """Which entries of such rows there are."""
+    """The mask of the entries of such rows that exist."""
     m_value = m_row[:, None]
     if VALUE_DIM < BLOCK_V:
         m_value = m_value & (tl.arange(0, BLOCK_V) < VALUE_DIM)[None, :]
@@ -423,7 +423,7 @@ def mask_of_values(m_row, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr):
 
 @triton.jit
 def mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK: tl.constexpr):
-    """Which rows are keys that may be seen."""
+    """The mask of rows that are keys which may be seen."""
     if HAS_MASK:
         return m_row & (tl.load(p_mask + i_b * stride_m[0] + o_row * stride_m[1], mask=m_row, other=0) != 0)
     else:
@@ -473,7 +473,7 @@ def _running_sums(
 
 
 def running_sums(states: Tensor, *, reverse: bool) -> None:
-    """Adds up in place what segments added, along the second axis of (heads, slots, record).
+    """Running sums over segments, in place, along the second axis of (heads, slots, record).
 
     No sum is taken apart again: a suffix found by subtracting could be far smaller than what it is left of.
     """

@@ -23,8 +23,8 @@ import triton.language as tl
 from torch import Tensor
 
 from whorl.kernels.linear_triton import (
-    Rotation,
     Shape,
+    TurningPairs,
     compiled,
     has_tile,
     key_features,
@@ -58,16 +58,9 @@ def load_out(p_out, o_row, m_row, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr
 
 @triton.jit
 def load_grads(
-    p_grad,
-    p_out,
-    p_c,
-    o_row,
-    m_row,
-    stride_g,
-    DENOMINATOR: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-):
+    p_grad, p_out, p_c, o_row, m_row, stride_g,
+    DENOMINATOR: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
     """Rows of dout, or of what takes its place."""
     b_grad = load_values(p_grad, o_row, m_row, stride_g, VALUE_DIM, BLOCK_V)
     if DENOMINATOR == "norm":
@@ -78,31 +71,11 @@ def load_grads(
 
 @compiled("heads_in_all", "heads", "length", "segment", "slots")
 def _grad_states(
-    p_q,
-    p_cos,
-    p_sin,
-    p_grad,
-    p_out,
-    p_scale,
-    p_c,
-    p_states,
-    stride_q,
-    stride_t,
-    stride_g,
-    heads_in_all,
-    heads,
-    length,
-    segment,
-    slots,
-    DENOMINATOR: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FEATURE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    p_q, p_cos, p_sin, p_grad, p_out, p_scale, p_c, p_states, stride_q, stride_t, stride_g,
+    heads_in_all, heads, length, segment, slots,
+    DENOMINATOR: tl.constexpr, HEAD: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+    FEATURE: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
     i_head, i_segment = place_of(heads_in_all)
@@ -144,41 +117,12 @@ def _grad_states(
 
 @compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _grad_queries(
-    p_q,
-    p_k,
-    p_v,
-    p_cos,
-    p_sin,
-    p_mask,
-    p_grad,
-    p_out,
-    p_scale,
-    p_c,
-    p_states,
-    p_dq,
-    stride_q,
-    stride_k,
-    stride_v,
-    stride_t,
-    stride_m,
-    stride_g,
-    heads_in_all,
-    heads,
-    groups,
-    length,
-    segment,
-    slots,
-    eps,
-    DENOMINATOR: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FEATURE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    p_q, p_k, p_v, p_cos, p_sin, p_mask, p_grad, p_out, p_scale, p_c, p_states, p_dq,
+    stride_q, stride_k, stride_v, stride_t, stride_m, stride_g,
+    heads_in_all, heads, groups, length, segment, slots, eps,
+    DENOMINATOR: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, FEATURE: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     DIM: tl.constexpr = HEAD[0]
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
@@ -249,42 +193,13 @@ def _grad_queries(
 
 @compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _grad_keys(
-    p_q,
-    p_k,
-    p_v,
-    p_cos,
-    p_sin,
-    p_mask,
-    p_grad,
-    p_out,
-    p_scale,
-    p_c,
-    p_states,
-    p_dk,
-    p_dv,
-    stride_q,
-    stride_k,
-    stride_v,
-    stride_t,
-    stride_m,
-    stride_g,
-    heads_in_all,
-    heads,
-    groups,
-    length,
-    segment,
-    slots,
-    PART: tl.constexpr,
-    DENOMINATOR: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FEATURE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DOT: tl.constexpr,
+    p_q, p_k, p_v, p_cos, p_sin, p_mask, p_grad, p_out, p_scale, p_c, p_states, p_dk, p_dv,
+    stride_q, stride_k, stride_v, stride_t, stride_m, stride_g,
+    heads_in_all, heads, groups, length, segment, slots,
+    PART: tl.constexpr, DENOMINATOR: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr,
+    VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr, FEATURE: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr,
     PRECISION: tl.constexpr,
-):
+):  # fmt: skip
     DIM: tl.constexpr = HEAD[0]
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
@@ -378,7 +293,7 @@ def backward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    rotation: Rotation,
+    turning: TurningPairs,
     key_mask: Tensor | None,
     out: Tensor,
     scale: Tensor,
@@ -395,40 +310,27 @@ def backward(
         return dq.zero_(), dk.zero_(), dv.zero_()
     c = torch.empty_like(scale)
     later = torch.empty(shape.batch * shape.heads, *states.shape[1:], dtype=states.dtype, device=states.device)
-    cos, sin, stride_t = table_arguments(rotation)
+    cos, sin, stride_t = table_arguments(turning)
     mask, stride_m = mask_arguments(key_mask)
     heads_in_all = shape.batch * shape.heads
     grid = (heads_in_all * shape.segments,)
+    lengths = (shape.length, shape.segment, shape.slots)
     _grad_states[grid](
-        q,
-        cos,
-        sin,
-        grad,
-        out,
-        scale,
-        c,
-        later,
-        q.stride(),
-        stride_t,
-        grad.stride(),
-        heads_in_all,
-        shape.heads,
-        shape.length,
-        shape.segment,
-        shape.slots,
+        *(q, cos, sin, grad, out, scale, c, later, q.stride(), stride_t, grad.stride()),
+        *(heads_in_all, shape.heads, *lengths),
         DENOMINATOR=denominator,
-        **settings("grad_states", shape, q.dtype, rotation, feature),
+        **settings("grad_states", shape, q.dtype, turning, feature),
     )
     if shape.slots:
         running_sums(later, reverse=True)
     given = (q, k, v, cos, sin, mask, grad, out, scale, c)
     sizes = (
         *(q.stride(), k.stride(), v.stride(), stride_t, stride_m, grad.stride()),
-        *(heads_in_all, shape.heads, groups, shape.length, shape.segment, shape.slots),
+        *(heads_in_all, shape.heads, groups, *lengths),
     )
     switches = {"DENOMINATOR": denominator, "HAS_MASK": key_mask is not None}
     _grad_queries[grid](
-        *given, states, dq, *sizes, eps, **switches, **settings("grad_queries", shape, q.dtype, rotation, feature)
+        *given, states, dq, *sizes, eps, **switches, **settings("grad_queries", shape, q.dtype, turning, feature)
     )
     # heads that share a key head are added up afterwards: adding as they come would depend on their order
     by_head = [
@@ -438,7 +340,7 @@ def backward(
     # one kernel for both needs more registers than there are, unless heads are narrow and products in bfloat16
     apart = has_tile("grad_values", shape, q.dtype)
     for part, kernel in (("values", "grad_values"), ("keys", "grad_keys")) if apart else (("both", "grad_keys"),):
-        tile = settings(kernel, shape, q.dtype, rotation, feature)
+        tile = settings(kernel, shape, q.dtype, turning, feature)
         _grad_keys[grid](*given, later, *by_head, *sizes, PART=part, **switches, **tile)
     if groups > 1:
         for x, parts in zip((dk, dv), by_head, strict=True):

@@ -9,8 +9,8 @@ import triton.language as tl
 from torch import Tensor
 
 from whorl.kernels.linear_triton import (
-    Rotation,
     Shape,
+    TurningPairs,
     compiled,
     in_columns,
     key_features,
@@ -35,31 +35,11 @@ from whorl.kernels.linear_triton import (
 
 @compiled("heads_in_all", "heads", "length", "segment", "slots")
 def _states(
-    p_k,
-    p_v,
-    p_cos,
-    p_sin,
-    p_mask,
-    p_states,
-    stride_k,
-    stride_v,
-    stride_t,
-    stride_m,
-    heads_in_all,
-    heads,
-    length,
-    segment,
-    slots,
-    OWN_WEIGHTS: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FEATURE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    p_k, p_v, p_cos, p_sin, p_mask, p_states, stride_k, stride_v, stride_t, stride_m,
+    heads_in_all, heads, length, segment, slots,
+    OWN_WEIGHTS: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, FEATURE: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
     i_head, i_segment = place_of(heads_in_all)
@@ -90,38 +70,12 @@ def _states(
 
 @compiled("heads_in_all", "heads", "groups", "length", "segment", "slots")
 def _outputs(
-    p_q,
-    p_k,
-    p_v,
-    p_cos,
-    p_sin,
-    p_mask,
-    p_begin,
-    p_states,
-    p_out,
-    p_scale,
-    stride_q,
-    stride_k,
-    stride_v,
-    stride_t,
-    stride_m,
-    heads_in_all,
-    heads,
-    groups,
-    length,
-    segment,
-    slots,
-    eps,
-    DENOMINATOR: tl.constexpr,
-    HAS_MASK: tl.constexpr,
-    HEAD: tl.constexpr,
-    VALUE_DIM: tl.constexpr,
-    BLOCK_V: tl.constexpr,
-    FEATURE: tl.constexpr,
-    ROWS: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
+    p_q, p_k, p_v, p_cos, p_sin, p_mask, p_begin, p_states, p_out, p_scale,
+    stride_q, stride_k, stride_v, stride_t, stride_m,
+    heads_in_all, heads, groups, length, segment, slots, eps,
+    DENOMINATOR: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, FEATURE: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
     HALF: tl.constexpr = HEAD[1]
     PAIRS: tl.constexpr = HEAD[2]
     i_head, i_segment = place_of(heads_in_all)
@@ -194,7 +148,7 @@ def forward(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    rotation: Rotation,
+    turning: TurningPairs,
     key_mask: Tensor | None,
     feature: str,
     denominator: str,
@@ -206,55 +160,27 @@ def forward(
     out, scale, states = outputs_of(q, k, v)
     if not out.numel():
         return out, scale, states
-    tables, mask = table_arguments(rotation), mask_arguments(key_mask)
-    heads_in_all = shape.batch * shape.key_heads
+    cos, sin, stride_t = table_arguments(turning)
+    mask, stride_m = mask_arguments(key_mask)
+    lengths = (shape.length, shape.segment, shape.slots)
     if shape.slots:
+        heads_in_all = shape.batch * shape.key_heads
         _states[(heads_in_all * shape.slots,)](
-            k,
-            v,
-            *tables[:2],
-            mask[0],
-            states,
-            k.stride(),
-            v.stride(),
-            tables[2],
-            mask[1],
-            heads_in_all,
-            shape.key_heads,
-            shape.length,
-            shape.segment,
-            shape.slots,
+            *(k, v, cos, sin, mask, states, k.stride(), v.stride(), stride_t, stride_m),
+            *(heads_in_all, shape.key_heads, *lengths),
             OWN_WEIGHTS=denominator == "own",
             HAS_MASK=key_mask is not None,
-            **settings("states", shape, q.dtype, rotation, feature),
+            **settings("states", shape, q.dtype, turning, feature),
         )
         running_sums(states, reverse=False)
     heads_in_all = shape.batch * shape.heads
+    begin = None if key_mask is None else first_seen(key_mask)
     _outputs[(heads_in_all * shape.segments,)](
-        q,
-        k,
-        v,
-        *tables[:2],
-        mask[0],
-        None if key_mask is None else first_seen(key_mask),
-        states,
-        out,
-        scale,
-        q.stride(),
-        k.stride(),
-        v.stride(),
-        tables[2],
-        mask[1],
-        heads_in_all,
-        shape.heads,
-        shape.heads // shape.key_heads,
-        shape.length,
-        shape.segment,
-        shape.slots,
-        eps,
+        *(q, k, v, cos, sin, mask, begin, states, out, scale, q.stride(), k.stride(), v.stride(), stride_t, stride_m),
+        *(heads_in_all, shape.heads, shape.heads // shape.key_heads, *lengths, eps),
         DENOMINATOR=denominator,
         HAS_MASK=key_mask is not None,
-        **settings("outputs", shape, q.dtype, rotation, feature),
+        **settings("outputs", shape, q.dtype, turning, feature),
     )
     return out, scale, states
 

@@ -12,21 +12,19 @@ import torch
 from torch import Tensor
 
 from whorl.errors import invalid
-from whorl.kernels.choose import Impl, check_impl, choose
-from whorl.kernels.ops import LIBRARY, TURN, no_second_gradient
-from whorl.kernels.rotate import Order, check_pair, turn_by_torch, turn_of, why_not, wide_dtype
+from whorl.kernels.choose import Impl, check_impl
+from whorl.kernels.launches import Launch, keep, look_up, prepared
+from whorl.kernels.ops import TURN, Tensors, gradient, like, no_second_gradient, operator
+from whorl.kernels.refusals import choose_fused
+from whorl.kernels.rotate_checks import check_pair, checked_rotation
+from whorl.kernels.rotate_torch import turn_by_torch, wide_dtype
 from whorl.memory import check_dense
-from whorl.rotary.rotation import Layout
+from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_memory, operators_are_watched, takes_gradients
 
-NORMED = f"Tensor q_weight, Tensor k_weight, float eps, {TURN}"
-LIBRARY.define(
-    f"norm_rotate_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? rows, {NORMED}) -> (Tensor, Tensor)"
-)
-LIBRARY.define(
-    f"norm_rotate_back(Tensor x, Tensor dy, Tensor cos, Tensor sin, Tensor? rows, Tensor weight, float eps, {TURN})"
-    " -> (Tensor, Tensor)"
-)
+CALL = "norm_rotate_qk"
+
+Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # q, k, cos, sin, rows
 
 
 def norm_rotate_qk(
@@ -56,35 +54,55 @@ def norm_rotate_qk(
     >>> float(q.square().mean())  # doctest: +ELLIPSIS
     0.9999...
     """
-    check_impl(impl, "norm_rotate_qk")
-    check_pair("norm_rotate_qk", q, k, cos, sin, rows, (layout, False, start, blocks, order))
+    weights = tuple(w.detach() if type(w) is torch.nn.Parameter else w for w in (q_weight, k_weight))
+    key, launch = look_up((CALL, layout, eps, start, blocks, order, impl), cos, sin, rows, q, k, *weights)
+    if launch is None:
+        check_impl(impl, CALL)
+        rotation = checked_rotation(CALL, layout, False, start, blocks, order)
+        check_pair(CALL, q, k, cos, sin, rows, rotation)
+        _check_norm(q, q_weight, k_weight, eps)
+        kernel = choose_fused(impl, CALL, q, cos, sin)
+        launch = keep(key, _launch((q, k, cos, sin, rows), rotation, float(eps), kernel, direct=key is not None))
+    return launch(q, k, cos, sin, rows, q_weight, k_weight)
+
+
+def _check_norm(q: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> None:
+    """Raises a WhorlError unless there is a weight for each dimension, and a number to add to the mean square."""
     expected = f"a tensor ({q.shape[-1]},) on {q.device}"
     for name, weight in (("q_weight", q_weight), ("k_weight", k_weight)):
-        check_dense("norm_rotate_qk", name, weight, expected, "One weight for each dimension of a head.")
+        check_dense(CALL, name, weight, expected, "One weight for each dimension of a head.")
         if weight.shape != q.shape[-1:] or weight.device != q.device:
-            raise invalid("norm_rotate_qk", name, expected, weight, "One weight for each dimension of a head.")
+            raise invalid(CALL, name, expected, weight, "One weight for each dimension of a head.")
         if not weight.is_floating_point():
-            raise invalid("norm_rotate_qk", name, "floating", weight, f"Pass {name}.float().")
+            raise invalid(CALL, name, "floating", weight, f"Pass {name}.float().")
     if isinstance(eps, bool) or not isinstance(eps, (int, float)) or not 0.0 <= eps < 1e30:
-        raise invalid("norm_rotate_qk", "eps", "a number from 0", eps, "Models use 1e-6 or 1e-5.")
-    kernel = choose(impl, "norm_rotate_qk", {"triton": why_not("triton", q, cos, sin)} if impl != "torch" else None)
-    if impl == "auto" and q.device.type != "cuda":
-        kernel = "torch"
-    eps = float(eps)
+        raise invalid(CALL, "eps", "a number from 0", eps, "Models use 1e-6 or 1e-5.")
+
+
+def _launch(given: Given, rotation: Rotation, eps: float, kernel: str, *, direct: bool) -> Launch:
+    """The function of (q, k, cos, sin, rows, q_weight, k_weight) that norms and turns checked tensors."""
+    q, k, cos, sin, rows = given
     if kernel == "torch":
-        how: tuple[Any, ...] = (cos, sin, rows, layout, False, start, blocks, order)
-        return (
-            turn_by_torch(_normed(q, q_weight, eps), *how).to(q.dtype),
-            turn_by_torch(_normed(k, k_weight, eps), *how).to(k.dtype),
+
+        def by_torch(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor) -> Tensors:
+            pairs = zip((q, k), weights, strict=True)
+            return tuple(turn_by_torch(_normed(x, w, eps), cos, sin, rows, rotation).to(x.dtype) for x, w in pairs)
+
+        return by_torch
+    wide, settings = wide_dtype(q), (eps, *rotation, kernel)
+    if not direct or cos.dtype != wide or sin.dtype != wide:
+        return lambda q, k, cos, sin, *rest: torch.ops.whorl.norm_rotate_qk(
+            q, k, cos.to(wide), sin.to(wide), *rest, *settings
         )
-    cos, sin, turn = cos.to(wide_dtype(q)), sin.to(wide_dtype(q)), turn_of(layout, False, order, start, blocks, kernel)
-    given = (q, k, cos, sin, rows, q_weight, k_weight, eps, *turn)
-    weights = (weight.detach() for weight in (q_weight, k_weight))  # parameters, most often
-    if operators_are_watched() or not all(map(may_read_memory, (q, k, cos, sin, *weights))):
-        return torch.ops.whorl.norm_rotate_qk(*given)
-    if takes_gradients(q, k, q_weight, k_weight):
-        return NormTurned.apply(*given)
-    return _forward(*given)
+    from whorl.kernels.rotate_triton import ready
+
+    run = ready((q, k), cos, sin, like(q, k), rows, rotation, eps=eps)
+
+    def by_kernel(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor) -> Tensors:
+        given = (q, k, cos, sin, rows, *weights)
+        return NormTurned.apply(run, *given, *settings) if takes_gradients(q, k, *weights) else _norm(run, *given)
+
+    return by_kernel
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -92,45 +110,44 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.to(wide.dtype)
 
 
-def _forward(
-    q: Tensor,
-    k: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    rows: Tensor | None,
-    q_weight: Tensor,
-    k_weight: Tensor,
-    eps: float,
-    *turn: Any,
-) -> tuple[Tensor, Tensor]:
-    from whorl.kernels.rotate_triton import turn as turn_all
-
-    outs, weights = (torch.empty_like(q), torch.empty_like(k)), (q_weight.contiguous(), k_weight.contiguous())
-    turn_all((q, k), cos, sin, outs, rows, *turn[:-1], weights=weights, eps=eps)
+def _norm(
+    run: Launch, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor
+) -> Tensors:
+    """What a ready kernel makes of queries and keys."""
+    outs = like(q, k)
+    run((q, k), cos, sin, outs, rows, tuple(weight.contiguous() for weight in weights))
     return outs
 
 
-def _backward(
-    x: Tensor, dy: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, weight: Tensor, eps: float, *turn: Any
-) -> tuple[Tensor, Tensor]:
-    from whorl.kernels.norm_rotate_triton import back
+@operator(
+    "norm_rotate_qk(Tensor q, Tensor k, Tensor cos, Tensor sin, Tensor? rows, Tensor q_weight, Tensor k_weight, "
+    f"float eps, {TURN}) -> (Tensor, Tensor)",
+    lambda q, k, *_: like(q, k),
+)
+def _forward(*given: Any) -> Tensors:
+    from whorl.kernels.rotate_triton import ready
 
-    return back(x, dy, cos, sin, rows, weight, eps, *turn[:-1])
+    q, k, cos, sin, rows, q_weight, k_weight, eps, *turn = given
+    run = prepared(
+        (CALL, eps, *turn),
+        (q, k, cos, sin, rows),
+        lambda: ready((q, k), cos, sin, like(q, k), rows, Rotation(*turn[:-1]), eps=eps),
+    )
+    return _norm(run, q, k, cos, sin, rows, q_weight, k_weight)
 
 
-for _device in ("CPU", "CUDA"):
-    LIBRARY.impl("norm_rotate_qk", _forward, _device)
-    LIBRARY.impl("norm_rotate_back", _backward, _device)
+@operator(
+    "norm_rotate_back(Tensor x, Tensor dy, Tensor cos, Tensor sin, Tensor? rows, Tensor weight, float eps, "
+    f"{TURN}) -> (Tensor, Tensor)",
+    lambda x, dy, cos, sin, rows, weight, *_: like(x, weight),
+)
+def _backward(*given: Any) -> Tensors:
+    from whorl.kernels.norm_rotate_triton import ready_back
 
-
-@torch.library.register_fake("whorl::norm_rotate_qk", lib=LIBRARY)
-def _(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return torch.empty_like(q), torch.empty_like(k)
-
-
-@torch.library.register_fake("whorl::norm_rotate_back", lib=LIBRARY)
-def _(x: Tensor, dy: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, weight: Tensor, *rest: Any) -> Any:
-    return torch.empty_like(x), torch.empty_like(weight)
+    x, dy, cos, sin, rows, weight, eps, *turn = given
+    tensors = (x, dy, cos, sin, rows, weight)
+    run = prepared(("norm_rotate_back", eps, *turn), tensors, lambda: ready_back(*tensors, Rotation(*turn[:-1]), eps))
+    return run(*tensors)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -154,19 +171,19 @@ def _back(ctx: Any, q_grad: Tensor | None, k_grad: Tensor | None) -> tuple[Any, 
     return (dq, dk, None, None, None, dq_weight, dk_weight, None, *(None for _ in ctx.turn))
 
 
-torch.library.register_autograd("whorl::norm_rotate_qk", _back, setup_context=_keep, lib=LIBRARY)
-torch.library.register_autograd("whorl::norm_rotate_back", no_second_gradient("norm_rotate_qk"), lib=LIBRARY)
+gradient("norm_rotate_qk", _back, _keep)
+gradient("norm_rotate_back", no_second_gradient(CALL))
 
 
 class NormTurned(torch.autograd.Function):
     """The operator and its gradient where nobody traces them, without the dispatcher's share."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, run: Launch, *inputs: Any) -> Tensors:
         _keep(ctx, inputs, None)
         ctx.set_materialize_grads(False)
-        return _forward(*inputs)
+        return _norm(run, *inputs[:7])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Any, ...]:
-        return _back(ctx, *gradients)
+        return None, *_back(ctx, *gradients)

@@ -8,22 +8,16 @@ A program walks over tiles, so that the sums for dw stay in registers until its 
 # A kernel is written in Triton's language: numbers stand for constants, and branches are taken when it is compiled.
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton.language as tl
 from torch import Tensor
 
-from whorl.kernels.rotate_triton import (
-    load_pairs,
-    load_run,
-    pieces_of,
-    sizes_of,
-    store_pairs,
-    store_run,
-    strides_of,
-    table_rows,
-    table_strides,
-)
+from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
+from whorl.kernels.rotate_triton import are_dense, load_pairs, load_run, pieces_of, store_pairs, store_run, table_rows
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
+from whorl.rotary.rotation import Rotation
 
 PROGRAMS = 1024
 HEADS = 8
@@ -43,12 +37,12 @@ def _back_kernel(
     END: tl.constexpr = START + 2 * PAIRS
     AFTER: tl.constexpr = DIM - END
     dtype = p_cos.dtype.element_ty
-    one = tl.full((1, 1, 1), True, tl.int1)
+    m_all = tl.full((1, 1, 1), True, tl.int1)
     o_weight = tl.zeros((1, 1, 1), tl.int64)
-    b_gain_a, b_gain_b = load_pairs(p_weight, o_weight, 1, one, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1)
+    b_gain_a, b_gain_b = load_pairs(p_weight, o_weight, 1, m_all, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1)
     b_gain_a, b_gain_b = b_gain_a.to(dtype), b_gain_b.to(dtype)
-    b_gain_before = load_run(p_weight, o_weight, 1, one, 0, START, BEFORE_PADDED, True).to(dtype)
-    b_gain_after = load_run(p_weight, o_weight, 1, one, END, AFTER, AFTER_PADDED, True).to(dtype)
+    b_gain_before = load_run(p_weight, o_weight, 1, m_all, 0, START, BEFORE_PADDED, True).to(dtype)
+    b_gain_after = load_run(p_weight, o_weight, 1, m_all, END, AFTER, AFTER_PADDED, True).to(dtype)
     b_dw_a = tl.zeros((1, 1, PADDED), dtype)
     b_dw_b = tl.zeros((1, 1, PADDED), dtype)
     b_dw_before = tl.zeros((1, 1, BEFORE_PADDED), dtype)
@@ -60,7 +54,7 @@ def _back_kernel(
         i_b = (i // head_tiles // length).to(tl.int64)
         m_row = o_h < heads
         o_row = tl.full((1, 1, 1), 0, tl.int64) + i_t
-        m_known = one
+        m_known = m_all
         if HAS_ROWS:
             o_row = tl.load(p_rows + i_b * s_r_b + o_row * s_r_l).to(tl.int64)
             m_known = (o_row >= 0) & (o_row < table_length)
@@ -103,46 +97,51 @@ def _back_kernel(
         store_run(p_dx, o_dx, s_dx_d, m_row, b_dx_after, END, AFTER, AFTER_PADDED, DENSE)
     o_dw = tl.zeros((1, 1, 1), tl.int64) + tl.program_id(0) * DIM
     store_pairs(
-        p_dw, o_dw, 1, one, b_dw_a, b_dw_b, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
+        p_dw, o_dw, 1, m_all, b_dw_a, b_dw_b, START, PAIRS, PADDED, BLOCKS, READS_HALF, True, 1, 1
     )  # fmt: skip
-    store_run(p_dw, o_dw, 1, one, b_dw_before, 0, START, BEFORE_PADDED, True)
-    store_run(p_dw, o_dw, 1, one, b_dw_after, END, AFTER, AFTER_PADDED, True)
+    store_run(p_dw, o_dw, 1, m_all, b_dw_before, 0, START, BEFORE_PADDED, True)
+    store_run(p_dw, o_dw, 1, m_all, b_dw_after, END, AFTER, AFTER_PADDED, True)
 
 
-def back(
+def ready_back(
     x: Tensor,
     dy: Tensor,
     cos: Tensor,
     sin: Tensor,
     rows: Tensor | None,
     weight: Tensor,
+    rotation: Rotation,
     eps: float,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-    conjugate: bool,
-    divide: bool,
-) -> tuple[Tensor, Tensor]:
-    """The gradients of x and of the weight, given that of what the norm and the rotation made of them."""
-    dx, (batch, length, heads), pairs = torch.empty_like(x), sizes_of(x, order), cos.shape[-1]
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The function of (x, dy, cos, sin, rows, weight) that gives the gradients of x and of its weight.
+
+    ``dy`` is the gradient of what the norm and the rotation made of x.
+    """
+    order, reads, writes, start, blocks, conjugate, divide = rotation
+    (batch, length, heads, dim), pairs, dense = sizes_of(x, order), cos.shape[-1], are_dense(cos, sin)
     tile = min(HEADS, power_of_2(heads))
     tiles = batch * length * -(-heads // tile)
-    if not x.numel():
-        return dx, torch.zeros_like(weight)
     programs = min(PROGRAMS, tiles)
-    sums = torch.empty(programs, x.shape[-1], dtype=cos.dtype, device=x.device)
-    if cos.stride() != sin.stride() or cos.stride(-1) != 1:
-        cos, sin = cos.contiguous(), sin.contiguous()
-    moved = [strides_of(tensor, order) for tensor in (x, dy, dx)]
-    ids = (0, 0) if rows is None else (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
-    sizes = (*table_strides(cos), *ids, tiles, length, heads, cos.shape[-2], eps)
+    moved = [strides_of(tensor, order) for tensor in (x, dy, torch.empty_like(x))]
+    table = table_strides(cos if dense else cos.contiguous())
+    sizes = (*table, *row_strides(rows), tiles, length, heads, cos.shape[-2], eps)
     numbers = [*(stride for strides in moved for stride in strides), *sizes]
     constants = (
-        tile, *pieces_of(x.shape[-1], start, pairs), blocks, reads == "half", writes == "half", conjugate, divide,
+        tile, *pieces_of(dim, start, pairs), blocks, reads == "half", writes == "half", conjugate, divide,
         rows is not None, all(strides[3] == 1 for strides in moved),
     )  # fmt: skip
     launch = Launch(_back_kernel, (programs, 1, 1), numbers, constants, warps=WARPS)
-    launch(x, dy, dx, sums, cos, sin, cos if rows is None else rows, weight.contiguous())
-    return dx, sums.sum(0).to(weight.dtype)
+
+    def run(
+        x: Tensor, dy: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, weight: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dx = torch.empty_like(x)
+        if not x.numel():
+            return dx, torch.zeros_like(weight)
+        sums = torch.empty(programs, dim, dtype=cos.dtype, device=x.device)
+        if not dense:
+            cos, sin = cos.contiguous(), sin.contiguous()
+        launch(x, dy, dx, sums, cos, sin, cos if rows is None else rows, weight.contiguous())
+        return dx, sums.sum(0).to(weight.dtype)
+
+    return run

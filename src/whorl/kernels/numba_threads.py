@@ -32,7 +32,7 @@ class Compiled(NamedTuple):
 def share(function: Compiled, call: array, numbers: array, keep: list[object], threads: int) -> None:
     """Runs a function on the caller and threads - 1 others until all its pieces of work are done.
 
-    ``keep`` is what must stay in memory while others work; ``numbers`` also while one that wakes late looks for work.
+    ``keep`` is what must stay in memory while others work, ``numbers`` what a thread that wakes late still reads.
     """
     if _openmp is not None:
         _openmp(function.address, call.buffer_info()[0], threads, 0)

@@ -25,11 +25,15 @@ import torch
 from torch import Tensor
 
 from whorl.forks import uncut
+from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
 from whorl.kernels.numba_threads import Compiled, share
+from whorl.rotary.rotation import Rotation
+
+Tensors = tuple[Tensor, ...]
 
 SUPPORTED = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
-# What is compiled on its own: numba keeps one machine code per form.
+# The forms that are compiled, each on its own: dtype, layout that is read, layout that is written.
 _FORMS = tuple(product(SUPPORTED, ("half", "interleaved"), ("half", "interleaved")))
 
 # Pairs in one vector step, then in the steps for what is left of a row.
@@ -80,62 +84,43 @@ def why_not(dtype: torch.dtype | None = None) -> str | None:
     return None
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, *how: Any) -> None:
-    """Writes into ``out`` x with dimensions [start, start + 2 * pairs) rotated and the rest as it is.
-
-    ``how`` is (order, reads, writes, start, blocks, conjugate, divide), and everything is as ``rotate`` has checked
-    it. ``out`` has any strides; it may be x when ``reads`` and ``writes`` are equal. ``rows`` names the table row of
-    each token, (length,) or (batch, length); a row that the tables do not have gives NaN. ``conjugate`` negates sin,
-    ``divide`` divides both tables by cos² + sin².
-    """
-    ready(x, cos, sin, out, rows, *how)(x, cos, sin, out, rows)
-
-
 def ready(
-    x: Tensor,
-    cos: Tensor,
-    sin: Tensor,
-    out: Tensor,
-    rows: Tensor | None,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-    conjugate: bool,
-    divide: bool,
-) -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor | None], None]:
-    """The function of (x, cos, sin, out, rows) that ``turn`` is for tensors of these shapes, strides and dtypes."""
-    how = (order, reads, writes, start, blocks, conjugate, divide)
-    (cos_steps, cos_dim), (sin_steps, sin_dim) = _table_steps(cos), _table_steps(sin)
-    if cos_dim != 1 or sin_dim != 1:
-        packed = ready(x, _packed(cos), _packed(sin), out, rows, *how)
-        return lambda x, cos, sin, out, rows: packed(x, _packed(cos), _packed(sin), out, rows)
-    *_, count, pairs = cos.shape
-    shape = batch, heads, length, dim = _by_head(x.shape, order, 1)
-    id_size = id_batch = id_token = 0
-    if rows is not None:
-        id_size, id_token = rows.element_size(), rows.stride(-1)
-        id_batch = rows.stride(0) if rows.ndim == 2 and rows.shape[0] > 1 else 0
-    out_steps = _by_head(out.stride(), order, 0)
-    size = x.element_size()
-    elements = batch * heads * length * dim
-    aligned = all(step * size % 16 == 0 for step in (*out_steps[:3], start, pairs // blocks))
-    numbers = array(
-        "q",
-        (
-            *shape, start, pairs, blocks, count, id_size, conjugate, divide,
-            *_by_head(x.stride(), order, 0), *out_steps, *cos_steps, *sin_steps, id_batch, id_token,
-            aligned and elements * size >= _STREAM,
-        ),
-    )  # fmt: skip
-    sizes = numbers.buffer_info()[0]
-    kernel = _KERNELS.get((x.dtype, reads, writes)) or _compiled(x.dtype, reads, writes)
-    shares = elements // _SHARE
+    xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None, rotation: Rotation
+) -> Callable[..., None]:
+    """The function of (xs, cos, sin, outs, rows) that turns tensors of these shapes, strides and dtypes.
+
+    It writes each of ``xs`` into its ``outs``, with dimensions [start, start + 2 * pairs) rotated and the rest as it
+    is; everything is as ``rotate`` has checked it. ``outs`` have any strides, and may be ``xs`` where the rotation
+    writes as it reads. ``rows`` names the table row of each token, (length,) or (batch, length); a row that the tables
+    do not have gives NaN.
+    """
+    if cos.stride(-1) != 1 or sin.stride(-1) != 1:
+        packed = ready(xs, _packed(cos), _packed(sin), outs, rows, rotation)
+        return lambda xs, cos, sin, outs, rows: packed(xs, _packed(cos), _packed(sin), outs, rows)
+    runs = [_ready_one(i, xs[i], cos, sin, outs[i], rows, rotation) for i in range(len(xs))]
+    if len(runs) == 1:
+        return runs[0]
+
+    def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
+        for each in runs:
+            each(xs, cos, sin, outs, rows)
+
+    return run
+
+
+def _ready_one(
+    i: int, x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation
+) -> Callable[..., None]:
+    """The function of (xs, cos, sin, outs, rows) that turns tensor i of them."""
+    numbers = _numbers(x, cos, sin, out, rows, rotation)
+    sizes, shares, pairs = numbers.buffer_info()[0], x.numel() // _SHARE, cos.shape[-1]
+    form = (x.dtype, rotation.reads, rotation.writes)
+    kernel = _KERNELS.get(form) or _compiled(*form)
     # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
     spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
 
-    def run(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None) -> None:
+    def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
+        x, out = xs[i], outs[i]
         spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
         shared = shares > 1 and spare is None and (threads := min(shares, torch.get_num_threads())) > 1
         call = array(
@@ -153,24 +138,20 @@ def ready(
     return run
 
 
-def _by_head(axes: tuple[int, ...], order: str, missing: int) -> tuple[int, ...]:
-    """Sizes or strides as (batch, heads, length, dim), with ``missing`` for an axis that is not there."""
-    if len(axes) < 4:
-        axes = (missing,) * (4 - len(axes)) + axes
-    if order == "bhld":
-        return axes
-    batch, length, heads, dim = axes
-    return batch, heads, length, dim
-
-
-def _table_steps(table: Tensor) -> tuple[tuple[int, int, int], int]:
-    """How far apart batches, heads and rows are in a table, 0 along an axis it has not or repeats; and its pairs."""
-    if table.ndim == 2:
-        row, dim = table.stride()
-        return (0, 0, row), dim
-    batch, *head, row, dim = table.stride()
-    head = head[0] if head and table.shape[1] > 1 else 0
-    return (batch if table.shape[0] > 1 else 0, head, row), dim
+def _numbers(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation) -> array:
+    """The sizes and strides of a call, in the order in which the compiled loops read them."""
+    order, _, _, start, blocks, conjugate, divide = rotation
+    *_, count, pairs = cos.shape
+    out_strides, size = strides_of(out, order), x.element_size()
+    aligned = all(step * size % 16 == 0 for step in (*out_strides[:3], start, pairs // blocks))
+    return array(
+        "q",
+        (
+            *sizes_of(x, order), start, pairs, blocks, count, 0 if rows is None else rows.element_size(), conjugate,
+            divide, *strides_of(x, order), *out_strides, *table_strides(cos), *table_strides(sin), *row_strides(rows),
+            aligned and x.numel() * size >= _STREAM,
+        ),
+    )  # fmt: skip
 
 
 def _packed(table: Tensor) -> Tensor:
@@ -194,7 +175,7 @@ def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
     from numba import njit, types
 
     _hold_locks()
-    _teach()
+    _register_intrinsics()
     function = _rows(_FORMS.index((dtype, reads, writes)))
     for cache in (True, False):
         try:
@@ -209,7 +190,7 @@ def _compile(dtype: torch.dtype, reads: str, writes: str) -> Compiled:
 
 
 def _hold_locks() -> None:
-    """Has forks wait for numba's locks too: other threads take them for code of their own, and to let go of it."""
+    """Makes forks wait for numba's locks too: other threads take them to compile code, and to free it."""
     from llvmlite.binding import ffi
     from numba.core.compiler_lock import global_compiler_lock
 
@@ -233,13 +214,13 @@ def _rows(form: int) -> Callable[[int], int]:
         shared, sizes = _get(call, 2), _get(call, 3)
         x, out, cos, sin = _get(call, 4), _get(call, 5), _get(call, 6), _get(call, 7)
         ids, spare = _get(call, 8), _get(call, 9)
-        batch, heads, length, dim = _get(sizes, 0), _get(sizes, 1), _get(sizes, 2), _get(sizes, 3)
+        batch, length, heads, dim = _get(sizes, 0), _get(sizes, 1), _get(sizes, 2), _get(sizes, 3)
         start, pairs, blocks, count = _get(sizes, 4), _get(sizes, 5), _get(sizes, 6), _get(sizes, 7)
         id_size, conjugate, divide = _get(sizes, 8), _get(sizes, 9), _get(sizes, 10)
-        x_batch, x_head, x_token, x_dim = _get(sizes, 11), _get(sizes, 12), _get(sizes, 13), _get(sizes, 14)
-        out_batch, out_head, out_token, out_dim = _get(sizes, 15), _get(sizes, 16), _get(sizes, 17), _get(sizes, 18)
-        cos_batch, cos_head, cos_row = _get(sizes, 19), _get(sizes, 20), _get(sizes, 21)
-        sin_batch, sin_head, sin_row = _get(sizes, 22), _get(sizes, 23), _get(sizes, 24)
+        x_batch, x_token, x_head, x_dim = _get(sizes, 11), _get(sizes, 12), _get(sizes, 13), _get(sizes, 14)
+        out_batch, out_token, out_head, out_dim = _get(sizes, 15), _get(sizes, 16), _get(sizes, 17), _get(sizes, 18)
+        cos_batch, cos_row, cos_head = _get(sizes, 19), _get(sizes, 20), _get(sizes, 21)
+        sin_batch, sin_row, sin_head = _get(sizes, 22), _get(sizes, 23), _get(sizes, 24)
         id_batch, id_token, large = _get(sizes, 25), _get(sizes, 26), _get(sizes, 27)
         inner = pairs // blocks
         row_size = pairs * laid
@@ -318,8 +299,8 @@ def _laid(form: int) -> str:
     return "woven" if dtype == torch.bfloat16 else "doubled"
 
 
-class _Word:
-    """A word of the loops above, written as LLVM by ``emit(llvm, *values)`` where numba meets it.
+class _Intrinsic:
+    """An intrinsic of the loops above: ``emit(llvm, *values)`` writes its LLVM code where numba meets a call of it.
 
     Addresses and sizes are in bytes, steps in elements. A parameter named in CONSTANTS is a number when the code is
     made, every other one an int64 of LLVM.
@@ -334,10 +315,10 @@ class _Word:
         self.constant = [name in self.CONSTANTS for name in self.signature.parameters]
 
     def __call__(self, *values: int) -> int:
-        raise TypeError("a word of compiled code was called from Python")
+        raise TypeError("an intrinsic of compiled code was called from Python")
 
     def function(self, module: Any, name: str, count: int, known: list[int]) -> Any:
-        """A function of its own for the word: inlined, its loops would share their counters with those around."""
+        """An LLVM function for the intrinsic: inlined, its loops would share their counters with those around."""
         from llvmlite import ir
 
         i64 = ir.IntType(64)
@@ -350,8 +331,8 @@ class _Word:
         builder.ret(i64(0))
         return function
 
-    def teach(self) -> None:
-        """Registers the word with numba."""
+    def register(self) -> None:
+        """Makes the intrinsic known to numba."""
         from numba import types
         from numba.core import typing
         from numba.extending import lower_builtin, type_callable
@@ -381,13 +362,13 @@ class _Word:
 
 
 @functools.cache
-def _teach() -> None:
-    for word in (_stack, _get, _add, _at, _index, _copy, _blank, _lay, _turn):
-        word.teach()
+def _register_intrinsics() -> None:
+    for intrinsic in (_stack, _get, _add, _at, _index, _copy, _blank, _lay, _turn):
+        intrinsic.register()
 
 
 class _Llvm:
-    """What the words below write with llvmlite, in short forms. Addresses need no alignment."""
+    """Short forms of llvmlite for the intrinsics below. Addresses need no alignment."""
 
     def __init__(self, builder: Any) -> None:
         from llvmlite import ir
@@ -422,7 +403,7 @@ class _Llvm:
         return how(vector, self.ir.VectorType(kind, vector.type.count))
 
     def pick(self, vector: Any, places: Iterable[int], other: Any = None) -> Any:
-        """The lanes of a vector, and of another one after it, that are named."""
+        """The lanes at these places of a vector, and of another one behind it."""
         other = self.ir.Constant(vector.type, self.ir.Undefined) if other is None else other
         places = list(places)
         return self.b.shuffle_vector(vector, other, self.ir.Constant(self.ir.VectorType(self.i32, len(places)), places))
@@ -483,7 +464,7 @@ class _Llvm:
         return self.b.fsub(fmul(a, cos), fmul(b, sin)), self.b.fadd(fmul(b, cos), fmul(a, sin))
 
 
-@_Word
+@_Intrinsic
 def _stack(llvm, room):
     """The address of ``room`` bytes that live until the function returns."""
     with llvm.b.goto_entry_block():
@@ -492,26 +473,26 @@ def _stack(llvm, room):
     return llvm.b.ptrtoint(memory, llvm.i64)
 
 
-@_Word
-def _get(llvm, address, place):
-    """The int64 at a place of an array."""
-    return llvm.b.load(llvm.b.inttoptr(llvm.moved(address, place, 8), llvm.i64.as_pointer()))
+@_Intrinsic
+def _get(llvm, address, index):
+    """The int64 at an index of an array."""
+    return llvm.b.load(llvm.b.inttoptr(llvm.moved(address, index, 8), llvm.i64.as_pointer()))
 
 
-@_Word
+@_Intrinsic
 def _add(llvm, address, amount):
-    """The number at an address before ``amount`` was added to it, as one act for all threads."""
+    """Adds ``amount`` to the number at an address, atomically; the number before."""
     return llvm.b.atomic_rmw("add", llvm.b.inttoptr(address, llvm.i64.as_pointer()), amount, "seq_cst")
 
 
-@_Word
+@_Intrinsic
 def _at(llvm, address, size, i_batch, batch, i_head, head, i_row, row):
     """The address of a row; the steps of batches, heads and rows are in elements of ``size`` bytes."""
     mul, add = llvm.b.mul, llvm.b.add
     return add(address, mul(size, add(add(mul(i_batch, batch), mul(i_head, head)), mul(i_row, row))))
 
 
-@_Word
+@_Intrinsic
 def _index(llvm, address, size):
     """The integer of 4 or 8 bytes at an address."""
     with llvm.b.goto_entry_block():
@@ -525,7 +506,7 @@ def _index(llvm, address, size):
     return llvm.b.load(result)
 
 
-@_Word
+@_Intrinsic
 def _copy(llvm, x, out, x_step, out_step, dim, start, pairs, form, unit):
     """Copies what lies before and after the rotated dimensions of a row."""
     dtype = _FORMS[form][0]
@@ -540,7 +521,7 @@ def _copy(llvm, x, out, x_step, out_step, dim, start, pairs, form, unit):
         llvm.steps(llvm.b.sub(last, first), _WIDTHS if unit else (1,), functools.partial(emit, first))
 
 
-@_Word
+@_Intrinsic
 def _blank(llvm, out, out_step, count, form):
     """Writes NaN into ``count`` elements of a row."""
     dtype = _FORMS[form][0]
@@ -548,7 +529,7 @@ def _blank(llvm, out, out_step, count, form):
     llvm.steps(count, (1,), lambda i, _: llvm.write(nan, llvm.moved(out, i, dtype.itemsize, out_step), dtype))
 
 
-@_Word
+@_Intrinsic
 def _lay(llvm, cos, sin, to_cos, to_sin, pairs, blocks, conjugate, divide, form):
     """Lays a row of tables as ``_laid`` says, sin negated to conjugate, both divided by cos² + sin² to divide."""
     dtype, order, b = _FORMS[form][0], _laid(form), llvm.b
@@ -578,7 +559,7 @@ def _lay(llvm, cos, sin, to_cos, to_sin, pairs, blocks, conjugate, divide, form)
                 llvm.steps(pairs, _WIDTHS, functools.partial(emit, divides, b.mul(i_block, pairs)))
 
 
-@_Word
+@_Intrinsic
 def _turn(llvm, x, out, cos, sin, x_step, out_step, pairs, blocks, form, unit):
     """Rotates the pairs of a row by laid tables. ``unit`` promises that both steps are 1, as 2 it streams as well."""
     (dtype, reads, writes), order, b = _FORMS[form], _laid(form), llvm.b

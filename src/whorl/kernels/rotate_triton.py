@@ -16,7 +16,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
+from whorl.rotary.rotation import Rotation
 
 # Bytes of half the rows that a program reads: eight of 128 dimensions in bfloat16, whether all of them turn or not.
 TILE_BYTES = 1024
@@ -24,7 +26,6 @@ TILE_BYTES = 1024
 MOST_TABLE = 4 * 2**20  # bytes of tables that the cache of a GPU keeps while everything else passes through
 INVERSE_BITS = tl.constexpr(47)  # n / m is n * ceil(2^47 / m) / 2^47, rounded down, while n m < 2^47
 MOST_TILES = 65_535  # along the second and third axis of a grid
-MOST_READY = 1024  # what is kept by shape
 
 
 @triton.jit
@@ -180,68 +181,17 @@ def turn_tile(
 
 @kernel(pointers=9)
 def _turn_kernel(
-    p_q,
-    p_k,
-    p_q_out,
-    p_k_out,
-    p_cos,
-    p_sin,
-    p_rows,
-    p_q_weight,
-    p_k_weight,
-    s_q_b,
-    s_q_l,
-    s_q_h,
-    s_q_d,
-    s_k_b,
-    s_k_l,
-    s_k_h,
-    s_k_d,
-    s_qo_b,
-    s_qo_l,
-    s_qo_h,
-    s_qo_d,
-    s_ko_b,
-    s_ko_l,
-    s_ko_h,
-    s_ko_d,
-    s_t_b,
-    s_t_l,
-    s_t_h,
-    s_r_b,
-    s_r_l,
-    length,
-    q_heads,
-    k_heads,
-    table_length,
-    batch,
-    batch_inverse,
-    eps,
-    UNIT: tl.constexpr,
-    TABLE_UNIT: tl.constexpr,
-    TOKENS: tl.constexpr,
-    HEADS: tl.constexpr,
-    AXIS_T: tl.constexpr,
-    AXIS_H: tl.constexpr,
-    AXIS_B: tl.constexpr,
-    GROUPED: tl.constexpr,
-    DIM: tl.constexpr,
-    START: tl.constexpr,
-    PAIRS: tl.constexpr,
-    PADDED: tl.constexpr,
-    BEFORE_PADDED: tl.constexpr,
-    AFTER_PADDED: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    READS_HALF: tl.constexpr,
-    WRITES_HALF: tl.constexpr,
-    CONJUGATE: tl.constexpr,
-    DIVIDE: tl.constexpr,
-    HAS_ROWS: tl.constexpr,
-    BY_HEAD: tl.constexpr,
-    DENSE: tl.constexpr,
-    NORM: tl.constexpr,
-    IN_PLACE: tl.constexpr,
-):
+    p_q, p_k, p_q_out, p_k_out, p_cos, p_sin, p_rows, p_q_weight, p_k_weight,
+    s_q_b, s_q_l, s_q_h, s_q_d, s_k_b, s_k_l, s_k_h, s_k_d,
+    s_qo_b, s_qo_l, s_qo_h, s_qo_d, s_ko_b, s_ko_l, s_ko_h, s_ko_d,
+    s_t_b, s_t_l, s_t_h, s_r_b, s_r_l, length, q_heads, k_heads, table_length, batch, batch_inverse, eps,
+    UNIT: tl.constexpr, TABLE_UNIT: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
+    AXIS_T: tl.constexpr, AXIS_H: tl.constexpr, AXIS_B: tl.constexpr, GROUPED: tl.constexpr,
+    DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BEFORE_PADDED: tl.constexpr,
+    AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr,
+    CONJUGATE: tl.constexpr, DIVIDE: tl.constexpr, HAS_ROWS: tl.constexpr, BY_HEAD: tl.constexpr,
+    DENSE: tl.constexpr, NORM: tl.constexpr, IN_PLACE: tl.constexpr,
+):  # fmt: skip
     # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
     s_q_b, s_q_l, s_q_h = s_q_b.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT
     s_k_b, s_k_l, s_k_h = s_k_b.to(tl.int64) * UNIT, s_k_l.to(tl.int64) * UNIT, s_k_h.to(tl.int64) * UNIT
@@ -294,98 +244,24 @@ def _turn_kernel(
         )  # fmt: skip
 
 
-# Which axes are batch, length and heads, by the order and the number of axes; None for one that is not there.
-AXES: dict[tuple[str, int], tuple[int | None, int, int | None]] = {
-    ("bhld", 4): (0, 2, 1),
-    ("bhld", 3): (None, 1, 0),
-    ("bhld", 2): (None, 0, None),
-    ("blhd", 4): (0, 1, 2),
-    ("thd", 3): (None, 0, 1),
-}
-
-
-def sizes_of(x: Tensor, order: str) -> tuple[int, int, int]:
-    """Batch, length and heads of x."""
-    batch, length, heads = AXES[order, x.ndim]
-    shape = x.shape
-    return 1 if batch is None else shape[batch], shape[length], 1 if heads is None else shape[heads]
-
-
-def strides_of(x: Tensor, order: str) -> tuple[int, int, int, int]:
-    """Strides of batch, length, heads and dimensions of x."""
-    batch, length, heads = AXES[order, x.ndim]
-    strides = x.stride()
-    return (
-        0 if batch is None else strides[batch],
-        strides[length],
-        0 if heads is None else strides[heads],
-        strides[-1],
-    )
-
-
-def table_strides(table: Tensor) -> tuple[int, int, int]:
-    """Strides of batch, length and heads of a table (n, pairs), (batch, n, pairs) or (batch, heads, n, pairs)."""
-    shape, strides = table.shape, table.stride()
-    if table.ndim == 2:
-        return 0, strides[0], 0
-    batch = strides[0] if shape[0] > 1 else 0
-    if table.ndim == 3:
-        return batch, strides[1], 0
-    return batch, strides[2], strides[1] if shape[1] > 1 else 0
-
-
-def turn(
-    xs: tuple[Tensor, ...],
-    cos: Tensor,
-    sin: Tensor,
-    outs: tuple[Tensor, ...],
-    rows: Tensor | None,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-    conjugate: bool,
-    divide: bool,
-    weights: tuple[Tensor, Tensor] | None = None,
-    eps: float = 0.0,
-) -> None:
-    """Writes one or two tensors, turned, into ``outs``, which may be the tensors themselves.
-
-    The two have one batch and length, and may differ in heads. ``rows`` (length,) or (batch, length) says which row
-    of the tables each token takes. ``weights`` scales every head to a root mean square of 1 times them first.
-    """
-    how = (order, reads, writes, start, blocks, conjugate, divide)
-    key = (
-        len(xs), how, eps, weights is None, xs[0] is outs[0], *[(x.dtype, x.shape, x.stride()) for x in xs],
-        *[out.stride() for out in outs], cos.shape, cos.stride(), sin.stride(),
-        None if rows is None else (rows.dtype, rows.shape, rows.stride()),
-    )  # fmt: skip
-    launch = _ready.get(key)
-    if launch is None:
-        if len(_ready) >= MOST_READY:
-            _ready.clear()
-        launch = _ready[key] = ready(xs, cos, sin, outs, rows, *how, norm=weights is not None, eps=eps)
-    launch(xs, cos, sin, outs, rows, weights)
-
-
-# What ``ready`` returned, by the settings and the shapes and strides that it looked at.
-_ready: dict[tuple[Any, ...], Callable[..., None]] = {}
-
-
 def ready(
     xs: tuple[Tensor, ...],
     cos: Tensor,
     sin: Tensor,
     outs: tuple[Tensor, ...],
     rows: Tensor | None,
-    *how: Any,
-    norm: bool = False,
-    eps: float = 0.0,
+    rotation: Rotation,
+    *,
+    eps: float | None = None,
 ) -> Callable[..., None]:
-    """The function of (xs, cos, sin, outs, rows, weights) that turns tensors of these shapes and strides."""
-    dense = cos.stride() == sin.stride() and cos.stride(-1) == 1
-    launch = _plan(xs, cos if dense else cos.contiguous(), outs, rows, *how, norm=norm, eps=eps)
+    """The function of (xs, cos, sin, outs, rows, weights) that turns one or two tensors of these shapes and strides.
+
+    It writes each of ``xs`` into its ``outs``, which may be ``xs``. The two have one batch and length, and may differ
+    in heads. ``rows`` (length,) or (batch, length) says which row of the tables each token takes. With ``eps``, every
+    head is scaled to a root mean square of 1 times its ``weights`` first.
+    """
+    dense = are_dense(cos, sin)
+    launch = _plan(xs, cos if dense else cos.contiguous(), outs, rows, rotation, eps)
 
     def run(
         xs: tuple[Tensor, ...],
@@ -403,28 +279,25 @@ def ready(
     return run
 
 
+def are_dense(cos: Tensor, sin: Tensor) -> bool:
+    """Whether both tables have the same strides, and pairs side by side, as kernels read them."""
+    return cos.stride() == sin.stride() and cos.stride(-1) == 1
+
+
 def _plan(
     xs: tuple[Tensor, ...],
     cos: Tensor,
     outs: tuple[Tensor, ...],
     rows: Tensor | None,
-    order: str,
-    reads: str,
-    writes: str,
-    start: int,
-    blocks: int,
-    conjugate: bool,
-    divide: bool,
-    *,
-    norm: bool,
-    eps: float,
+    rotation: Rotation,
+    eps: float | None,
 ) -> Launch:
-    q, k, pairs, two = xs[0], xs[-1], cos.shape[-1], len(xs) > 1
-    (batch, length, q_heads), k_heads = sizes_of(q, order), sizes_of(k, order)[2] if two else 0
+    order, reads, writes, start, blocks, conjugate, divide = rotation
+    q, k, pairs, norm = xs[0], xs[-1], cos.shape[-1], eps is not None
+    batch, length, q_heads, dim = sizes_of(q, order)
+    k_heads = sizes_of(k, order)[2] if len(xs) > 1 else 0
     moved = [strides_of(x, order) for x in (q, k, outs[0], outs[-1])]
-    table, ids = table_strides(cos), (0, 0)
-    if rows is not None:
-        ids = (rows.stride(0) if rows.ndim > 1 and len(rows) > 1 else 0, rows.stride(-1))
+    table, ids = table_strides(cos), row_strides(rows)
     # one token each: the batch is a sequence of them, unless rows are looked up in tables of its own
     if length == 1 and batch > 1 and not (rows is not None and table[0]):
         batch, length = 1, batch
@@ -432,7 +305,7 @@ def _plan(
         table, ids = (0, table[0], table[2]) if rows is None else table, (0, ids[0])
     side_by_side = moved[0][2] < moved[0][1]  # the heads of a token, not the tokens of a head
     in_place = q is outs[0]
-    width = 2 * pairs if in_place and not norm else q.shape[-1]  # what is moved of a row
+    width = 2 * pairs if in_place and not norm else dim  # what is moved of a row
     row_bytes = power_of_2(width) // 2 * q.element_size()
     tokens, heads, warps = tile_of(row_bytes, length, max(q_heads, k_heads), side_by_side)
     tiles = -(-length // tokens), -(-q_heads // heads) + -(-k_heads // heads)
@@ -452,9 +325,9 @@ def _plan(
         number for strides in moved for number in (*(stride // unit for stride in strides[:3]), strides[3])
     ]
     numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2]]
-    numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps]
+    numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps or 0.0]
     constants = (
-        unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(q.shape[-1], start, pairs), blocks,
+        unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(dim, start, pairs), blocks,
         reads == "half", writes == "half", conjugate, divide, rows is not None, table[2] != 0,
         all(strides[3] == 1 for strides in moved), norm, in_place,
     )  # fmt: skip

@@ -22,17 +22,9 @@ WARPS = 2
 
 @kernel(pointers=4)
 def _tables_kernel(
-    p_positions,
-    p_frequencies,
-    p_cos,
-    p_sin,
-    count,
-    factor_high,
-    factor_low,
-    ROWS: tl.constexpr,
-    PAIRS: tl.constexpr,
-    PADDED: tl.constexpr,
-):
+    p_positions, p_frequencies, p_cos, p_sin, count, factor_high, factor_low,
+    ROWS: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
     o_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
     o_p = tl.arange(0, PADDED)[None, :]
     m = (o_m < count) & (o_p < PAIRS)

@@ -1,4 +1,4 @@
-"""Launching a Triton kernel with little Python around it, and whether Triton can run here at all."""
+"""Launches of Triton kernels with little Python around them, and whether Triton can run here at all."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def kernel(pointers: int) -> Callable[[Callable[..., Any]], Any]:
 
 
 class Launch:
-    """A kernel with its grid, numbers and constants: what is left to give are the pointers.
+    """A Triton kernel with its grid, numbers and constants, ready to be called with the pointers.
 
     Triton's own call looks all of this up again, which takes several times as long as a small kernel runs.
     """

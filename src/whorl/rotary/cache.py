@@ -1,4 +1,4 @@
-"""Which tables are kept: all, none, or those of the usual lengths.
+"""The cache of tables: it keeps all, none, or those of the usual lengths.
 
 A cache holds tables of positions 0 … n-1, one per config and device, and every layer and every
 encoding with that config shares them. They are a memo of a pure function: dropping one changes no
@@ -110,7 +110,7 @@ class TableCache:
         )
 
     def _with_room(self, kept: dict[Hashable, _Kept]) -> dict[Hashable, _Kept]:
-        """Those that fit into ``max_bytes``, the last used first."""
+        """The tables that fit into ``max_bytes``, the last used first."""
         total, fits = 0, {}
         for key, table in sorted(kept.items(), key=lambda item: -item[1].used):
             total += table.bytes
@@ -121,7 +121,7 @@ class TableCache:
 
 
 class _Kept:
-    """Tables, and when they were used last."""
+    """Kept tables, and when they were used last."""
 
     def __init__(self, tables: Tables, used: int) -> None:
         self.tables, self.used = tables, used

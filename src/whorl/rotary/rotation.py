@@ -10,7 +10,7 @@ float32 for half-precision input and in float64 for float64 input, and is rounde
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -18,6 +18,36 @@ from torch import Tensor
 Layout = Literal["half", "interleaved", "interleaved_to_half"]
 
 LAYOUTS: tuple[str, ...] = get_args(Layout)
+
+Order = Literal["bhld", "blhd", "thd"]
+
+ORDERS: tuple[str, ...] = get_args(Order)
+
+
+class Rotation(NamedTuple):
+    """A rotation but for its angles, which are in tables: what a call of ``rotate`` asks of every implementation.
+
+    order      the axes of a tensor: b batch, h heads, l length, t tokens of all documents, d dimensions of a head
+    reads      which two dimensions make a pair before the rotation, "half" or "interleaved"
+    writes     which two make it afterwards
+    start      the first rotated dimension
+    blocks     how many equal parts of the rotated dimensions have a layout of their own
+    conjugate  turns the other way: sin is negated
+    divide     undoes a factor inside the tables: both are divided by cos² + sin²
+    """
+
+    order: Order
+    reads: str
+    writes: str
+    start: int = 0
+    blocks: int = 1
+    conjugate: bool = False
+    divide: bool = False
+
+    def transposed(self) -> Rotation:
+        """The rotation that carries gradients back: it turns the other way, and reads what this one wrote."""
+        order, reads, writes, start, blocks, conjugate, divide = self
+        return Rotation(order, writes, reads, start, blocks, not conjugate, divide)
 
 
 def layout_ends(layout: Layout) -> tuple[str, str]:
@@ -38,24 +68,21 @@ def quotient_tables(new: tuple[Tensor, Tensor], old: tuple[Tensor, Tensor]) -> t
 
 
 def turn_pairs(
-    x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, *, start: int = 0, blocks: int = 1, reverse: bool = False
+    x: Tensor, cos: Tensor, sin: Tensor, reads: str, writes: str | None = None, *, start: int = 0, blocks: int = 1
 ) -> Tensor:
     """x with dimensions [start, start + 2 * pairs) turned; cos and sin broadcast against x's leading axes.
 
-    ``reverse=True`` swaps what the layout reads and writes, as undoing it needs.
+    ``reads`` and ``writes`` are "half" or "interleaved", and alike unless ``writes`` is given.
     """
     dim = 2 * cos.shape[-1]
-    turned = _turn(x[..., start : start + dim], cos, sin, layout, reverse, blocks)
+    turned = _turn(x[..., start : start + dim], cos, sin, reads, writes or reads, blocks)
     if dim == x.shape[-1]:
         return turned
     parts = (x[..., :start], turned, x[..., start + dim :])
     return torch.cat([part for part in parts if part.shape[-1]], dim=-1)
 
 
-def _turn(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, reverse: bool, blocks: int) -> Tensor:
-    reads, writes = layout_ends(layout)
-    if reverse:
-        reads, writes = writes, reads
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, reads: str, writes: str, blocks: int) -> Tensor:
     wide = x.to(cos.dtype)
     if blocks > 1:
         wide, cos, sin = (t.unflatten(-1, (blocks, -1)) for t in (wide, cos, sin))

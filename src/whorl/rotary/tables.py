@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from whorl.forks import uncut
-from whorl.position_checks import INTEGERS
+from whorl.position_checks import INTEGERS, first_of_consecutive
 from whorl.tracing import may_read_values, takes_derivatives, values_are_hidden
 
 # Fine positions per coarse step. One number for every head, so that an entry never depends on what is beside it.
@@ -77,7 +77,7 @@ def _fill(out: Tensor, ids: Tensor, unit: int, frequencies: Tensor, factor: floa
     coarse_ids = torch.div(ids, BLOCK, rounding_mode="floor")
     fine_ids = ids - coarse_ids * BLOCK
     low, high = (int(bound) for bound in torch.aminmax(coarse_ids))
-    contiguous = count > BLOCK and contiguous_from(ids) is not None
+    contiguous = count > BLOCK and first_of_consecutive(ids) is not None
     if count < BLOCK:  # few positions: only the fine rows they need
         fine_steps, fine_ids = torch.unique(fine_ids, return_inverse=True)
     else:
@@ -98,18 +98,6 @@ def _fill(out: Tensor, ids: Tensor, unit: int, frequencies: Tensor, factor: floa
         _join_blocks(out, int(ids[0]), coarse, fine)
     else:
         _join_gathered(out, coarse, coarse_ids, fine, fine_ids)
-
-
-def contiguous_from(ids: Tensor) -> int | None:
-    """The first of ids where they are one-dimensional and each is one more than the last, else None."""
-    if ids.ndim != 1 or not ids.numel():
-        return None
-    first, count = int(ids[0]), ids.numel()
-    if count == 1:
-        return first
-    if int(ids[-1]) - first != count - 1:
-        return None
-    return first if torch.equal(ids, torch.arange(first, first + count, dtype=ids.dtype, device="cpu")) else None
 
 
 def _waves(steps: Tensor, unit: int, frequencies: Tensor) -> Tensor:

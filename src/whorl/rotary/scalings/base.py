@@ -1,4 +1,4 @@
-"""What every scaling has: new frequencies, a factor on cos and sin, a factor on the softmax scale."""
+"""The base of all scalings: new frequencies, a factor on cos and sin, a factor on the softmax scale."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from whorl.rotary.frequencies import Ladder
 
 
 class Factors(NamedTuple):
-    """What a scaling multiplies beside the frequencies.
+    """The two factors of a scaling beside its frequencies.
 
     ``attention`` multiplies cos and sin, so it acts on the rotated dimensions of queries and keys.
     ``softmax`` multiplies the softmax scale, so it acts on all dimensions of the score.

@@ -1,0 +1,151 @@
+"""Ready launches: a kind of call is checked once, kept within a bound, and holds no tensor of the call."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+import whorl
+from test_rotate_kernels import draw, same, tables
+from whorl.kernels import append, launches, norm_rotate, rotate
+
+CALLS = ("rotate", "rows", "into", "in place", "some heads", "rotate_qk", "norm_rotate_qk", "rotate_append")
+
+
+@pytest.fixture(autouse=True)
+def none_kept(monkeypatch):
+    monkeypatch.setattr(launches, "LAUNCHES", {})
+
+
+def call(name, impl, device, seed=0):
+    """The results of a public call on numbers of this seed."""
+    q = draw(2, 3, 4, 8, dtype=torch.float32, device=device, seed=seed)
+    k = draw(2, 1, 4, 8, dtype=torch.float32, device=device, seed=seed + 1)
+    cos, sin = tables(4, 4, dtype=torch.float32, device=device, seed=seed + 2)
+    rows, slots = torch.tensor([3, 0, 2, 1], device=device), torch.tensor([4, -1, 0, 2], device=device)
+    if name in ("norm_rotate_qk", "rotate_append") and impl == "numba":
+        impl = "torch"
+    if name == "rotate":
+        return (whorl.rotate(q, cos, sin, impl=impl),)
+    if name == "rows":
+        return (whorl.rotate(q, cos, sin, rows=rows, inverse=True, impl=impl),)
+    if name == "into":
+        return (whorl.rotate(q, cos, sin, out=torch.empty_like(q), impl=impl),)
+    if name == "in place":
+        return (whorl.rotate(q, cos, sin, out=q, impl=impl),)
+    if name == "some heads":
+        return (whorl.rotate(q, cos, sin, heads=(0, 2), impl=impl),)
+    if name == "rotate_qk":
+        return whorl.rotate_qk(q, k, cos, sin, impl=impl)
+    if name == "norm_rotate_qk":
+        weight = torch.nn.Parameter(draw(8, dtype=torch.float32, device=device, seed=seed + 3))
+        return whorl.norm_rotate_qk(q, k, cos, sin, weight, weight.detach(), impl=impl)
+    keys, values = torch.zeros(2, 2, 1, 6, 8, device=device)
+    return whorl.rotate_append(q, k, k, cos, sin, keys, values, slots, impl=impl), keys, values
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_kind_of_call_is_checked_once(kernel, monkeypatch, name):
+    impl, device = kernel
+    expected = [call(name, "torch", device, seed) for seed in (0, 10)]
+    launches.LAUNCHES.clear()
+    first = call(name, impl, device)
+    assert len(launches.LAUNCHES) == 1
+    for module in (rotate, norm_rotate, append):
+        monkeypatch.setattr(module, "checked_rotation", None)  # whoever checks again calls nothing
+    second = call(name, impl, device, seed=10)
+    assert len(launches.LAUNCHES) == 1
+    for got, wanted in zip((*first, *second), (*expected[0], *expected[1]), strict=True):
+        same(got.detach(), wanted.detach())
+
+
+def test_a_backward_pass_keeps_its_launch_too(kernel):
+    impl, device = kernel
+    cos, sin = tables(4, 4, dtype=torch.float32, device=device)
+    for seed in range(3):
+        x = draw(2, 3, 4, 8, dtype=torch.float32, device=device, seed=seed).requires_grad_()
+        got = torch.autograd.grad(whorl.rotate(x, cos, sin, impl=impl).square().sum(), x)[0]
+        same(got, torch.autograd.grad(whorl.rotate(x, cos, sin, impl="torch").square().sum(), x)[0])
+        assert len(launches.LAUNCHES) == 3  # forward, backward, and forward by torch
+
+
+def test_kinds_that_differ_in_anything_have_launches_of_their_own(kernel):
+    impl, device = kernel
+    x = draw(2, 3, 4, 8, dtype=torch.float32, device=device)
+    cos, sin = tables(4, 4, dtype=torch.float32, device=device)
+    narrow = tables(4, 2, dtype=torch.float32, device=device)
+    kinds = [
+        lambda: whorl.rotate(x, cos, sin, impl=impl),
+        lambda: whorl.rotate(x.bfloat16(), cos, sin, impl=impl),
+        lambda: whorl.rotate(x.transpose(0, 1).contiguous().transpose(0, 1), cos, sin, impl=impl),
+        lambda: whorl.rotate(x[:, :2], cos, sin, impl=impl),
+        lambda: whorl.rotate(x, cos.t().contiguous().t(), sin, impl=impl),
+        lambda: whorl.rotate(x, cos, sin.double(), impl=impl),
+        lambda: whorl.rotate(x, cos, sin, "interleaved", impl=impl),
+        lambda: whorl.rotate(x, cos, sin, inverse=True, impl=impl),
+        lambda: whorl.rotate(x, cos, sin, blocks=2, impl=impl),
+        lambda: whorl.rotate(x, *narrow, impl=impl),
+        lambda: whorl.rotate(x, *narrow, start=3, impl=impl),
+        lambda: whorl.rotate(x, cos, sin, rows=torch.arange(4, device=device), impl=impl),
+        lambda: whorl.rotate(x, cos, sin, rows=torch.arange(4, device=device).int(), impl=impl),
+    ]
+    expected = []
+    for kind in kinds:
+        before = len(launches.LAUNCHES)
+        expected.append(kind())
+        assert len(launches.LAUNCHES) > before
+    for kind, wanted in zip(kinds, expected, strict=True):
+        assert torch.equal(kind(), wanted)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_launch_holds_no_tensor_of_the_call_it_was_made_for(kernel, monkeypatch, name):
+    impl, device = kernel
+    seen = []
+    own = launches.look_up
+
+    def look_up(settings, *tensors):
+        seen.extend(weakref.ref(x) for x in tensors if x is not None)
+        return own(settings, *tensors)
+
+    for module in (rotate, norm_rotate, append):
+        monkeypatch.setattr(module, "look_up", look_up)
+    call(name, impl, device)
+    gc.collect()
+    assert launches.LAUNCHES and seen
+    assert [x() for x in seen if x() is not None] == []
+
+
+def test_the_cache_is_bounded_and_threads_may_share_it(monkeypatch):
+    monkeypatch.setattr(launches, "MOST_LAUNCHES", 5)
+    cos, sin = tables(40, 4, dtype=torch.float32, device="cpu")
+    wrong = []
+
+    def work(seed):
+        for length in range(1, 41):
+            x = draw(1, 2, length, 8, dtype=torch.float32, seed=seed)
+            got = whorl.rotate(x, cos[:length], sin[:length])
+            if not torch.equal(got, whorl.rotate(x, cos[:length], sin[:length], impl="torch")):
+                wrong.append((seed, length))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert 0 < len(launches.LAUNCHES) <= 5 + 4  # each thread may have looked before another added
+
+
+def test_there_is_no_key_where_somebody_watches():
+    cos, sin = tables(4, 4, dtype=torch.float32, device="cpu")
+    x = draw(1, 2, 4, 8, dtype=torch.float32)
+    settings = ("half", False, 0, 1, "bhld", "auto")
+    key, launch = launches.look_up(settings, cos, sin, None, x)
+    assert key is not None and launch is None
+    watched = torch.func.vmap(lambda x: torch.tensor(launches.look_up(settings, cos, sin, None, x)[0] is None))
+    assert bool(watched(x).all())
+    assert launches.look_up((["half"],), cos, sin, None, x) == (None, None)  # a setting without hash
+    assert launches.look_up(settings, cos.requires_grad_(), sin, None, x) == (None, None)
