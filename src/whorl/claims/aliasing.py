@@ -14,7 +14,7 @@ from whorl.rotary.scalings.proportional import Proportional
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
-about_rope = About(("rope",), rows=("N29",))
+about_rope = About("rope", rows=("N29",))
 
 
 @about_rope.holds_within(

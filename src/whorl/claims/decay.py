@@ -8,7 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
+from whorl.claims.ledger import About, Finding, decide, depends, shared, within
 from whorl.claims.probes import normal
 from whorl.claims.rotation.turning import at
 from whorl.encodings.rope import Rope
@@ -21,7 +21,7 @@ DIM = 128
 KNOWN = (32.5, 31.5382, 28.9560, 22.6040, 19.8174, 15.7750, 13.3843, 10.0899, 9.2729, 6.5431)
 STEPS = 256
 BLOCKS = ((1, 16), (16, 32), (32, 64), (64, 128), (128, 256), (256, 512))
-about_rope = About(("rope",), rows=("N27",))
+about_rope = About("rope", rows=("N27",))
 
 
 def partial_sums(rope: Rope, distances: Tensor) -> Tensor:
@@ -258,14 +258,12 @@ def square_root() -> Finding:
     return decide(all(0.4 < value < 0.6 for value in numbers.values()), numbers, text)
 
 
-@claim.holds(
+@About("xpos", rows=("N7", "N27")).holds(
     "decay.xpos-envelope",
     "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with every step.",
     "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界逐步下降。",
     says="Sun et al. 2022; N7",
     how="200 random q, k at distances 0, 1, 100, 512, 2048 and 8192.",
-    about=("xpos",),
-    rows=("N7", "N27"),
 )
 def xpos_envelope() -> Finding:
     q, k, h = pair()

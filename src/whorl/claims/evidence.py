@@ -6,6 +6,8 @@ They are no part of an installed whorl; there a claim that only training decides
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -89,10 +91,20 @@ def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
     return {one.source: rise for one in losses_of(name) if (rise := one.rise(ratio)) is not None}
 
 
-def gaps(first: dict[str, float | None], second: dict[str, float | None]) -> dict[str, float]:
-    """What the first reads above the second, by source, where both read something."""
-    pairs = {source: (first.get(source), value) for source, value in second.items()}
-    return {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
+def largest_rise(name: str, ratio: float = 4.0) -> tuple[str, float] | None:
+    """The comparison in which the loss of an encoding rises most, and its rise; None where no comparison has it."""
+    return max(rises(name, ratio).items(), key=itemgetter(1), default=None)
+
+
+def least_gap(first: list[Loss], second: list[Loss], read: Callable[[Loss], float | None]) -> tuple[str, float] | None:
+    """The comparison in which a number of the first is least above that of the second, and by how much.
+
+    None where no comparison has both.
+    """
+    above = {loss.source: read(loss) for loss in first}
+    pairs = {loss.source: (above.get(loss.source), read(loss)) for loss in second}
+    gaps = {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
+    return min(gaps.items(), key=itemgetter(1), default=None)
 
 
 def command_for(name: str) -> str:

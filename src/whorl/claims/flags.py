@@ -17,7 +17,7 @@ from whorl.attend.features import feature_map
 from whorl.attend.linear import linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import Claim, Finding, Kind, decide, needs_training, within
+from whorl.claims.ledger import Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
     Tokens,
@@ -356,4 +356,4 @@ def cached(encoding: Encoding) -> Finding:
             parts.append(cache.attend(*own[:3], positions=ids, **own.options()))
             at += size
         numbers[f"off by, from {start} in steps of {stride}"] = largest(torch.cat(parts, dim=2) - whole)
-    return within(max(numbers.values()), EQUAL, numbers)
+    return all_within(numbers, EQUAL)

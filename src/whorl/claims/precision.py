@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
+from whorl.claims.ledger import About, Finding, all_within, decide, depends, shared, within
 from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
@@ -16,9 +16,9 @@ from whorl.encodings.rope import Rope
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
-about_rope = About(("rope",), rows=("N21", "N29"))
-about_alibi = About(("alibi",), rows=("N29",))
-about_kerple = About(("kerple",), rows=("N29",))
+about_rope = About("rope", rows=("N21", "N29"))
+about_alibi = About("alibi", rows=("N29",))
+about_kerple = About("kerple", rows=("N29",))
 
 
 @shared
@@ -51,17 +51,15 @@ def own_error(position: int, rope: Rope) -> float:
     how="Tables at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a float32 step is 3.0e-8.",
 )
 def exact_tables() -> Finding:
-    numbers = {f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}
-    return within(max(numbers.values()), 3.1e-8, numbers)
+    return all_within({f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}, 3.1e-8)
 
 
-@about_rope.depends(
+@About("rope", rows=("N29",)).depends(
     "precision.float32-angles",
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="most frameworks, by computing them so",
     how="The same tables as frameworks compute them; below bfloat16's rounding of 0.002 they could not matter.",
-    rows=("N29",),
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
@@ -71,13 +69,12 @@ def float32_angles() -> Finding:
     return depends("the position", values[1] < 2**-9, max(values) < 2**-9, numbers, text)
 
 
-@about_rope.holds(
+@About("rope", rows=("N29",)).holds(
     "precision.float32-grows",
     "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
     "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl; peers measured",
     how="Errors of float32 tables over the position they are at, for every place.",
-    rows=("N29",),
 )
 def float32_grows() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
@@ -125,13 +122,12 @@ def bfloat16_frequencies() -> Finding:
     return decide(max(numbers.values()) < 2**-9, numbers, text)
 
 
-@about_rope.holds(
+@About("rope", rows=("N21",)).holds(
     "precision.half-positions-refused",
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says="whorl; N21",
     how="tables() with positions in both types.",
-    rows=("N21",),
 )
 def half_positions_refused() -> Finding:
     said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
@@ -139,7 +135,7 @@ def half_positions_refused() -> Finding:
     return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N21",)).holds_within(
     "precision.half-input",
     "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
@@ -148,7 +144,6 @@ def half_positions_refused() -> Finding:
         "Half-precision input at positions near 100,000 against products with e^(i m w) in float64, in roundings of "
         "the type."
     ),
-    rows=("N21",),
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
@@ -160,16 +155,15 @@ def half_input() -> Finding:
         numbers[f"error over one rounding, {str(dtype).removeprefix('torch.')}"] = largest(
             (got.double() - true) / (true.abs() * step).clamp(min=1e-6)
         )
-    return within(max(numbers.values()), 1.05, numbers)
+    return all_within(numbers, 1.05)
 
 
-@about_rope.holds(
+@About("rope", rows=("N21",)).holds(
     "precision.cast",
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
     says="whorl; N21",
     how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
-    rows=("N21",),
 )
 def cast() -> Finding:
     same, ids = 0, torch.arange(1000, 1064)
@@ -182,13 +176,12 @@ def cast() -> Finding:
     return decide(same == 2, {"tables that stay, of 2": float(same)}, "a cast changes the tables")
 
 
-@claim.depends(
+@About(rows=("N28", "N29")).depends(
     "precision.distinguishable-integers",
     "Whole positions stay distinguishable in any floating type.",
     "整数位置在任何浮点类型下都可区分。",
     says="N29 asks how many stay distinguishable",
     how="The first whole number that a type cannot hold, found by rounding.",
-    rows=("N28", "N29"),
 )
 def distinguishable_integers() -> Finding:
     numbers = {}
@@ -210,7 +203,7 @@ def distinct(rows: Tensor) -> int:
     return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64
 
 
-@about_rope.depends(
+@About("rope", rows=("N28", "N29")).depends(
     "precision.distinguishable-codes",
     "The codes (cos, sin) of 16,384 positions stay distinguishable in a pair, whatever its frequency.",
     "无论哪一对，16384 个位置的编码 (cos, sin) 都可区分。",
@@ -219,7 +212,6 @@ def distinct(rows: Tensor) -> int:
         "Distinct pairs of cos and sin in the fastest, a middle and the slowest pair, in three types; and of all 64 "
         "pairs."
     ),
-    rows=("N28", "N29"),
 )
 def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
@@ -326,4 +318,4 @@ def kerple_exact() -> Finding:
         true = -p * torch.log1p(a * d) if variant == "log" else -a * d**p
         own = kerple.score_bias(torch.tensor([1_000_000]), 1_000_000 - distance)[0, 0].double()
         numbers[f"relative error, {variant}"] = largest((own - true) / true.clamp(max=-1e-9))
-    return within(max(numbers.values()), 1e-6, numbers)
+    return all_within(numbers, 1e-6)

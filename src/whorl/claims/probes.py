@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -166,6 +166,8 @@ def spread(encoding: Encoding, count: int, farthest: int) -> Tensor:
     return torch.randint(0, 40, (encoding.axes, count), generator=generator(5))
 
 
-def largest(x: Tensor) -> float:
-    """The largest absolute value, and 0 of nothing."""
-    return float(x.abs().max()) if x.numel() else 0.0
+def largest(x: Tensor | Iterable[Tensor]) -> float:
+    """The largest absolute value of one tensor or of several, and 0 of nothing."""
+    if isinstance(x, Tensor):
+        return float(x.abs().max()) if x.numel() else 0.0
+    return float(torch.tensor([largest(part) for part in x], dtype=torch.float64).max())  # NaN, where one is

@@ -11,7 +11,7 @@ from whorl.claims.probes import normal
 from whorl.encodings.t5 import T5
 
 RAFFEL = "Raffel et al. 2019, T5"
-about_t5 = About(("t5",), rows=("N4",))
+about_t5 = About("t5", rows=("N4",))
 
 
 def buckets(t5: T5, distances: Tensor) -> Tensor:

@@ -14,16 +14,13 @@ from whorl.encodings.forgetting_gate import ForgettingGate
 from whorl.encodings.shaw import Shaw
 from whorl.encodings.transformer_xl import TransformerXL
 
-claim = About(rows=("N3",))
 
-
-@claim.holds(
+@About("shaw", rows=("N3",)).holds(
     "shaw.clip",
     "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
     "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
     says="Shaw et al. 2018; N3",
     how="The term of one query for 40 keys with k = 8, at both ends.",
-    about=("shaw",),
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
@@ -45,13 +42,12 @@ def shaw_clip() -> Finding:
     )
 
 
-@claim.holds_within(
+@About("transformer_xl", rows=("N3",)).holds_within(
     "transformer-xl.term",
     "Transformer-XL's position term is (q + v) . W r_(i-j), the sinusoidal code of the distance.",
     "Transformer-XL 的位置项是 (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
     says="Dai et al. 2019",
     how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
-    about=("transformer_xl",),
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
@@ -66,13 +62,12 @@ def transformer_xl_term() -> Finding:
     return close(own - wanted, 1e-9)
 
 
-@claim.holds(
+@About("deberta", rows=("N3",)).holds(
     "deberta.buckets",
     "DeBERTa's buckets of 256 up to 512: 128, 150, 200, 256, 511, 512 fall into 128, 143, 169, 192, 255, 256.",
     "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
     says="He et al. 2021, the released code; known values",
     how="bucket() of these distances and of their negatives.",
-    about=("deberta",),
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
@@ -83,13 +78,12 @@ def deberta_buckets() -> Finding:
     return decide(own == known and mirrored == [-b for b in known], numbers, f"they are {own}")
 
 
-@claim.holds_within(
+@About("cope", rows=("N3",)).holds_within(
     "cope.counts",
     "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
     "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
     says="Golovneva et al. 2024",
     how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
-    about=("cope",),
 )
 def cope_counts() -> Finding:
     cope = Cope(head_dim=4, max_position=8).double()
@@ -104,13 +98,12 @@ def cope_counts() -> Finding:
     return within(worst, 1e-9, {"largest difference": worst, "farthest position": float(own.max())})
 
 
-@claim.holds_within(
+@About("forgetting_gate", rows=("N3",)).holds_within(
     "forgetting.alibi",
     "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
     "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
     says="Lin et al. 2025",
     how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
-    about=("forgetting_gate",),
 )
 def forgetting_alibi() -> Finding:
     gate = ForgettingGate(heads=1, width=8, bias=2.0).double()

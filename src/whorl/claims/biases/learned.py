@@ -7,19 +7,17 @@ import math
 import torch
 
 from whorl.claims.biases.alibi import bias
-from whorl.claims.ledger import About, Finding, decide, depends, within
+from whorl.claims.ledger import About, Finding, all_within, decide, depends, within
 from whorl.claims.probes import largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.fire import Fire, progress
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.sandwich import Sandwich
 
-about_kerple = About(("kerple",), rows=("N8",))
-about_fire = About(("fire",), rows=("N3",))
-about_sandwich = About(("sandwich",), rows=("N25",))
+about_fire = About("fire", rows=("N3",))
 
 
-@about_kerple.holds(
+@About("kerple", rows=("N8",)).holds(
     "kerple.alibi",
     "KERPLE's power kernel with p = 1 is ALiBi.",
     "p = 1 的 KERPLE 幂核就是 ALiBi。",
@@ -35,13 +33,12 @@ def kerple_alibi() -> Finding:
     return decide(good == 6, {"heads that agree, of 6": float(good)}, "a bias differs")
 
 
-@about_kerple.holds(
+@About("kerple", rows=("N8", "N27")).holds(
     "kerple.held",
     "Whatever is learned, KERPLE falls with the distance: p and a count as 0.01 at least.",
     "无论学到什么，KERPLE 都随距离下降：p 与 a 至少按 0.01 计。",
     says="Chi et al. 2022, the authors' code; N8",
     how="Both kernels with p and a from -5 to 5: the largest step of the bias up to distance 200.",
-    rows=("N8", "N27"),
 )
 def kerple_held() -> Finding:
     worst = -math.inf
@@ -97,7 +94,7 @@ def fire_relative() -> Finding:
     return depends("the place of the query", within_l < 1e-6, beyond < 1e-3, numbers, text)
 
 
-@about_sandwich.holds_within(
+@About("sandwich", rows=("N25",)).holds_within(
     "sandwich.products",
     (
         "Sandwich is H / (8h) times the product of sinusoidal codes: 64, 62.0937, 45.7205, 30.5201, 14.0432 at 0, 1, "
@@ -114,16 +111,15 @@ def sandwich_products() -> Finding:
         "first head": largest(bias(sandwich, distances) - known),
         "last head": largest(bias(sandwich, distances, 7) - known / 8),
     }
-    return within(max(numbers.values()), 6e-5, numbers)
+    return all_within(numbers, 6e-5)
 
 
-@about_sandwich.fails(
+@About("sandwich", rows=("N27",)).fails(
     "sandwich.falls",
     "Sandwich falls with every step of distance.",
     "Sandwich 的偏置随距离逐步下降。",
     says='"decaying bias"',
     how="Steps of the bias from distance 0 to 256.",
-    rows=("N27",),
 )
 def sandwich_falls() -> Finding:
     steps = bias(Sandwich(heads=8), torch.arange(257)).diff()

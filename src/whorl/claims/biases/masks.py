@@ -6,22 +6,20 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
-from whorl.claims.ledger import About, Finding, claim, close, decide, within
+from whorl.claims.ledger import About, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal
 from whorl.encodings.masks import Sinks, Window
 from whorl.encodings.none import NoPE
 
-about_none = About(("none",), rows=("N12", "N18"))
+about_none = About("none", rows=("N12", "N18"))
 
 
-@claim.holds(
+@About("window", "sinks", rows=("N18",)).holds(
     "window.reach",
     "A window of w shows a query w keys, its own among them, and sinks show it the first ones as well.",
     "窗口 w 让查询看到 w 个键（含自身），sinks 还让它看到最前面的几个。",
     says="Beltagy et al. 2020; Xiao et al. 2023",
     how="Keys that the last of 100 queries sees: window 16, symmetric window 16, sinks 4 and window 16.",
-    about=("window", "sinks"),
-    rows=("N18",),
 )
 def window_reach() -> Finding:
     ids = torch.arange(100)
@@ -87,4 +85,4 @@ def uniform() -> Finding:
         "rows against 1/n": largest(weights.detach()[0, 0] - wanted),
         "largest gradient": max(map(largest, grads)),
     }
-    return within(max(numbers.values()), 1e-12, numbers)
+    return all_within(numbers, 1e-12)

@@ -9,13 +9,13 @@ from whorl import registry
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.claims import flags
-from whorl.claims.ledger import About, Finding, claim, decide, shared, within
+from whorl.claims.ledger import About, Finding, decide, shared, within
 from whorl.claims.probes import build, largest, normal, refusal
 from whorl.encodings.rope import Rope
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 COUNT, DIM = 256, 16
-about_rope = About(("rope",), rows=("N19",))
+about_rope = About("rope", rows=("N19",))
 
 
 @shared
@@ -25,13 +25,12 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-@claim.fails(
+@About(rows=("N19",)).fails(
     "note.relative-no-cache",
     "Relative encodings do not suit a KV cache.",
     "相对位置编码不适合 KV 缓存。",
     says="the notes; N19",
     how="Every registered encoding that is relative: steps with KVCache against a full pass.",
-    rows=("N19",),
 )
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]

@@ -15,7 +15,7 @@ from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import flags
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
-from whorl.claims.ledger import About, Finding, claim, close, decide, shared, within
+from whorl.claims.ledger import About, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
@@ -23,8 +23,8 @@ from whorl.encodings.rotary import Rotary
 from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
-about_rope = About(("rope",), rows=("N20",))
-about_rope_and_xpos = About(("rope", "xpos"), rows=("N20",))
+about_rope = About("rope", rows=("N20",))
+about_rope_and_xpos = About("rope", "xpos", rows=("N20",))
 
 
 @about_rope.holds_within(
@@ -44,7 +44,7 @@ def forms_agree() -> Finding:
         steps = torch.cat([state.step(*(x[:, :, i : i + 1] for x in (q, k, v))) for i in range(32)], dim=2)
         # the denominator of "both" may cancel, and what float64 leaves grows with it
         numbers[form] = max(largest(chunked - parallel), largest(steps - chunked[:, :, :32]))
-    return within(max(numbers.values()), 1e-8, numbers)
+    return all_within(numbers, 1e-8)
 
 
 @about_rope.holds_within(
@@ -158,13 +158,12 @@ def one_plus_cosine() -> Finding:
     return decide(good, own, "a weight is negative, or a row does not sum to 1")
 
 
-@claim.fails(
+@About(rows=("N20",)).fails(
     "linear.one-plus-cosine-sharp",
     "1 + cos(q, k) can be as sharp as a softmax.",
     "1 + cos(q, k) 可以像 softmax 一样尖锐。",
     says="its use in place of a softmax",
     how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and any length.",
-    rows=("N20",),
 )
 def one_plus_cosine_sharp() -> Finding:
     q = torch.eye(8, dtype=torch.float64)[None, None, :1] * 1000
@@ -297,14 +296,12 @@ def only_rope_linear() -> Finding:
     return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
 
-@claim.fails(
+@About("xpos", rows=("N20",)).fails(
     "note.xpos-quadratic",
     "xPos costs O(L^2).",
     "xPos 的代价是 O(L²)。",
     says="the notes; N20",
     how="Multiplications of linear attention with xPos at 256 and 512 tokens.",
-    about=("xpos",),
-    rows=("N20",),
 )
 def xpos_quadratic() -> Finding:
     growth = _growth(_linear(XPos(head_dim=DIM)))

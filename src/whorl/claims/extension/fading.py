@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, within
+from whorl.claims.ledger import About, Finding, all_within, decide, within
 from whorl.claims.probes import largest, normal, refusal
 from whorl.encodings.xpos import XPos
 
-about_xpos = About(("xpos",), rows=("N7", "N27"))
+about_xpos = About("xpos", rows=("N7", "N27"))
 
 
 @about_xpos.holds_within(
@@ -37,13 +37,12 @@ def xpos_factor() -> Finding:
     return within(worst, 1e-9, {"largest relative difference": worst})
 
 
-@about_xpos.holds_within(
+@About("xpos", rows=("N7", "N19")).holds_within(
     "xpos.centre",
     "xPos scores do not depend on which queries are computed together: queries and keys share one centre.",
     "xPos 的分数与哪些查询一起计算无关：查询与键共用一个中心。",
     says="rotary-embedding-torch#27 is the bug",
     how="Scores of 40 queries at once against one at a time and in two halves, each with all keys before it.",
-    rows=("N7", "N19"),
 )
 def xpos_centre() -> Finding:
     xpos, ids = XPos(head_dim=64), torch.arange(40) * 100
@@ -56,11 +55,10 @@ def xpos_centre() -> Finding:
     whole = scores(slice(0, 40)).tril()
     single = torch.cat([scores(slice(i, i + 1)) for i in range(40)]).tril()
     halves = torch.cat((scores(slice(0, 20)), scores(slice(20, 40)))).tril()
-    numbers = {"one at a time": largest(single - whole), "two halves": largest(halves - whole)}
-    return within(max(numbers.values()), 1e-9, numbers)
+    return all_within({"one at a time": largest(single - whole), "two halves": largest(halves - whole)}, 1e-9)
 
 
-@about_xpos.holds(
+@About("xpos", rows=("N7", "N29")).holds(
     "xpos.overflow",
     (
         "Centred on the queries, xPos takes 32,862 of them in float32 and 1,134 in float16 without overflow, and "
@@ -72,7 +70,6 @@ def xpos_centre() -> Finding:
         "The fastest pair of the first and last query at the limit, and one query more; and where an uncentred one "
         "ends."
     ),
-    rows=("N7", "N29"),
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64), {}, 0

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, close, decide, within
+from whorl.claims.ledger import About, Finding, all_within, close, decide, within
 from whorl.claims.probes import ladder, largest, normal
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
@@ -24,7 +24,7 @@ from whorl.rotary.scalings.yarn import Yarn
 CHEN = "Chen et al. 2023, PI"
 PENG = "Peng et al. 2023, YaRN"
 DIM, BASE = 128, 10_000.0
-about_rope = About(("rope",), rows=("N14",))
+about_rope = About("rope", rows=("N14",))
 
 
 def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -
     return Rope(head_dim=dim, scaling=scaling).frequencies(length)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N13", "N14", "N15")).holds_within(
     "extension.factor-one",
     (
         "With a factor of 1 every scheme is plain RoPE: PI, NTK, NTK-by-parts, Llama 3, YaRN, and dynamic NTK in its "
@@ -44,7 +44,6 @@ def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -
         "Frequencies and factors of eight schemes with factor 1 against base^(-2i/d), at the original and a longer "
         "length."
     ),
-    rows=("N13", "N14", "N15"),
 )
 def factor_one() -> Finding:
     schemes = (
@@ -65,16 +64,15 @@ def factor_one() -> Finding:
     numbers["dynamic_ntk within its length"] = largest(
         scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / ladder(DIM) - 1
     )
-    return within(max(numbers.values()), 1e-12, numbers)
+    return all_within(numbers, 1e-12)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N13",)).holds_within(
     "extension.pi-divides",
     "Linear interpolation by s is the same as dividing every position by s.",
     "按 s 做线性插值等价于把每个位置除以 s。",
     says=f"{CHEN}; N13",
     how="Rotations at positions 0 … 4,000 with Linear(4) against plain RoPE at a quarter of them.",
-    rows=("N13",),
 )
 def pi_divides() -> Finding:
     x, ids = normal(9, DIM), torch.arange(9) * 500
@@ -118,13 +116,12 @@ def dynamic_within() -> Finding:
     return within(worst, 1e-9, numbers)
 
 
-@about_rope.holds(
+@About("rope", rows=("N15",)).holds(
     "extension.yarn-ramp",
     "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
     "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
     says=f"{PENG}, the authors' code; N15",
     how="Frequencies of Yarn(16) over plain ones: where the ratio leaves 1, and where it reaches 1/16.",
-    rows=("N15",),
 )
 def yarn_ramp() -> Finding:
     ratio = scaled(Yarn(factor=16.0, original_length=4096)) / ladder(DIM)
@@ -145,13 +142,12 @@ def yarn_ramp() -> Finding:
     return decide((kept, divided) == (21, 18) and half and straight, numbers, text)
 
 
-@about_rope.fails(
+@About("rope", rows=("N15",)).fails(
     "extension.yarn-short",
     "YaRN with its default betas leaves the fast pairs alone, whatever length the model was trained on.",
     "无论训练长度多少，YaRN 用默认 beta 都会保留快的那些维度。",
     says=f"{PENG}, as its defaults are used",
     how="Pairs that Yarn(4) and NtkByParts(4) leave within 1 % at trained lengths 64 and 4,096, heads of 64.",
-    rows=("N15",),
 )
 def yarn_short() -> Finding:
     numbers = {}
@@ -168,13 +164,12 @@ def yarn_short() -> Finding:
     return decide(numbers["yarn, trained on 64"] >= 8, numbers, text)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N15",)).holds_within(
     "extension.yarn-temperature",
     "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
     "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而分数乘以它的平方。",
     says=f"{PENG}, section 3.4; N15",
     how="Scores of random q, k with Yarn(16) over those of the same frequencies without a factor.",
-    rows=("N15",),
 )
 def yarn_temperature() -> Finding:
     yarn = Rope(head_dim=DIM, scaling=Yarn(factor=16.0, original_length=4096))
@@ -234,13 +229,12 @@ def llama3_bands() -> Finding:
     return decide(good, numbers, "a pair is scaled otherwise")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N14", "N29")).holds_within(
     "extension.resonance",
     "Resonance gives every pair a whole wavelength, so that it repeats itself exactly.",
     "Resonance 使每一对的波长为整数，从而严格周期重复。",
     says="Wang et al. 2024",
     how="Wavelengths of 64 dimensions, and tables one wavelength on.",
-    rows=("N14", "N29"),
 )
 def resonance() -> Finding:
     rope = Rope(head_dim=64, scaling=Resonance())

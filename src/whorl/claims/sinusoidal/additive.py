@@ -12,7 +12,7 @@ from whorl.claims.ledger import About, Finding, decide, shared
 from whorl.claims.probes import normal
 from whorl.claims.sinusoidal.codes import DIM, codes
 
-about_sinusoidal = About(("sinusoidal",), rows=("N25",))
+about_sinusoidal = About("sinusoidal", rows=("N25",))
 
 
 def content() -> Tensor:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from whorl import reference
-from whorl.claims.ledger import About, Finding, decide, shared, within
+from whorl.claims.ledger import About, Finding, all_within, decide, shared, within
 from whorl.claims.probes import largest
 from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
 
 VASWANI = "Vaswani et al. 2017"
 DIM = 128
 FAR = 65_536
-about_sinusoidal = About(("sinusoidal",), rows=("N25",))
+about_sinusoidal = About("sinusoidal", rows=("N25",))
 
 
 def codes(positions: Tensor, width: int = DIM) -> Tensor:
@@ -33,13 +33,12 @@ def products() -> Tensor:
     return every
 
 
-@about_sinusoidal.holds_within(
+@About("sinusoidal", rows=("N2", "N25")).holds_within(
     "sinusoidal.golden",
     "The code of position 2 at d = 8 is [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998].",
     "d = 8 时位置 2 的编码为 [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]。",
     says=f"{VASWANI}, section 3.5; N2",
     how="Sinusoidal(width=8) against the decimals, and against the NumPy reference.",
-    rows=("N2", "N25"),
 )
 def golden() -> Finding:
     known = [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]
@@ -48,7 +47,7 @@ def golden() -> Finding:
         "largest difference": largest(own - torch.tensor(known, dtype=torch.float64)),
         "largest difference from NumPy": largest(own - torch.from_numpy(reference.sinusoidal(2, 8))),
     }
-    return within(max(numbers.values()), 5.1e-6, numbers)
+    return all_within(numbers, 5.1e-6)
 
 
 @about_sinusoidal.holds_within(
@@ -66,7 +65,7 @@ def moves_on() -> Finding:
         numbers["p_(t+k) - M_k p_t"] = max(numbers["p_(t+k) - M_k p_t"], largest(codes(t + k) - codes(t) @ matrix.mT))
         eye = torch.eye(DIM, dtype=torch.float64)
         numbers["M_k M_k^T - I"] = max(numbers["M_k M_k^T - I"], largest(matrix @ matrix.mT - eye))
-    return within(max(numbers.values()), 1e-9, numbers)
+    return all_within(numbers, 1e-9)
 
 
 @about_sinusoidal.holds_within(
@@ -86,13 +85,12 @@ def inner_products() -> Finding:
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
 
-@about_sinusoidal.holds(
+@About("sinusoidal", rows=("N25", "N29")).holds(
     "sinusoidal.first-negative",
     "The product of two codes of 128 dimensions first falls below zero at distance 1707.",
     "128 维编码的内积在距离 1707 处首次小于零。",
     says="N25",
     how="The first of 65,536 products below zero.",
-    rows=("N25", "N29"),
 )
 def first_negative() -> Finding:
     below = (products() < 0).nonzero()
@@ -113,13 +111,12 @@ def norm() -> Finding:
     return within(worst, 1e-12, {"largest relative difference": worst})
 
 
-@about_sinusoidal.fails(
+@About("sinusoidal", rows=("N28",)).fails(
     "sinusoidal.direction",
     "The product of two codes, or the cosines that it sums, tells whether the other position comes before or after.",
     "两个编码的内积，或组成它的各个余弦，能区分对方在前还是在后。",
     says="N28 asks",
     how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000, summed and pair by pair.",
-    rows=("N28",),
 )
 def direction() -> Finding:
     here, k = codes(torch.tensor([5000]))[0], torch.arange(1, 1001)
@@ -128,13 +125,12 @@ def direction() -> Finding:
     return decide(max(numbers.values()) > 1e-6, numbers, "cosines are even: both products are the same number")
 
 
-@about_sinusoidal.holds(
+@About("sinusoidal", rows=("N2", "N25")).holds(
     "sinusoidal.orders",
     "Interleaved and concatenated codes are the same numbers in another order.",
     "交错排列与拼接排列的编码只是同一组数换了次序。",
     says="codes in use: the paper's order, and that of GPT-NeoX and Transformer-XL",
     how="Codes of 64 dimensions at five positions, one order permuted to the other.",
-    rows=("N2", "N25"),
 )
 def orders() -> Finding:
     t = torch.tensor([0, 1, 2, 77, 4096])

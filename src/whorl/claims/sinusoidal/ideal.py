@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from operator import itemgetter
 
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training, shared, within
+from whorl.claims.ledger import About, Finding, decide, depends, needs_training, shared, within
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
 from whorl.encodings.sinusoidal import Sinusoidal
 
 NOISE = 0.5
-about_sinusoidal = About(("sinusoidal",), rows=("N28",))
+about_sinusoidal = About("sinusoidal", rows=("N28",))
 
 
 @about_sinusoidal.holds(
@@ -100,13 +99,12 @@ def neighbours() -> Finding:
     return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, "a nearer neighbour has a farther code")
 
 
-@claim.fails(
+@About(rows=("N28",)).fails(
     "ideal.index",
     "The index i itself would do as a code.",
     "直接用下标 i 作为编码即可。",
     says="the notes ask why not; N28",
     how="The size of i at 10,000 against entries of a token (1); and how its layer norm tells neighbours apart there.",
-    rows=("N28",),
 )
 def index() -> Finding:
     x = normal(64, seed=5)
@@ -120,13 +118,12 @@ def index() -> Finding:
     return decide(size <= 10 and change > 1e-6, numbers, text)
 
 
-@claim.fails(
+@About(rows=("N28",)).fails(
     "ideal.fraction",
     "The fraction i / length would do as a code.",
     "用比例 i / 长度 作为编码即可。",
     says="the notes ask why not; N28",
     how="What one step is worth at lengths 10 and 1000, and where two lengths give two positions one code.",
-    rows=("N28",),
 )
 def fraction() -> Finding:
     numbers = {
@@ -240,10 +237,10 @@ def cosine_sum() -> Finding:
 )
 def generalises() -> Finding:
     numbers = {"largest entry at position 10 million": largest(codes(torch.tensor([10_000_000])))}
-    rises = evidence.rises("sinusoidal")
-    if not rises:
+    largest_rise = evidence.largest_rise("sinusoidal")
+    if largest_rise is None:
         return needs_training("whorl compare sinusoidal none --preset laptop --seeds 3", numbers)
-    source, rise = max(rises.items(), key=itemgetter(1))
+    source, rise = largest_rise
     numbers["rise of the loss at 4x, bits per byte"] = rise
     text = f"the loss rises by {rise:.2f} bits per byte at 4 times the trained length"
     return decide(rise <= 0.2, numbers, text, source)

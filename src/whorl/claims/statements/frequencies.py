@@ -12,12 +12,11 @@ from whorl.claims.sinusoidal.codes import codes
 from whorl.encodings.rope import Rope
 
 NOTES = "the notes"
-about_rope_and_sinusoidal = About(("rope", "sinusoidal"), rows=("N26",))
-about_rope = About(("rope",), rows=("N29",))
-about_sinusoidal = About(("sinusoidal",), rows=("N28",))
+about_rope = About("rope", rows=("N29",))
+about_sinusoidal = About("sinusoidal", rows=("N28",))
 
 
-@about_rope_and_sinusoidal.fails(
+@About("rope", "sinusoidal", rows=("N26",)).fails(
     "note.squared-exponent",
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) gives RoPE's frequencies.",
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) 给出 RoPE 的频率。",
@@ -40,13 +39,12 @@ def squared_exponent() -> Finding:
     return decide(largest(wrong / own - 1) < 1e-9, numbers, text)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N26",)).holds_within(
     "rope.frequencies",
     "w_i = base^(-2i/d): theta_1 is 0.9647 at d = 512, and w falls from 1 by equal ratios.",
     "w_i = base^(-2i/d)：d = 512 时 θ_1 = 0.9647，频率从 1 开始按等比下降。",
     says="Su et al. 2021, section 3.2.2; N26",
     how="Frequencies of heads of 8, 128 and 512 dimensions against the definition.",
-    rows=("N26",),
 )
 def right_frequencies() -> Finding:
     worst = max(
@@ -57,26 +55,24 @@ def right_frequencies() -> Finding:
     return within(max(worst, 0.0 if abs(first - 0.9647) < 5e-5 else 1.0), 1e-12, numbers)
 
 
-@about_rope.fails(
+@About("rope", rows=("N26",)).fails(
     "note.theta-one",
     "theta_1 at d = 512 is 0.99.",
     "d = 512 时 θ_1 = 0.99。",
     says=NOTES,
     how="The second frequency of a RoPE of 512 dimensions.",
-    rows=("N26",),
 )
 def theta_one() -> Finding:
     own = float(frequencies(512)[1])
     return decide(abs(own - 0.99) < 0.005, {"theta_1": own}, f"10000^(-2/512) = {own:.4f}")
 
 
-@about_rope_and_sinusoidal.fails(
+@About("rope", "sinusoidal", rows=("N29",)).fails(
     "note.small-i-low-frequency",
     "Small i is low frequency.",
     "i 小对应低频。",
     says=f"{NOTES}, in five places",
     how="Frequencies of 128 dimensions from the first to the last pair.",
-    rows=("N29",),
 )
 def small_i() -> Finding:
     own = frequencies(128)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from whorl.claims.ledger import Finding, claim, decide
+from whorl.claims.ledger import About, Finding, decide
 from whorl.claims.probes import refusal
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.alibi import Alibi
@@ -37,7 +37,7 @@ def fit_errors(name: str) -> dict[str, float]:
     }
 
 
-@claim.fails(
+@About("rope", "alibi", rows=("N30",)).fails(
     "note.rope-any-length",
     "RoPE extrapolates to any length.",
     "RoPE 可以外推到任意长度。",
@@ -46,8 +46,6 @@ def fit_errors(name: str) -> dict[str, float]:
         "The score that q and k can make with RoPE, fitted to -0.05 d for d < 256, read at up to 1,023; ALiBi beside "
         "it."
     ),
-    about=("rope", "alibi"),
-    rows=("N30",),
 )
 def rope_any_length() -> Finding:
     numbers = fit_errors("rope") | fit_errors("alibi")
@@ -60,14 +58,12 @@ def rope_any_length() -> Finding:
     return decide(values[2] < 10 * max(values[0], 0.01), numbers, text)
 
 
-@claim.fails(
+@About("rope", "learned", rows=("N30",)).fails(
     "note.ran-so-extrapolates",
     "A longer input ran without an error, so the encoding extrapolates.",
     "更长的输入没有报错，所以该编码能外推。",
     says=f"{NOTES}, a test script",
     how="The same fitted RoPE at 1,023: whether it runs, and whether it is right; and a learned table, which raises.",
-    about=("rope", "learned"),
-    rows=("N30",),
 )
 def ran_so_extrapolates() -> Finding:
     ran = bool(torch.cat(Rope(head_dim=64).tables(torch.arange(4 * TRAINED))).isfinite().all())
@@ -84,14 +80,12 @@ def ran_so_extrapolates() -> Finding:
     return decide(not ran or off[2] < 10 * max(off[0], 0.01), numbers, text)
 
 
-@claim.fails(
+@About("rope", rows=("N23", "N33")).fails(
     "note.roformer-1024",
     "RoFormer at 1,024 tokens shows extrapolation past 512.",
     "RoFormer 用 1024 长度的结果说明它能外推到 512 之外。",
     says=f"{NOTES}, of the CAIL2019-SCM table",
     how="The stages of its pre-training as the paper lists them: (length, batch, thousand steps).",
-    about=("rope",),
-    rows=("N23", "N33"),
 )
 def roformer_1024() -> Finding:
     stages = (

@@ -7,7 +7,7 @@ import torch
 from whorl.attend.softmax import attention
 from whorl.claims.biases.alibi import alibi_weights
 from whorl.claims.biases.masks import shuffled
-from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training
+from whorl.claims.ledger import About, Finding, decide, depends, needs_training
 from whorl.claims.probes import largest, normal, turned
 from whorl.claims.rotation.turning import at, gradient_ratio, plain
 from whorl.claims.statements.frequencies import NOTES
@@ -15,17 +15,15 @@ from whorl.encodings.learned import Learned
 from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.encodings.t5 import T5
 
-about_rope = About(("rope",), rows=("N6",))
+about_rope = About("rope", rows=("N6",))
 
 
-@claim.fails(
+@About("alibi", rows=("N5",)).fails(
     "note.alibi-unscaled",
     "ALiBi's attention is not scaled by sqrt(d).",
     "ALiBi 的注意力不除以 √d。",
     says=NOTES,
     how="Weights by whorl against softmax(q k - m d), and against both divided by sqrt(d).",
-    about=("alibi",),
-    rows=("N5",),
 )
 def alibi_unscaled() -> Finding:
     own, scaled, unscaled, both = alibi_weights()
@@ -40,14 +38,12 @@ def alibi_unscaled() -> Finding:
     return decide(numbers["nothing scaled"] < 1e-6, numbers, text)
 
 
-@claim.fails(
+@About("t5", rows=("N4",)).fails(
     "note.t5-stores-length",
     "T5 stores O(L) biases.",
     "T5 要存储 O(L) 个偏置。",
     says=NOTES,
     how="Parameters of T5's bias, and distinct biases of 64, 1,024 and 16,384 keys.",
-    about=("t5",),
-    rows=("N4",),
 )
 def t5_stores_length() -> Finding:
     t5 = T5(heads=8)
@@ -60,14 +56,12 @@ def t5_stores_length() -> Finding:
     return decide(numbers["biases, 16,384 keys"] > 1000, numbers, text)
 
 
-@claim.fails(
+@About("sinusoidal", "learned", rows=("N1",)).fails(
     "note.bert-sinusoidal",
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
     says=NOTES,
     how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768.",
-    about=("sinusoidal", "learned"),
-    rows=("N1",),
 )
 def bert_sinusoidal() -> Finding:
     width, layers, inner, vocab = 768, 12, 3072, 30_522
@@ -123,14 +117,12 @@ def layouts_equal() -> Finding:
     )
 
 
-@claim.fails(
+@About("none", rows=("N18",)).fails(
     "note.permutation-invariant",
     "Attention is permutation-invariant.",
     "注意力具有置换不变性。",
     says=NOTES,
     how="Outputs of 16 tokens against those of the same tokens shuffled: as they are, shuffled back, and causal.",
-    about=("none",),
-    rows=("N18",),
 )
 def permutation_invariant() -> Finding:
     q, k, v = normal(3, 1, 2, 16, 8)
@@ -145,7 +137,7 @@ def permutation_invariant() -> Finding:
     return decide(numbers["invariant would be"] < 1e-9, numbers, text)
 
 
-@about_rope.fails(
+@About("rope", rows=("N26",)).fails(
     "note.turns-vanish",
     "Many turns make gradients vanish.",
     "转很多圈会使梯度消失。",
@@ -154,7 +146,6 @@ def permutation_invariant() -> Finding:
         "Gradient norms through the rotation at positions 1, 10,000 and a million, where the fastest pair made "
         "159,154 turns."
     ),
-    rows=("N26",),
 )
 def turns_vanish() -> Finding:
     numbers = {f"norm kept at {place:,}": float(gradient_ratio(place).mean()) for place in (1, 10_000, 1_000_000)}
@@ -162,7 +153,7 @@ def turns_vanish() -> Finding:
     return decide(min(numbers.values()) < 0.5, numbers, text)
 
 
-@claim.depends(
+@About("rope", "sinusoidal", "learned", rows=("N32",)).depends(
     "note.ablation-tables",
     "The notes' tables of ablations and of GLUE show what they are quoted for.",
     "笔记所引用的消融表与 GLUE 表确实支持其结论。",
@@ -171,8 +162,6 @@ def turns_vanish() -> Finding:
         "The same in kind: bases 10^2 … 10^5, q/k norms, short-text classification, three seeds each, in the lab. "
         "experiments/ablations.md has small models, in which nearly all of it is a tie."
     ),
-    about=("rope", "sinusoidal", "learned"),
-    rows=("N32",),
     trained=True,
 )
 def ablation_tables() -> Finding:
