@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whorl.analysis.wavelengths import angles, frequencies_of, wavelengths
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
 from whorl.plot import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST = 8
 COLUMNS = 4
@@ -27,8 +22,8 @@ def clocks(
     length: int = 8,
     pairs: Sequence[int] | None = None,
     *,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """The hand of each pair at the positions 0 … length - 1, from the right and counter-clockwise; RoPE by default.
 
     Later hands are longer, so that hands one over another can be told apart.
@@ -37,9 +32,7 @@ def clocks(
     encoding = Rope(head_dim=8) if encoding is None else encoding
     style.check_length("clocks", length)
     w = frequencies_of(encoding)
-    chosen = spread(len(w), MOST) if pairs is None else list(pairs)
-    if not chosen or not all(0 <= pair < len(w) for pair in chosen):
-        raise invalid("clocks", "pairs", f"indices from 0 to {len(w) - 1}", pairs)
+    chosen = style.indices("clocks", "pairs", pairs, len(w), MOST)
     hands = angles(w[chosen], np.arange(length))
     columns = min(COLUMNS, len(chosen))
     rows = math.ceil(len(chosen) / columns)
@@ -71,17 +64,6 @@ def clocks(
     return ax
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Up to ``most`` of the indices below count, the first and the last among them, evenly apart.
-
-    >>> spread(4, 8), spread(64, 4)
-    ([0, 1, 2, 3], [0, 21, 42, 63])
-    """
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
-
-
 def _shades(length: int) -> list[tuple[float, float, float, float]]:
     from matplotlib import colormaps
 
@@ -89,7 +71,7 @@ def _shades(length: int) -> list[tuple[float, float, float, float]]:
     return [map_(position / max(1, length - 1)) for position in range(length)]
 
 
-def _position_bar(ax: Axes, length: int) -> None:
+def _position_bar(ax: style.Axes, length: int) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
     from matplotlib.ticker import MaxNLocator

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from whorl.analysis.precision import BFLOAT16_ROUNDING, MODES, errors_by_octave
 from whorl.analysis.wavelengths import frequencies_of
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: Axes | None = None) -> Axes:
+def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: style.Axes | None = None) -> style.Axes:
     """The largest error of cos and sin in each octave of positions up to ``length``, for each thing that is rounded.
 
     Up to 64 positions of an octave are looked at. A RoPE of 128 dimensions by default.

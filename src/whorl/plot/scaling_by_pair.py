@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +17,10 @@ from whorl.rotary.scalings.llama3 import Llama3
 from whorl.rotary.scalings.ntk import Ntk
 from whorl.rotary.scalings.yarn import Yarn
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 def scaling(
-    encodings: Encoding | Sequence[Encoding] | None = None, *, length: int | None = None, ax: Axes | None = None
-) -> Axes:
+    encodings: style.Encodings | None = None, *, length: int | None = None, ax: style.Axes | None = None
+) -> style.Axes:
     """Frequency after over frequency before, for each pair; of four scalings by 4 from 4096 positions by default.
 
     ``length`` is what a scaling that depends on it is to serve. A dotted line marks the pair that makes one turn
@@ -69,7 +65,7 @@ def _short(label: str) -> str:
     return label.removeprefix("rope + ")
 
 
-def _mark_one_turn(ax: Axes, drawn: Sequence[Encoding]) -> None:
+def _mark_one_turn(ax: style.Axes, drawn: Sequence[Encoding]) -> None:
     for each in drawn:
         original = getattr(each.config.scaling, "original_length", None)  # pyright: ignore[reportAttributeAccessIssue]
         if original is not None:
