@@ -128,9 +128,8 @@ class Config:
         settings = dict(data)
         given = settings.pop("name", cls.name)
         if given != cls.name:
-            raise invalid(
-                f"{cls.call()}.from_dict", "name", repr(cls.name), given, "Use whorl.from_dict to build by name."
-            )
+            remedy = "Use whorl.from_dict to build by name."
+            raise invalid(f"{cls.call()}.from_dict", "name", repr(cls.name), given, remedy)
         cls.check_names(settings)
         for key, value in settings.items():
             if isinstance(value, dict):

@@ -170,13 +170,8 @@ def decode_offset(ids: torch.Tensor, *, lengths: Integers | None = None) -> torc
     if lengths is not None:
         counts = whole_numbers("decode_offset", "lengths", lengths)
         if ids.ndim != 3 or len(counts) != ids.shape[1]:
-            raise invalid(
-                "decode_offset",
-                "lengths",
-                "one integer per row of ids",
-                lengths,
-                f"Rows are the second axis of (axes, batch, length); ids have {tuple(ids.shape)}.",
-            )
+            remedy = f"Rows are the second axis of (axes, batch, length); ids have {tuple(ids.shape)}."
+            raise invalid("decode_offset", "lengths", "one integer per row of ids", lengths, remedy)
         length = torch.as_tensor(counts, dtype=torch.int64, device=ids.device)
     return largest + 1 - length
 
@@ -245,13 +240,8 @@ def _merged(call: str, segment: Image | Video, merge: int) -> tuple[int, int]:
     merge = whole_number(call, "merge", merge, least=1)
     if segment.height % merge or segment.width % merge:
         size = (segment.height, segment.width)
-        raise invalid(
-            call,
-            "height and width",
-            f"multiples of merge={merge}",
-            size,
-            "They count patches before merging; resize, or pass the model's spatial_merge_size.",
-        )
+        remedy = "They count patches before merging; resize, or pass the model's spatial_merge_size."
+        raise invalid(call, "height and width", f"multiples of merge={merge}", size, remedy)
     return segment.height // merge, segment.width // merge
 
 
