@@ -32,7 +32,7 @@ def repeats() -> Finding:
     for i, length in enumerate(own):
         now, then = (torch.stack(rope.tables(at, dtype=torch.float64))[..., i] for at in (here, here + length))
         turned = max(turned, largest(now - then))
-    numbers = {f"pair {i}": float(length) for i, length in enumerate(own)}
+    numbers = {f"pair {i}": length for i, length in enumerate(own)}
     worst = max(largest(own / known - 1), turned)
     return within(worst, 1e-9, numbers | {"largest difference": worst})
 
@@ -46,7 +46,7 @@ def repeats() -> Finding:
 )
 def first_turn() -> Finding:
     first = (2 * math.pi / frequencies()).ceil()
-    numbers = {"fastest pair": float(first[0]), "pair 32": float(first[32]), "slowest pair": float(first[-1])}
+    numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
     found = tuple(int(first[i]) for i in (0, 32, 63))
     return decide(found == (7, 629, 54_411), numbers, f"they pass it at {found}")
 
@@ -60,7 +60,7 @@ def first_turn() -> Finding:
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())
-    return decide(short == 18, {"pairs without a full turn": float(short)}, f"there are {short}")
+    return decide(short == 18, {"pairs without a full turn": short}, f"there are {short}")
 
 
 @about_rope.fails(
@@ -73,7 +73,7 @@ def untrained_pairs() -> Finding:
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
     apart = (tables[:, 0] - tables[:, 1]).norm(dim=0)
-    numbers = {"fastest pair, 0 against 710": float(apart[0]), "all pairs": float(apart.norm())}
+    numbers = {"fastest pair, 0 against 710": apart[0], "all pairs": apart.norm()}
     text = (
         f"710 positions are {numbers['fastest pair, 0 against 710']:.0e} apart in the fastest pair and "
         f"{numbers['all pairs']:.1f} apart in all 64"
@@ -92,7 +92,7 @@ def critical_dimension() -> Finding:
     known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
     counted = {key: 2 * int((wavelengths(frequencies(key[0])) <= key[1]).sum()) for key in known}
     formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
-    numbers = {f"d = {d}, L = {n}": float(value) for (d, n), value in counted.items()}
+    numbers = {f"d = {d}, L = {n}": value for (d, n), value in counted.items()}
     text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
     return decide(counted == known == formula, numbers, text)
 
@@ -152,7 +152,7 @@ def ten_thousand() -> Finding:
     below = (cos.sum(-1) < 0).nonzero()
     first = int(below[0]) if len(below) else -1
     text = f"at {first} positions a like key counts less than a random one"
-    return decide(first < 0, {"first negative at": float(first)}, text)
+    return decide(first < 0, {"first negative at": first}, text)
 
 
 @about_rope.fails(
@@ -188,7 +188,7 @@ def still_half() -> Finding:
     for base in (10.0, 1000.0, 100_000.0):
         rope = Rope(head_dim=64, base=base, scaling=Proportional(fraction=0.5))
         cos, _ = rope.tables(torch.arange(16_384), dtype=torch.float64)
-        numbers[f"base {base:,.0f}"] = float(cos.sum(-1).min())
+        numbers[f"base {base:,.0f}"] = cos.sum(-1).min()
     plain = lowest(10.0, 16_384, 64)
     good = all(value >= 0 for value in numbers.values()) and plain < 0
     return decide(good, numbers | {"base 10, all turning": plain}, "a sum is negative")
@@ -211,7 +211,7 @@ def longest_wavelength() -> Finding:
     cos, _ = rope.tables(torch.arange(round(longest), 2 * round(longest)), dtype=torch.float64)
     nearest = math.sqrt(2 * (64 - float(cos.sum(-1).max())))
     numbers = {
-        "shortest 2 pi / w": float(length[0]),
+        "shortest 2 pi / w": length[0],
         "longest 2 pi / w": longest,
         "one pair, one wavelength on": alone,
         "all pairs, nearest code beyond": nearest,

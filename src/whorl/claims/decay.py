@@ -63,7 +63,7 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
 )
 def values() -> Finding:
     at_distance = bound()[[0, *(2**i for i in range(9))]]
-    numbers = {f"mean |S_j| at {0 if not i else 2 ** (i - 1)}": float(v) for i, v in enumerate(at_distance)}
+    numbers = {f"mean |S_j| at {0 if not i else 2 ** (i - 1)}": v for i, v in enumerate(at_distance)}
     worst = float((at_distance - torch.tensor(KNOWN, dtype=torch.float64)).abs().max())
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
@@ -80,7 +80,7 @@ def monotone() -> Finding:
     rises = int((steps > 0).sum())
     first = int((steps > 0).nonzero()[0]) if rises else -1
     text = f"{rises} of {STEPS} steps rise, the first from distance {first} to {first + 1}"
-    return decide(rises == 0, {"steps that rise": float(rises), "first step that rises": float(first)}, text)
+    return decide(rises == 0, {"steps that rise": rises, "first step that rises": first}, text)
 
 
 @about_rope.holds(
@@ -198,7 +198,7 @@ def any_content() -> Finding:
     q = normal(1, DIM, seed=3)
     fitted = at(rope, q, 256)  # q at m against this at m - 256 is |q|^2: the rotation by 256 is undone
     made = _curve(q, fitted).abs() / float(q.square().sum())
-    numbers = smooth | {"fitted k: score at 0 over |q|^2": float(made[0]), "at 256": float(made[256])}
+    numbers = smooth | {"fitted k: score at 0 over |q|^2": made[0], "at 256": made[256]}
     text = "k = R_256 q scores |q|^2 at distance 256, the largest score there is, and less at every smaller one"
     return depends("q and k", _falls(smooth), int(made[:512].argmax()) != 256, numbers, text)
 
@@ -230,9 +230,9 @@ def any_ladder() -> Finding:
         means = list(_means(curve).values())
         near &= all(later < earlier for earlier, later in pairwise(means[:4]))
         far &= _falls(_means(curve))
-        numbers[f"{name}: largest from 128 to 511"] = float(curve[128:512].max())
+        numbers[f"{name}: largest from 128 to 511"] = curve[128:512].max()
     back = 128 + int(bound(ladders["linear"])[128:512].argmax())
-    numbers["linear: at this distance"] = float(back)
+    numbers["linear: at this distance"] = back
     text = (
         f"the linear ladder comes back to {numbers['linear: largest from 128 to 511']:.1f} of 32.5 at distance {back}: "
         f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
@@ -253,7 +253,7 @@ def square_root() -> Finding:
     for distance in (1, 16, 256):
         size = partial_sums(Rope(head_dim=DIM), torch.tensor([distance])).abs().squeeze(0).log()
         slope = ((j - j.mean()) * (size - size.mean())).sum() / (j - j.mean()).square().sum()
-        numbers[f"exponent at distance {distance}"] = float(slope)
+        numbers[f"exponent at distance {distance}"] = slope
     text = "slow pairs stand still and add up: the exponent is about 1 and above, never 1/2"
     return decide(all(0.4 < value < 0.6 for value in numbers.values()), numbers, text)
 
@@ -277,8 +277,5 @@ def xpos_envelope() -> Finding:
         used = max(used, float(((a * b).sum(-1).flatten().abs() / most).max()))
         bounds.append(most)
     falls = all(bool((later < earlier).all()) for earlier, later in pairwise(bounds))
-    numbers = {
-        "largest |score| over its bound": used,
-        "bound at 8192 over bound at 0": float((bounds[-1] / bounds[0]).mean()),
-    }
+    numbers = {"largest |score| over its bound": used, "bound at 8192 over bound at 0": (bounds[-1] / bounds[0]).mean()}
     return decide(falls and used <= 1 + 1e-9, numbers, f"a score is {used:.3g} times its bound")

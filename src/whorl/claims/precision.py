@@ -97,8 +97,8 @@ def bfloat16_positions() -> Finding:
     moved = (ids.bfloat16().long() != ids).nonzero()
     own = torch.arange(937, 1001)
     numbers = {
-        "first position that moves": float(moved[0]),
-        "positions left of 4,096": float(len(ids.bfloat16().unique())),
+        "first position that moves": moved[0],
+        "positions left of 4,096": len(ids.bfloat16().unique()),
         "error at 1,000": error(1000, _angles(own.bfloat16(), ladder(DIM))),
     }
     text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
@@ -132,7 +132,7 @@ def bfloat16_frequencies() -> Finding:
 def half_positions_refused() -> Finding:
     said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
     refused = sum("Half precision cannot tell neighbouring positions apart" in one for one in said)
-    return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
+    return decide(refused == 2, {"refused, of 2": refused}, "positions in half precision are taken")
 
 
 @About("rope", rows=("N21",)).holds_within(
@@ -173,7 +173,7 @@ def cast() -> Finding:
             rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
         before = torch.stack(rope.tables(ids))
         same += torch.equal(before, torch.stack(rope.bfloat16().tables(ids)))
-    return decide(same == 2, {"tables that stay, of 2": float(same)}, "a cast changes the tables")
+    return decide(same == 2, {"tables that stay, of 2": same}, "a cast changes the tables")
 
 
 @About(rows=("N28", "N29")).depends(
@@ -188,9 +188,7 @@ def distinguishable_integers() -> Finding:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         top = round(2 / torch.finfo(dtype).eps)
         ids = torch.arange(top - 2, top + 3)
-        numbers[f"told apart up to, {str(dtype).removeprefix('torch.')}"] = float(
-            ids[ids.to(dtype).double() != ids][0] - 1
-        )
+        numbers[f"told apart up to, {str(dtype).removeprefix('torch.')}"] = ids[ids.to(dtype).double() != ids][0] - 1
     text = "bfloat16 holds whole numbers to 256, float16 to 2,048, float32 to 16,777,216"
     values = list(numbers.values())
     return depends("the type", values[2] >= 131_072, values[0] >= 131_072, numbers, text)
@@ -220,8 +218,8 @@ def distinguishable_codes() -> Finding:
         word = str(dtype).removeprefix("torch.")
         for pair in (0, 32, 63):
             both = torch.stack((cos[:, pair], sin[:, pair]), -1).to(dtype)
-            numbers[f"pair {pair}, {word}"] = float(distinct(both))
-    numbers["all pairs, bfloat16"] = float(distinct(torch.cat((cos, sin), -1).bfloat16()))
+            numbers[f"pair {pair}, {word}"] = distinct(both)
+    numbers["all pairs, bfloat16"] = distinct(torch.cat((cos, sin), -1).bfloat16())
     text = (
         f"in bfloat16 the slowest pair has {numbers['pair 63, bfloat16']:.0f} codes for 16,384 positions, the fastest "
         f"{numbers['pair 0, bfloat16']:.0f}"
@@ -244,7 +242,7 @@ def alibi_key_form() -> Finding:
     for keys in (512, 2048, 8192):
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
-        numbers[f"off by, {keys:,} keys"] = float(off.max() - off.min())
+        numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
     text = (
         f"with slope 1/2, weights of 512 keys are off by a factor of e^{numbers['off by, 512 keys']:g} and of 8,192 "
         f"by e^{numbers['off by, 8,192 keys']:g}"
@@ -291,10 +289,7 @@ def kerple_distances() -> Finding:
     kerple.p.fill_(1.0)
     kerple.a.fill_(1.0)
     own = kerple.score_bias(torch.tensor([300]), 300 - distances)[0, 0]
-    numbers = {
-        "distances, of 46": float(len(distances.bfloat16().unique())),
-        "biases by whorl, of 46": float(len(own.unique())),
-    }
+    numbers = {"distances, of 46": len(distances.bfloat16().unique()), "biases by whorl, of 46": len(own.unique())}
     text = "257 becomes 256; above 256 bfloat16 has every other whole number"
     return decide(numbers["distances, of 46"] == 46, numbers, text)
 

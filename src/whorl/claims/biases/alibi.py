@@ -74,7 +74,7 @@ def slope_rules() -> Finding:
 def alibi_linear() -> Finding:
     distances, alibi = torch.tensor([0, 1, 2, 100, 5000]), Alibi(heads=8)
     good = sum(torch.equal(bias(alibi, distances, h), -(2.0 ** -(h + 1)) * distances) for h in range(8))
-    return decide(good == 8, {"heads that agree, of 8": float(good)}, f"head 0 has {bias(alibi, distances).tolist()}")
+    return decide(good == 8, {"heads that agree, of 8": good}, f"head 0 has {bias(alibi, distances).tolist()}")
 
 
 @about_alibi.holds_within(
@@ -120,7 +120,7 @@ def receptive_field() -> Finding:
         # the geometric series: 1 - e^(-m n) = 0.99
         wanted = [math.ceil(math.log(100) * 2 ** (h + 1)) for h in range(8)]
         good &= reach == wanted
-        numbers |= {f"head {h}, {keys:,} keys": float(reach[h]) for h in (0, 7)}
+        numbers |= {f"head {h}, {keys:,} keys": reach[h] for h in (0, 7)}
     return decide(good, numbers, "a head sees another number of keys")
 
 
@@ -151,9 +151,7 @@ def symmetric() -> Finding:
     both, split = (Alibi(heads=8, form=form).score_bias(ids[4:5], ids)[:, 0] for form in ("symmetric", "split"))
     numbers = {
         "symmetric: left against right": largest(both[:, :4].flip(-1) - both[:, 5:]),
-        "split: heads that see only one side": float(
-            (split[:, :4].isinf().all(-1) ^ split[:, 5:].isinf().all(-1)).sum()
-        ),
+        "split: heads that see only one side": (split[:, :4].isinf().all(-1) ^ split[:, 5:].isinf().all(-1)).sum(),
     }
     text = "a key 3 before the query and one 3 after it have the same bias; split heads see one side each"
     return decide(numbers["symmetric: left against right"] > 0, numbers, text)

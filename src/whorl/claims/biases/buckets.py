@@ -37,11 +37,7 @@ def t5_edges() -> Finding:
     good = (
         starts.tolist() == known and both and bool((after == 16).all()) and int(buckets(sides, torch.tensor([0]))) == 0
     )
-    numbers = {
-        "buckets": float(own.max() + 1),
-        "last begins at": float(starts[-1]),
-        "last of a side begins at": float(past[-1]),
-    }
+    numbers = {"buckets": own.max() + 1, "last begins at": starts[-1], "last of a side begins at": past[-1]}
     return decide(good, numbers, f"they begin at {starts.tolist()}")
 
 
@@ -55,7 +51,7 @@ def t5_edges() -> Finding:
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
     first = int((own == own[-1]).nonzero()[0])
-    return decide(first >= 128, {"all alike from": float(first)}, f"from {first} on all keys share the last bucket")
+    return decide(first >= 128, {"all alike from": first}, f"from {first} on all keys share the last bucket")
 
 
 @about_t5.holds_within(
@@ -87,7 +83,7 @@ def untrained_buckets() -> Finding:
     for reach in (32, 128):
         t5 = T5(heads=1, max_distance=reach)
         fresh[reach] = len(set(buckets(t5, torch.arange(256)).tolist()) - set(buckets(t5, torch.arange(64)).tolist()))
-    numbers = {f"buckets never trained, max_distance {reach}": float(value) for reach, value in fresh.items()}
+    numbers = {f"buckets never trained, max_distance {reach}": value for reach, value in fresh.items()}
     text = (
         f"trained on 64 positions with max_distance 128, {fresh[128]} of 32 buckets are read at 256 that were never "
         "trained"

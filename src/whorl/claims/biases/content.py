@@ -28,11 +28,7 @@ def shaw_clip() -> Finding:
     term = shaw.adjust_scores(torch.zeros(1, 1, 1, 41, dtype=torch.float64), q, k, ids[20:21], ids, scale=1.0).flatten()
     alike = [largest(term[:13] - term[0]), largest(term[28:] - term[-1])]  # 8 and more before the query, and after it
     inside = term[12:29].diff().abs().min()
-    numbers = {
-        "spread beyond 8, before": alike[0],
-        "spread beyond 8, after": alike[1],
-        "least step within": float(inside),
-    }
+    numbers = {"spread beyond 8, before": alike[0], "spread beyond 8, after": alike[1], "least step within": inside}
     wanted = q.flatten() @ shaw.key_table.double().mT
     order = largest(term[12:29] - wanted)
     return decide(
@@ -74,7 +70,7 @@ def deberta_buckets() -> Finding:
     known = [0, 1, 128, 143, 169, 192, 255, 256]
     starts = deberta.bucket_starts(256, 512)
     own, mirrored = (deberta.bucket(sign * distances, 256, starts).tolist() for sign in (1, -1))
-    numbers = {f"bucket of {d}": float(b) for d, b in zip(distances.tolist(), own, strict=True)}
+    numbers = {f"bucket of {d}": b for d, b in zip(distances.tolist(), own, strict=True)}
     return decide(own == known and mirrored == [-b for b in known], numbers, f"they are {own}")
 
 
@@ -95,7 +91,7 @@ def cope_counts() -> Finding:
     own = (cope.adjust_scores(scores, q, k, ids, ids, scale=1.0) - scores)[0, 0].tril()
     wanted = (ids[:, None] - ids + 1).clamp(max=7).double().tril()
     worst = largest(own - wanted)
-    return within(worst, 1e-9, {"largest difference": worst, "farthest position": float(own.max())})
+    return within(worst, 1e-9, {"largest difference": worst, "farthest position": own.max()})
 
 
 @About("forgetting_gate", rows=("N3",)).holds_within(

@@ -30,7 +30,7 @@ def kerple_alibi() -> Finding:
     kerple.a.copy_(alibi.slopes().clamp(min=0.01))
     heads = range(6)  # slopes below 0.01 are held at 0.01
     good = sum(torch.equal(bias(kerple, distances, h), bias(alibi, distances, h)) for h in heads)
-    return decide(good == 6, {"heads that agree, of 6": float(good)}, "a bias differs")
+    return decide(good == 6, {"heads that agree, of 6": good}, "a bias differs")
 
 
 @About("kerple", rows=("N8", "N27")).holds(
@@ -63,9 +63,7 @@ def fire_progress() -> Finding:
     own = progress(i, j, torch.tensor(0.1, dtype=torch.float64), torch.tensor(512.0, dtype=torch.float64))
     known = torch.tensor([0.0241, 0.60628, 0.02065, 0.85194, 1.0], dtype=torch.float64)
     worst = largest(own - known)
-    return within(
-        worst, 5.1e-5, {f"({a}, {b})": float(x) for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst}
-    )
+    return within(worst, 5.1e-5, {f"({a}, {b})": x for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst})
 
 
 @about_fire.depends(
@@ -124,6 +122,6 @@ def sandwich_products() -> Finding:
 def sandwich_falls() -> Finding:
     steps = bias(Sandwich(heads=8), torch.arange(257)).diff()
     rises = (steps > 0).nonzero().flatten()
-    numbers = {"steps that rise, of 256": float(len(rises)), "first": float(rises[0])}
+    numbers = {"steps that rise, of 256": len(rises), "first": rises[0]}
     text = f"{len(rises)} of 256 steps rise, the first from {int(rises[0])} to {int(rises[0]) + 1}"
     return decide(not len(rises), numbers, text)

@@ -24,10 +24,10 @@ about_none = About("none", rows=("N12", "N18"))
 def window_reach() -> Finding:
     ids = torch.arange(100)
     numbers = {
-        "window 16": float(Window(size=16).mask(ids, ids)[-1].sum()),
-        "symmetric 16, in the middle": float(Window(size=16, symmetric=True).mask(ids, ids)[50].sum()),
-        "sinks 4, window 16": float(Sinks(size=16, count=4).mask(ids, ids)[-1].sum()),
-        "first key, sinks": float(Sinks(size=16, count=4).mask(ids, ids)[-1, 0]),
+        "window 16": Window(size=16).mask(ids, ids)[-1].sum(),
+        "symmetric 16, in the middle": Window(size=16, symmetric=True).mask(ids, ids)[50].sum(),
+        "sinks 4, window 16": Sinks(size=16, count=4).mask(ids, ids)[-1].sum(),
+        "first key, sinks": Sinks(size=16, count=4).mask(ids, ids)[-1, 0],
     }
     return decide(list(numbers.values()) == [16, 31, 20, 1], numbers, f"it sees {list(numbers.values())}")
 

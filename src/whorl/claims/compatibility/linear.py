@@ -94,11 +94,11 @@ def stats(form: str) -> dict[str, float]:
     """What the weights of a form are like, with RoPE and elu + 1."""
     _, found = linear_attention(*tokens(), encoding=Rope(head_dim=DIM), form=form, return_stats=True)  # pyright: ignore[reportArgumentType]
     return {
-        "share of negative weights": float(found.negative_share),
-        "least row sum": float(found.row_sums.min()),
-        "largest row sum": float(found.row_sums.max()),
-        "near-zero denominators": float(found.near_zero),
-        "least denominator": float(found.min_denominator),
+        "share of negative weights": found.negative_share,
+        "least row sum": found.row_sums.min(),
+        "largest row sum": found.row_sums.max(),
+        "near-zero denominators": found.near_zero,
+        "least denominator": found.min_denominator,
     }
 
 
@@ -131,11 +131,11 @@ def both_safe() -> Finding:
     _, found = linear_attention(*given, encoding=Rope(head_dim=4), form="both", return_stats=True)
     sums = found.row_sums[found.denominators.abs() > 1e-3]
     numbers = {
-        "near-zero denominators": float(found.near_zero),
-        "negative denominators": float((found.denominators < 0).sum()),
-        "least |denominator|": float(found.min_denominator),
+        "near-zero denominators": found.near_zero,
+        "negative denominators": (found.denominators < 0).sum(),
+        "least |denominator|": found.min_denominator,
         "largest |row sum - 1|": largest(sums - 1),
-        "tokens": float(found.denominators.numel()),
+        "tokens": found.denominators.numel(),
     }
     text = (
         f"{numbers['near-zero denominators']:.0f} of {numbers['tokens']:,.0f} denominators cancel to a thousandth and "
@@ -292,7 +292,7 @@ def only_rope_linear() -> Finding:
         if stated and flags.linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
     others = [name for name in works if not isinstance(one := build(name), Rotary) and one.enters()]
-    numbers = {"relative encodings that work": float(len(works)), "that are no RoPE, nor none": float(len(others))}
+    numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}
     return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
 

@@ -83,10 +83,7 @@ def xpos_overflow() -> Finding:
         finite = bool(a.isfinite().all() and b.isfinite().all())
         refused = refusal(lambda x=x, last=limit, ends=ends: xpos.transform_qk(x, x, torch.tensor([0, last]), ends))
         good += limit == known and finite and bool(refused)
-        numbers |= {
-            f"queries, {word}": float(limit),
-            f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate,
-        }
+        numbers |= {f"queries, {word}": limit, f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate}
     return decide(good == 2, numbers, "a limit is elsewhere, or a number within it overflows")
 
 
@@ -106,10 +103,6 @@ def xpos_bidirectional() -> Finding:
         a, b = xpos.transform_qk(one.expand(1, 1, 2, 16), key.expand(1, 1, 3, 16), ids, keys)
         parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
     before, at, after = torch.hypot(*parts).tolist()
-    numbers = {
-        "key 512 before": before / at,
-        "key 512 after": after / at,
-        "whorl refuses encoders": float(xpos.causal_only),
-    }
+    numbers = {"key 512 before": before / at, "key 512 after": after / at, "whorl refuses encoders": xpos.causal_only}
     text = f"a key 512 after the query grows by {after / at:.2f} in the fastest pair, and without bound beyond"
     return decide(numbers["key 512 after"] < 1, numbers, text)

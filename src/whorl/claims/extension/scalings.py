@@ -89,13 +89,9 @@ def pi_divides() -> Finding:
 )
 def ntk_ends() -> Finding:
     ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
-    numbers = {
-        "first pair": float(ratio[0]),
-        "last pair": float(ratio[-1]),
-        "largest step up": float(ratio.diff().max()),
-    }
-    worst = max(abs(numbers["first pair"] - 1), abs(numbers["last pair"] * 8 - 1), max(numbers["largest step up"], 0.0))
-    return within(worst, 1e-12, numbers)
+    first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
+    numbers = {"first pair": first, "last pair": last, "largest step up": step}
+    return within(max(abs(first - 1), abs(last * 8 - 1), step), 1e-12, numbers)
 
 
 @about_rope.holds_within(
@@ -110,7 +106,7 @@ def dynamic_within() -> Finding:
     numbers = {
         "at 1": largest(scaled(dynamic, length=1) / ladder(DIM) - 1),
         "at 4,096": largest(scaled(dynamic, length=4096) / ladder(DIM) - 1),
-        "slowest pair at 16,384 is divided by": float((ladder(DIM) / scaled(dynamic, length=16_384))[-1]),
+        "slowest pair at 16,384 is divided by": (ladder(DIM) / scaled(dynamic, length=16_384))[-1],
     }
     worst = max(numbers["at 1"], numbers["at 4,096"], abs(numbers["slowest pair at 16,384 is divided by"] / 13 - 1))
     return within(worst, 1e-9, numbers)
@@ -130,11 +126,11 @@ def yarn_ramp() -> Finding:
     # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
     edges = [DIM * math.log(4096 / (2 * math.pi * turns)) / (2 * math.log(BASE)) for turns in (32, 1)]
     numbers = {
-        "pairs kept": float(kept),
-        "pairs divided": float(divided),
+        "pairs kept": kept,
+        "pairs divided": divided,
         "32 turns at pair": edges[0],
         "1 turn at pair": edges[1],
-        "half-way pair 33": float(ratio[33]),
+        "half-way pair 33": ratio[33],
     }
     half = abs(numbers["half-way pair 33"] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
     straight = bool((ratio[20:47].diff().diff().abs() < 1e-9).all())
@@ -154,7 +150,7 @@ def yarn_short() -> Finding:
     for length in (64, 4096):
         for scheme in (Yarn(factor=4.0, original_length=length), NtkByParts(factor=4.0, original_length=length)):
             kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
-            numbers[f"{scheme.name}, trained on {length:,}"] = float(kept)
+            numbers[f"{scheme.name}, trained on {length:,}"] = kept
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
     text = (
         "trained on 64 positions no pair makes 32 turns (the fastest makes 10): YaRN keeps "
@@ -178,9 +174,7 @@ def yarn_temperature() -> Finding:
     ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
     wanted = (0.1 * math.log(16) + 1) ** 2
     worst = largest(ratio / wanted - 1)
-    return within(
-        worst, 1e-9, {"scores are multiplied by": float(ratio.mean()), "(0.1 ln 16 + 1)^2": wanted, "off by": worst}
-    )
+    return within(worst, 1e-9, {"scores are multiplied by": ratio.mean(), "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
 
 
 @about_rope.holds_within(
@@ -223,7 +217,7 @@ def llama3_bands() -> Finding:
         "kept": largest(ratio[fast] - 1),
         "divided": largest(ratio[slow] * 8 - 1),
         "blended": largest(between / wanted - 1),
-        "pairs between": float(len(between)),
+        "pairs between": len(between),
     }
     good = max(numbers["kept"], numbers["divided"], numbers["blended"]) < 1e-9 and len(between) > 3
     return decide(good, numbers, "a pair is scaled otherwise")

@@ -29,11 +29,7 @@ about_sinusoidal = About("sinusoidal", rows=("N28",))
 def unique() -> Finding:
     apart = (2 * (DIM / 2 - products()[1:])).clamp(min=0).sqrt()
     nearest = 1 + int(apart.argmin())
-    numbers = {
-        "distance to the neighbour": float(apart[0]),
-        "nearest at": float(nearest),
-        "nearest but it": float(apart[1:].min()),
-    }
+    numbers = {"distance to the neighbour": apart[0], "nearest at": nearest, "nearest but it": apart[1:].min()}
     return decide(nearest == 1 and float(apart[0]) > 1, numbers, f"the code {nearest} positions on is nearest")
 
 
@@ -69,7 +65,7 @@ def deterministic() -> Finding:
         own.codes(torch.arange(4096).view(4, 1024)).flatten(0, 1)[t],
     )
     same = sum(torch.equal(alone, way) for way in ways)
-    return decide(same == 3, {"ways that agree, of 3": float(same)}, "a code depends on what is beside it")
+    return decide(same == 3, {"ways that agree, of 3": same}, "a code depends on what is beside it")
 
 
 @about_sinusoidal.holds(
@@ -94,7 +90,7 @@ def bounded() -> Finding:
 )
 def neighbours() -> Finding:
     apart = (2 * (DIM / 2 - products())).clamp(min=0).sqrt()
-    numbers = {f"at {k}": float(apart[k]) for k in (1, 2, 5, 10)} | {"mean over all": float(apart.mean())}
+    numbers = {f"at {k}": apart[k] for k in (1, 2, 5, 10)} | {"mean over all": apart.mean()}
     right = abs(numbers["at 1"] - 1.9526) < 1e-4 and abs(numbers["at 10"] - 6.5085) < 1e-4
     return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, "a nearer neighbour has a farther code")
 
@@ -202,7 +198,7 @@ def cosine_vector() -> Finding:
     # the slowest cosine falls all the way to half a turn at 27,000, so it alone orders the distances
     steps = cosines[:, -1].diff()
     least = float((cosines[1:] - cosines[:-1]).norm(dim=-1).min())
-    numbers = {"largest step of the slowest cosine": float(steps.max()), "least distance of neighbours": least}
+    numbers = {"largest step of the slowest cosine": steps.max(), "least distance of neighbours": least}
     return decide(bool((steps < 0).all()) and least > 0.5, numbers, "two distances have the same cosines")
 
 
@@ -218,7 +214,7 @@ def cosine_sum() -> Finding:
     gap, where = sums.diff().min(0)
     a, b = sorted(int(order[i]) for i in (where, where + 1))
     rises = int((products()[:4096].diff() > 0).sum())
-    numbers = {"closest sums differ by": float(gap), "steps that rise, of 4095": float(rises)}
+    numbers = {"closest sums differ by": gap, "steps that rise, of 4095": rises}
     return decide(
         float(gap) > torch.finfo(torch.float32).eps * DIM / 2,  # what float32 keeps of 64 cosines
         numbers,

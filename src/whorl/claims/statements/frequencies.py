@@ -26,12 +26,7 @@ about_sinusoidal = About("sinusoidal", rows=("N28",))
 def squared_exponent() -> Finding:
     wrong = 10_000.0 ** (-2 * torch.arange(0, 512, 2, dtype=torch.float64) / 512)
     own = frequencies(512)
-    numbers = {
-        "theta_1 by this line": float(wrong[1]),
-        "theta_1": float(own[1]),
-        "last by this line": float(wrong[-1]),
-        "last": float(own[-1]),
-    }
+    numbers = {"theta_1 by this line": wrong[1], "theta_1": own[1], "last by this line": wrong[-1], "last": own[-1]}
     text = (
         "arange(0, d, 2) holds 2i already, so the line squares every frequency; right is 10000 ** (-arange(0, d, "
         "2) / d)"
@@ -76,7 +71,7 @@ def theta_one() -> Finding:
 )
 def small_i() -> Finding:
     own = frequencies(128)
-    numbers = {"w_0": float(own[0]), "w_63": float(own[-1]), "wavelength of pair 0": 2 * math.pi / float(own[0])}
+    numbers = {"w_0": own[0], "w_63": own[-1], "wavelength of pair 0": 2 * math.pi / float(own[0])}
     text = f"w_0 = {float(own[0]):g} is the highest, w_63 = {float(own[-1]):.2e} the lowest: small i turns fastest"
     return decide(bool(own[0] < own[-1]), numbers, text)
 
@@ -89,7 +84,7 @@ def small_i() -> Finding:
     how="The fastest frequency for bases from 100 to 10^8.",
 )
 def large_base() -> Finding:
-    numbers = {f"w_0 at base {base:.0e}": float(frequencies(128, base)[0]) for base in (1e2, 1e4, 1e6, 1e8)}
+    numbers = {f"w_0 at base {base:.0e}": frequencies(128, base)[0] for base in (1e2, 1e4, 1e6, 1e8)}
     return decide(min(numbers.values()) < 0.99, numbers, "w_0 = 1 for every base; only the slow end moves")
 
 
@@ -103,7 +98,7 @@ def large_base() -> Finding:
 def index_256() -> Finding:
     count = len(frequencies(512))
     text = f"there are {count} pairs, so the last index is {count - 1}"
-    return decide(count > 256, {"frequencies": float(count), "last index": float(count - 1)}, text)
+    return decide(count > 256, {"frequencies": count, "last index": count - 1}, text)
 
 
 @about_rope.fails(
@@ -118,7 +113,7 @@ def frequencies_rise() -> Finding:
     for place in (0, 512, 100_000, 10_000_000):
         cos, sin = rope.tables(torch.tensor([place, place + 1]), dtype=torch.float64)
         step = torch.atan2(sin[1] * cos[0] - cos[1] * sin[0], cos[1] * cos[0] + sin[1] * sin[0])
-        numbers[f"fastest pair turns by, at {place:,}"] = float(step[0])
+        numbers[f"fastest pair turns by, at {place:,}"] = step[0]
     values = list(numbers.values())
     text = "a pair turns by the same angle at every position; frequencies know nothing of it"
     return decide(values[-1] > values[0] + 1e-6, numbers, text)
@@ -147,7 +142,7 @@ def codes_change_less() -> Finding:
     numbers = {}
     for t in (0, 100, 10_000, 1_000_000):
         one, two = codes(torch.tensor([t, t + 1]))
-        numbers[f"step at {t:,}"] = float((two - one).norm())
+        numbers[f"step at {t:,}"] = (two - one).norm()
     values = list(numbers.values())
     text = f"every step is {values[0]:.4f} long: |p_(t+1) - p_t| does not depend on t"
     return decide(values[-1] < 0.99 * values[0], numbers, text)

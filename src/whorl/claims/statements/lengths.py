@@ -30,10 +30,10 @@ def fit_errors(name: str) -> dict[str, float]:
     weights = torch.linalg.solve(gram, inside.mT @ target[:TRAINED])
     off = (features @ weights - target).abs()
     return {
-        f"{name}: error below {TRAINED}": float(off[:TRAINED].max()),
-        f"{name}: at {TRAINED}-{2 * TRAINED - 1}": float(off[TRAINED : 2 * TRAINED].max()),
-        f"{name}: at {2 * TRAINED}-{4 * TRAINED - 1}": float(off[2 * TRAINED :].max()),
-        f"{name}: size of the weights": float(weights.norm()),
+        f"{name}: error below {TRAINED}": off[:TRAINED].max(),
+        f"{name}: at {TRAINED}-{2 * TRAINED - 1}": off[TRAINED : 2 * TRAINED].max(),
+        f"{name}: at {2 * TRAINED}-{4 * TRAINED - 1}": off[2 * TRAINED :].max(),
+        f"{name}: size of the weights": weights.norm(),
     }
 
 
@@ -71,10 +71,10 @@ def ran_so_extrapolates() -> Finding:
     learned = Learned(width=8, length=TRAINED)
     raised = refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED])))
     numbers = {
-        "ran": float(ran),
+        "ran": ran,
         "error at its end": off[2],
         "error below the trained length": off[0],
-        "a learned table raises": float(bool(raised)),
+        "a learned table raises": bool(raised),
     }
     text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {off[2]:.3g} where it was right to {off[0]:.1g}"
     return decide(not ran or off[2] < 10 * max(off[0], 0.01), numbers, text)
@@ -98,7 +98,7 @@ def roformer_1024() -> Finding:
     )
     longest = max(length for length, _, _ in stages)
     long_steps = sum(steps for length, _, steps in stages if length > 1024)
-    numbers = {"longest stage": float(longest), "thousand steps past 1,024": long_steps}
+    numbers = {"longest stage": longest, "thousand steps past 1,024": long_steps}
     text = (
         f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps: it shows use of long text, "
         "not extrapolation"

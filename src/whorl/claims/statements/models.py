@@ -49,9 +49,7 @@ def t5_stores_length() -> Finding:
     t5 = T5(heads=8)
     numbers = {"parameters a head": t5.table.numel() / 8}
     for keys in (64, 1024, 16_384):
-        numbers[f"biases, {keys:,} keys"] = float(
-            len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
-        )
+        numbers[f"biases, {keys:,} keys"] = len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
     text = f"{numbers['parameters a head']:.0f} numbers a head, whatever the length"
     return decide(numbers["biases, 16,384 keys"] > 1000, numbers, text)
 
@@ -70,11 +68,7 @@ def bert_sinusoidal() -> Finding:
     rest = (vocab + 2) * width + norm + layers * layer + dense
     table = sum(p.numel() for p in Learned(width=width, length=512).parameters())
     waves = sum(p.numel() for p in Sinusoidal(width=width).parameters())
-    numbers = {
-        "published": 109_482_240.0,
-        "with a learned table": float(rest + table),
-        "with sinusoids": float(rest + waves),
-    }
+    numbers = {"published": 109_482_240.0, "with a learned table": rest + table, "with sinusoids": rest + waves}
     text = (
         f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
         "each of 512 positions"
@@ -148,7 +142,7 @@ def permutation_invariant() -> Finding:
     ),
 )
 def turns_vanish() -> Finding:
-    numbers = {f"norm kept at {place:,}": float(gradient_ratio(place).mean()) for place in (1, 10_000, 1_000_000)}
+    numbers = {f"norm kept at {place:,}": gradient_ratio(place).mean() for place in (1, 10_000, 1_000_000)}
     text = "a rotation keeps the norm of every gradient, after any number of turns"
     return decide(min(numbers.values()) < 0.5, numbers, text)
 
