@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, all_within, decide, depends, shared, within
-from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
+from whorl.claims.ledger import About, Finding, all_within, close, decide, depends, shared
+from whorl.claims.probes import dtype_name, generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.rope import Rope
@@ -21,26 +21,31 @@ about_alibi = About("alibi", rows=("N29",))
 about_kerple = About("kerple", rows=("N29",))
 
 
-@shared
-def true_tables(position: int) -> Tensor:
-    """cos and sin at the 64 positions up to this one, float64, from the definition: (2, 64, pairs)."""
-    angles = _angles(torch.arange(position - 63, position + 1, dtype=torch.float64), ladder(DIM))
+def up_to(position: int) -> Tensor:
+    """The 64 positions up to this one."""
+    return torch.arange(position - 63, position + 1)
+
+
+def tables(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """cos and sin in float64, from the definition: (2, positions, pairs)."""
+    angles = positions.double()[:, None] * frequencies.double()
     return torch.stack((angles.cos(), angles.sin()))
 
 
-def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return positions.double()[:, None] * frequencies.double()
+@shared
+def true_tables(position: int) -> Tensor:
+    """The tables at the 64 positions up to this one."""
+    return tables(up_to(position), ladder(DIM))
 
 
-def error(position: int, angles: Tensor) -> float:
-    """The largest error of cos and sin at the 64 positions up to this one."""
-    return largest(torch.stack((angles.cos(), angles.sin())) - true_tables(position))
+def error(position: int, positions: Tensor, frequencies: Tensor) -> float:
+    """The largest error of tables made from rounded positions or frequencies, at the 64 positions up to this one."""
+    return largest(tables(positions, frequencies) - true_tables(position))
 
 
 def own_error(position: int, rope: Rope) -> float:
-    """The same of the tables that an encoding makes, float32."""
-    tables = rope.tables(torch.arange(position - 63, position + 1))
-    return largest(torch.stack(tables).double() - true_tables(position))
+    """The largest error of the float32 tables that an encoding makes, at the same positions."""
+    return largest(torch.stack(rope.tables(up_to(position))).double() - true_tables(position))
 
 
 @about_rope.holds_within(
@@ -64,9 +69,9 @@ def exact_tables() -> Finding:
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
     numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
-    values = list(numbers.values())
-    text = f"at 131,071 cos and sin are off by {values[3]:.1g}, at 10 million by {values[5]:.1g}"
-    return depends("the position", values[1] < 2**-9, max(values) < 2**-9, numbers, text)
+    _, near, _, far, _, farthest = numbers.values()
+    text = f"at 131,071 cos and sin are off by {far:.1g}, at 10 million by {farthest:.1g}"
+    return depends("the position", near < 2**-9, max(numbers.values()) < 2**-9, numbers, text)
 
 
 @About("rope", rows=("N29",)).holds(
@@ -94,15 +99,11 @@ def float32_grows() -> Finding:
 )
 def bfloat16_positions() -> Finding:
     ids = torch.arange(4096)
-    moved = (ids.bfloat16().long() != ids).nonzero()
-    own = torch.arange(937, 1001)
-    numbers = {
-        "first position that moves": moved[0],
-        "positions left of 4,096": len(ids.bfloat16().unique()),
-        "error at 1,000": error(1000, _angles(own.bfloat16(), ladder(DIM))),
-    }
-    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
-    return decide(len(moved) == 0, numbers, text)
+    rounded = ids.bfloat16()
+    moved, off = (rounded.long() != ids).nonzero(), error(1000, rounded[937:1001], ladder(DIM))
+    numbers = {"first position that moves": moved[0], "positions left of 4,096": len(rounded.unique())}
+    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {off:.2f}"
+    return decide(len(moved) == 0, numbers | {"error at 1,000": off}, text)
 
 
 @about_rope.fails(
@@ -114,10 +115,7 @@ def bfloat16_positions() -> Finding:
 )
 def bfloat16_frequencies() -> Finding:
     rounded = ladder(DIM).bfloat16()
-    numbers = {
-        f"error at {place:,}": error(place, _angles(torch.arange(place - 63, place + 1), rounded))
-        for place in (64, *PLACES[:3])
-    }
+    numbers = {f"error at {place:,}": error(place, up_to(place), rounded) for place in (64, *PLACES[:3])}
     text = f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
     return decide(max(numbers.values()) < 2**-9, numbers, text)
 
@@ -150,11 +148,9 @@ def half_input() -> Finding:
     for dtype in HALVES:
         x = normal(64, DIM).to(dtype)
         got = Rope(head_dim=DIM, layout="interleaved").rotate(x, ids)
-        true = turned(x.double(), _angles(ids, ladder(DIM)))
-        step = torch.finfo(dtype).eps / 2
-        numbers[f"error over one rounding, {str(dtype).removeprefix('torch.')}"] = largest(
-            (got.double() - true) / (true.abs() * step).clamp(min=1e-6)
-        )
+        true = turned(x.double(), ids.double()[:, None] * ladder(DIM))
+        rounding = (true.abs() * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
+        numbers[f"error over one rounding, {dtype_name(dtype)}"] = largest((got.double() - true) / rounding)
     return all_within(numbers, 1.05)
 
 
@@ -188,10 +184,10 @@ def distinguishable_integers() -> Finding:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         top = round(2 / torch.finfo(dtype).eps)
         ids = torch.arange(top - 2, top + 3)
-        numbers[f"told apart up to, {str(dtype).removeprefix('torch.')}"] = ids[ids.to(dtype).double() != ids][0] - 1
+        numbers[f"told apart up to, {dtype_name(dtype)}"] = int(ids[ids.to(dtype).double() != ids][0]) - 1
     text = "bfloat16 holds whole numbers to 256, float16 to 2,048, float32 to 16,777,216"
-    values = list(numbers.values())
-    return depends("the type", values[2] >= 131_072, values[0] >= 131_072, numbers, text)
+    least, _, most = numbers.values()
+    return depends("the type", most >= 131_072, least >= 131_072, numbers, text)
 
 
 def distinct(rows: Tensor) -> int:
@@ -215,18 +211,13 @@ def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
     numbers = {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        word = str(dtype).removeprefix("torch.")
         for pair in (0, 32, 63):
             both = torch.stack((cos[:, pair], sin[:, pair]), -1).to(dtype)
-            numbers[f"pair {pair}, {word}"] = distinct(both)
+            numbers[f"pair {pair}, {dtype_name(dtype)}"] = distinct(both)
     numbers["all pairs, bfloat16"] = distinct(torch.cat((cos, sin), -1).bfloat16())
-    text = (
-        f"in bfloat16 the slowest pair has {numbers['pair 63, bfloat16']:.0f} codes for 16,384 positions, the fastest "
-        f"{numbers['pair 0, bfloat16']:.0f}"
-    )
-    return depends(
-        "the type", numbers["pair 63, float32"] == 16_384, numbers["pair 63, bfloat16"] == 16_384, numbers, text
-    )
+    fastest, slowest, most = (numbers[name] for name in ("pair 0, bfloat16", "pair 63, bfloat16", "pair 63, float32"))
+    text = f"in bfloat16 the slowest pair has {slowest} codes for 16,384 positions, the fastest {fastest}"
+    return depends("the type", most == 16_384, slowest == 16_384, numbers, text)
 
 
 @about_alibi.fails(
@@ -243,10 +234,8 @@ def alibi_key_form() -> Finding:
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
         numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
-    text = (
-        f"with slope 1/2, weights of 512 keys are off by a factor of e^{numbers['off by, 512 keys']:g} and of 8,192 "
-        f"by e^{numbers['off by, 8,192 keys']:g}"
-    )
+    few, _, many = numbers.values()
+    text = f"with slope 1/2, weights of 512 keys are off by a factor of e^{few:g} and of 8,192 by e^{many:g}"
     return decide(max(numbers.values()) < 0.01, numbers, text)
 
 
@@ -258,15 +247,13 @@ def alibi_key_form() -> Finding:
     how="Biases of 8 and 12 heads between positions around 16 million against float64.",
 )
 def alibi_relative_form() -> Finding:
-    start, worst = 2**24 - 5000, 0.0
+    start, errors = 2**24 - 5000, []
     query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
     for heads in (8, 12):
-        slopes = torch.tensor(_press(heads), dtype=torch.float64)
-        true = slopes[:, None] * (keys - start).double()
-        worst = max(
-            worst, largest((Alibi(heads=heads).score_bias(query, keys)[:, 0].double() - true) / true.clamp(max=-1e-9))
-        )
-    return within(worst, 2**-23, {"largest relative error": worst})
+        true = torch.tensor(_press(heads), dtype=torch.float64)[:, None] * (keys - start).double()
+        own = Alibi(heads=heads).score_bias(query, keys)[:, 0].double()
+        errors.append((own - true) / true.clamp(max=-1e-9))
+    return close(errors, 2**-23, "largest relative error")
 
 
 def _press(heads: int) -> list[float]:

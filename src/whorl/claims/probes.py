@@ -1,4 +1,4 @@
-"""What a claim needs to put an encoding to the test: its sizes, tokens to attend to, and the weights they get."""
+"""Probes of encodings, for claims: small encodings, tokens to attend to, the weights they get."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FARTHEST = 16_500
 
 
 def generator(seed: int = 0) -> torch.Generator:
-    """A source of random numbers of its own, so that a claim's numbers depend on nothing else."""
+    """A new source of random numbers, so that a claim's numbers depend on nothing else."""
     return torch.Generator().manual_seed(seed)
 
 
@@ -48,8 +48,13 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The dtype as users write it: bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def refusal(call: Callable[[], object]) -> str:
-    """What a call says that whorl refuses; nothing where it goes through."""
+    """The text of the WhorlError that a call raises; empty where it raises none."""
     try:
         call()
     except WhorlError as error:
@@ -58,7 +63,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def build(encoding: str | type[Encoding]) -> Encoding:
-    """The encoding of that name or class, small."""
+    """The encoding of that name or class, for a small model."""
     cls = registry.encoding_class(encoding) if isinstance(encoding, str) else encoding
     sizes = {"heads": HEADS, "head_dim": HEAD_DIM, "width": WIDTH, "length": LENGTH}
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -86,16 +91,14 @@ class Sizes(NamedTuple):
 
 def sizes_of(encoding: Encoding) -> Sizes:
     """The sizes an encoding was built for, and small ones where it was built for none."""
-    parts = getattr(encoding, "encodings", [encoding])
-    configs = [part.config for part in parts]
+    configs = [each.config for each in getattr(encoding, "encodings", [encoding])]
 
     def given(name: str, default: int) -> int:
-        found = [getattr(one, name) for one in configs if isinstance(getattr(one, name, None), int)]
-        return found[0] if found else default
+        sizes = (getattr(config, name, None) for config in configs)
+        return next((size for size in sizes if isinstance(size, int)), default)
 
-    heads = given("heads", HEADS)
-    for one in configs:
-        heads = max(heads, 1 + max(getattr(one, "rotated_heads", None) or (0,)))
+    rotated = (getattr(config, "rotated_heads", None) or (0,) for config in configs)
+    heads = max(given("heads", HEADS), *(1 + max(each) for each in rotated))
     width = given("width", WIDTH) if {"add_to_input", "remember"} & uses(encoding) else WIDTH
     return Sizes(heads, given("head_dim", HEAD_DIM), width)
 
