@@ -32,6 +32,11 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
 
 
+def doubles(values: Any) -> Tensor:
+    """The numbers as a float64 tensor."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def ladder(dim: int, base: float = 10_000.0) -> Tensor:
     """base^(-2i/d), from the definition, float64."""
     return base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)

@@ -26,16 +26,12 @@ def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
     ids = torch.arange(41)
     term = shaw.adjust_scores(torch.zeros(1, 1, 1, 41, dtype=torch.float64), q, k, ids[20:21], ids, scale=1.0).flatten()
-    alike = [largest(term[:13] - term[0]), largest(term[28:] - term[-1])]  # 8 and more before the query, and after it
-    inside = term[12:29].diff().abs().min()
-    numbers = {"spread beyond 8, before": alike[0], "spread beyond 8, after": alike[1], "least step within": inside}
-    wanted = q.flatten() @ shaw.key_table.double().mT
-    order = largest(term[12:29] - wanted)
-    return decide(
-        max(alike) == 0 and float(inside) > 1e-6 and order < 1e-6,
-        numbers | {"off the table by": order},
-        "the clip is elsewhere",
-    )
+    before, after = largest(term[:13] - term[0]), largest(term[28:] - term[-1])  # 8 and more from the query
+    inside = float(term[12:29].diff().abs().min())
+    order = largest(term[12:29] - q.flatten() @ shaw.key_table.double().mT)
+    numbers = {"spread beyond 8, before": before, "spread beyond 8, after": after}
+    numbers |= {"least step within": inside, "off the table by": order}
+    return decide(before == after == 0 and inside > 1e-6 > order, numbers, "the clip is elsewhere")
 
 
 @About("transformer_xl", rows=("N3",)).holds_within(

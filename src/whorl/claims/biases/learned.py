@@ -8,7 +8,7 @@ import torch
 
 from whorl.claims.biases.alibi import bias
 from whorl.claims.ledger import About, Finding, all_within, decide, depends, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.probes import doubles, largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.fire import Fire, progress
 from whorl.encodings.kerple import Kerple
@@ -60,9 +60,8 @@ def kerple_held() -> Finding:
 )
 def fire_progress() -> Finding:
     i, j = torch.tensor([[100, 99], [100, 0], [1000, 999], [1000, 500], [1000, 0]]).mT
-    own = progress(i, j, torch.tensor(0.1, dtype=torch.float64), torch.tensor(512.0, dtype=torch.float64))
-    known = torch.tensor([0.0241, 0.60628, 0.02065, 0.85194, 1.0], dtype=torch.float64)
-    worst = largest(own - known)
+    own = progress(i, j, doubles(0.1), doubles(512.0))
+    worst = largest(own - doubles([0.0241, 0.60628, 0.02065, 0.85194, 1.0]))
     return within(worst, 5.1e-5, {f"({a}, {b})": x for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst})
 
 
@@ -83,13 +82,10 @@ def fire_relative() -> Finding:
         found = torch.stack([fire.score_bias(torch.tensor([i]), torch.tensor([i - 5])).flatten() for i in places])
         return largest(found - found[0])
 
-    numbers = {
-        "change for queries at 5 … 64": moves((5, 20, 64)),
-        "change for queries at 64 … 4,096": moves((64, 500, 4096)),
-    }
+    trained, beyond = moves((5, 20, 64)), moves((64, 500, 4096))
+    numbers = {"change for queries at 5 … 64": trained, "change for queries at 64 … 4,096": beyond}
     text = "past L the denominator knows where the query is, so equal distances have other biases"
-    within_l, beyond = numbers.values()
-    return depends("the place of the query", within_l < 1e-6, beyond < 1e-3, numbers, text)
+    return depends("the place of the query", trained < 1e-6, beyond < 1e-3, numbers, text)
 
 
 @About("sandwich", rows=("N25",)).holds_within(
@@ -104,12 +100,9 @@ def fire_relative() -> Finding:
 )
 def sandwich_products() -> Finding:
     sandwich, distances = Sandwich(heads=8), torch.tensor([0, 1, 8, 64, 512])
-    known = torch.tensor([64, 62.0937, 45.7205, 30.5201, 14.0432], dtype=torch.float64)
-    numbers = {
-        "first head": largest(bias(sandwich, distances) - known),
-        "last head": largest(bias(sandwich, distances, 7) - known / 8),
-    }
-    return all_within(numbers, 6e-5)
+    known = doubles([64, 62.0937, 45.7205, 30.5201, 14.0432])
+    first, last = bias(sandwich, distances) - known, bias(sandwich, distances, 7) - known / 8
+    return all_within({"first head": largest(first), "last head": largest(last)}, 6e-5)
 
 
 @About("sandwich", rows=("N27",)).fails(

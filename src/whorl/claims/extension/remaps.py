@@ -7,7 +7,7 @@ import math
 import torch
 
 from whorl.claims.ledger import About, Finding, all_within, decide
-from whorl.claims.probes import largest, weights_at
+from whorl.claims.probes import doubles, largest, weights_at
 from whorl.encodings.base import Encoding
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
 from whorl.encodings.rope import Rope
@@ -85,12 +85,8 @@ def self_extend_far() -> Finding:
     how="Factors at 0, 511, 512, 4,095 and 262,143 for L = 512, and Llama 4's at 8,190, 8,191, 131,071 and 1,048,575.",
 )
 def log_n() -> Finding:
-    ids = torch.tensor([0, 511, 512, 4095, 262_143])
-    wanted = [1.0, 1.0, math.log(513) / math.log(512), math.log(4096) / math.log(512), 2.0]
-    llama = torch.tensor([8190, 8191, 131_071, 1_048_575])
-    known = [1.0, 1.06931, 1.28332, 1.48598]
-    numbers = {
-        "log-n": largest(LogN(trained_length=512).query_factor(ids)[0] - torch.tensor(wanted, dtype=torch.float64)),
-        "Llama 4": largest(Llama4Temperature().query_factor(llama)[0] - torch.tensor(known, dtype=torch.float64)),
-    }
-    return all_within(numbers, 5.1e-6)
+    wanted = doubles([1.0, 1.0, math.log(513) / math.log(512), math.log(4096) / math.log(512), 2.0])
+    own = LogN(trained_length=512).query_factor(torch.tensor([0, 511, 512, 4095, 262_143]))[0]
+    known = doubles([1.0, 1.06931, 1.28332, 1.48598])
+    llama = Llama4Temperature().query_factor(torch.tensor([8190, 8191, 131_071, 1_048_575]))[0]
+    return all_within({"log-n": largest(own - wanted), "Llama 4": largest(llama - known)}, 5.1e-6)

@@ -35,9 +35,8 @@ def factor_from_data() -> Finding:
     trained=True,
 )
 def factor_from_data_helps() -> Finding:
-    return needs_training(
-        "whorl lab sweep FILE.toml: train on 3,072 of a window of 4,096, then Linear 8/3 against Linear 2 at 8,192"
-    )
+    what = "train on 3,072 of a window of 4,096, then Linear 8/3 against Linear 2 at 8,192"
+    return needs_training(f"whorl lab sweep FILE.toml: {what}")
 
 
 @About("rope", rows=("N13",)).fails(

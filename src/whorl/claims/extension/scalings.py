@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, all_within, close, decide, within
-from whorl.claims.probes import ladder, largest, normal
+from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
@@ -58,13 +58,15 @@ def factor_one() -> Finding:
     )
     numbers = {}
     for scheme in schemes:
-        variant = getattr(scheme, "variant", "")
-        off = largest(scaled(scheme, length=8192) / ladder(DIM) - 1) + abs(scheme.factors(8192).attention - 1)
-        numbers[f"{scheme.name} {variant}".strip()] = off
-    numbers["dynamic_ntk within its length"] = largest(
-        scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / ladder(DIM) - 1
-    )
-    return all_within(numbers, 1e-12)
+        name = f"{scheme.name} {getattr(scheme, 'variant', '')}".strip()
+        numbers[name] = _off(scheme, 8192) + abs(scheme.factors(8192).attention - 1)
+    dynamic = DynamicNtk(factor=1.0, original_length=4096)
+    return all_within(numbers | {"dynamic_ntk within its length": _off(dynamic, 4096)}, 1e-12)
+
+
+def _off(scaling: Scaling, length: int) -> float:
+    """The largest relative difference of the frequencies from those without a scaling."""
+    return largest(scaled(scaling, length=length) / ladder(DIM) - 1)
 
 
 @About("rope", rows=("N13",)).holds_within(
@@ -103,13 +105,10 @@ def ntk_ends() -> Finding:
 )
 def dynamic_within() -> Finding:
     dynamic = DynamicNtk(factor=4.0, original_length=4096)
-    numbers = {
-        "at 1": largest(scaled(dynamic, length=1) / ladder(DIM) - 1),
-        "at 4,096": largest(scaled(dynamic, length=4096) / ladder(DIM) - 1),
-        "slowest pair at 16,384 is divided by": (ladder(DIM) / scaled(dynamic, length=16_384))[-1],
-    }
-    worst = max(numbers["at 1"], numbers["at 4,096"], abs(numbers["slowest pair at 16,384 is divided by"] / 13 - 1))
-    return within(worst, 1e-9, numbers)
+    slower = float((ladder(DIM) / scaled(dynamic, length=16_384))[-1])
+    numbers = {"at 1": _off(dynamic, 1), "at 4,096": _off(dynamic, 4096)}
+    worst = max(*numbers.values(), abs(slower / 13 - 1))
+    return within(worst, 1e-9, numbers | {"slowest pair at 16,384 is divided by": slower})
 
 
 @About("rope", rows=("N15",)).holds(
@@ -125,17 +124,11 @@ def yarn_ramp() -> Finding:
     divided = int((ratio < 1 / 16 + 1e-9).sum())
     # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
     edges = [DIM * math.log(4096 / (2 * math.pi * turns)) / (2 * math.log(BASE)) for turns in (32, 1)]
-    numbers = {
-        "pairs kept": kept,
-        "pairs divided": divided,
-        "32 turns at pair": edges[0],
-        "1 turn at pair": edges[1],
-        "half-way pair 33": ratio[33],
-    }
-    half = abs(numbers["half-way pair 33"] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
-    straight = bool((ratio[20:47].diff().diff().abs() < 1e-9).all())
-    text = f"{kept} pairs are kept and {divided} divided"
-    return decide((kept, divided) == (21, 18) and half and straight, numbers, text)
+    numbers = {"pairs kept": kept, "pairs divided": divided, "32 turns at pair": edges[0], "1 turn at pair": edges[1]}
+    half = largest(ratio[33] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
+    straight = largest(ratio[20:47].diff().diff()) < 1e-9
+    good, text = (kept, divided) == (21, 18) and half and straight, f"{kept} pairs are kept and {divided} divided"
+    return decide(good, numbers | {"half-way pair 33": ratio[33]}, text)
 
 
 @About("rope", rows=("N15",)).fails(
@@ -152,12 +145,10 @@ def yarn_short() -> Finding:
             kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
             numbers[f"{scheme.name}, trained on {length:,}"] = kept
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
-    text = (
-        "trained on 64 positions no pair makes 32 turns (the fastest makes 10): YaRN keeps "
-        f"{numbers['yarn, trained on 64']:.0f} "
-        f"of 32 pairs and NTK-by-parts {numbers['ntk_by_parts, trained on 64']:.0f}, the rest is interpolated"
-    )
-    return decide(numbers["yarn, trained on 64"] >= 8, numbers, text)
+    yarn, by_parts, *_ = numbers.values()
+    kept = f"YaRN keeps {yarn} of 32 pairs and NTK-by-parts {by_parts}, the rest is interpolated"
+    text = f"trained on 64 positions no pair makes 32 turns (the fastest makes 10): {kept}"
+    return decide(yarn >= 8, numbers, text)
 
 
 @About("rope", rows=("N15",)).holds_within(
@@ -189,13 +180,11 @@ def longrope_factor() -> Finding:
     scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
     numbers = {
         "at 4,096": largest(scaled(scheme, 64, 4096) / ladder(64) - 1),
-        "at 4,097": largest(scaled(scheme, 64, 4097) * torch.tensor(long, dtype=torch.float64) / ladder(64) - 1),
-        "attention factor": Rope(head_dim=64, scaling=scheme).attention_factor(8192),
+        "at 4,097": largest(scaled(scheme, 64, 4097) * doubles(long) / ladder(64) - 1),
     }
-    wanted = math.sqrt(1 + math.log(32) / math.log(4096))
-    return within(
-        max(numbers["at 4,096"], numbers["at 4,097"], abs(numbers["attention factor"] - wanted)), 1e-12, numbers
-    )
+    factor, wanted = scheme.factors(8192).attention, math.sqrt(1 + math.log(32) / math.log(4096))
+    worst = max(*numbers.values(), abs(factor - wanted))
+    return within(worst, 1e-12, numbers | {"attention factor": factor})
 
 
 @about_rope.holds(
@@ -213,14 +202,10 @@ def llama3_bands() -> Finding:
     between = ratio[~fast & ~slow]
     turns = 8192 / length[~fast & ~slow]
     wanted = 1 / 8 + 7 / 8 * (turns - 1) / 3
-    numbers = {
-        "kept": largest(ratio[fast] - 1),
-        "divided": largest(ratio[slow] * 8 - 1),
-        "blended": largest(between / wanted - 1),
-        "pairs between": len(between),
-    }
-    good = max(numbers["kept"], numbers["divided"], numbers["blended"]) < 1e-9 and len(between) > 3
-    return decide(good, numbers, "a pair is scaled otherwise")
+    kept, divided, blended = ratio[fast] - 1, ratio[slow] * 8 - 1, between / wanted - 1
+    numbers = {"kept": largest(kept), "divided": largest(divided), "blended": largest(blended)}
+    good = max(numbers.values()) < 1e-9 and len(between) > 3
+    return decide(good, numbers | {"pairs between": len(between)}, "a pair is scaled otherwise")
 
 
 @About("rope", rows=("N14", "N29")).holds_within(
@@ -233,12 +218,10 @@ def llama3_bands() -> Finding:
 def resonance() -> Finding:
     rope = Rope(head_dim=64, scaling=Resonance())
     length = wavelengths(rope.frequencies())
-    worst = largest(length - length.round())
     wave = largest(length.round() / (2 * math.pi / ladder(64)) - 1)  # not far from what they were
+    differences = [length - length.round()]
     for i in (0, 5, 31):
         here = torch.tensor([3, 3 + int(length[i].round())])
-        tables = torch.stack(rope.tables(here, dtype=torch.float64))[..., i]
-        worst = max(worst, largest(tables[:, 0] - tables[:, 1]))
-    return within(
-        worst if wave < 0.1 else math.inf, 1e-9, {"largest difference": worst, "largest change of a wavelength": wave}
-    )
+        differences.append(torch.stack(rope.tables(here, dtype=torch.float64))[..., i].diff())
+    numbers = {"largest difference": largest(differences), "largest change of a wavelength": wave}
+    return within(numbers["largest difference"] if wave < 0.1 else math.inf, 1e-9, numbers)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, all_within, close, decide, shared, within
-from whorl.claims.probes import ladder, largest, normal, turned
+from whorl.claims.probes import doubles, ladder, largest, normal, turned
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
 from whorl.rotary.rotation import Layout
@@ -49,9 +49,7 @@ def matrix(rope: Rope, position: float) -> Tensor:
 def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
     """R_m from its definition: 2 x 2 rotations by m base^(-2i/d) along the diagonal."""
     angles = [position * base ** (-2 * i / dim) for i in range(dim // 2)]
-    turns = [
-        torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]], dtype=torch.float64) for a in angles
-    ]
+    turns = (doubles([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in angles)
     return torch.block_diag(*turns)
 
 
@@ -76,14 +74,10 @@ def identity_at_zero() -> Finding:
     how="Rope(head_dim=4) against six decimals of the example.",
 )
 def golden() -> Finding:
-    q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-    known: dict[Layout, list[float]] = {
-        "interleaved": [-2.234742, 0.077004, 2.919405, 4.059196],
-        "half": [-3.144039, 1.919605, -0.339143, 4.039197],
-    }
+    interleaved, half = (at(plain(4, layout), doubles([1, 2, 3, 4]), 2) for layout in ("interleaved", "half"))
     numbers = {
-        f"largest difference, {layout}": largest(at(plain(4, layout), q, 2) - torch.tensor(value, dtype=torch.float64))
-        for layout, value in known.items()
+        "largest difference, interleaved": largest(interleaved - doubles([-2.234742, 0.077004, 2.919405, 4.059196])),
+        "largest difference, half": largest(half - doubles([-3.144039, 1.919605, -0.339143, 4.039197])),
     }
     return all_within(numbers, 1e-6)
 
@@ -122,12 +116,8 @@ def group_law() -> Finding:
 )
 def relative() -> Finding:
     q, k = normal(2, 100, 64)
-    changes = (
-        score_at(plain(64), q, k, m, m + distance) - score_at(plain(64), q, k, 0, distance)
-        for distance in (0, 1, 5, 300, 4000)
-        for m in PLACES
-    )
-    worst = largest(changes)
+    scores = {(m, d): score_at(plain(64), q, k, m, m + d) for m in PLACES for d in (0, 1, 5, 300, 4000)}
+    worst = largest(score - scores[0, d] for (_, d), score in scores.items())
     return within(worst, 1e-8, {"largest change of a score": worst, "typical score": 64**0.5})
 
 

@@ -6,11 +6,10 @@ import math
 from itertools import pairwise
 
 import torch
-from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, decide, depends, needs_training, shared, within
+from whorl.claims.ledger import About, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
 from whorl.encodings.sinusoidal import Sinusoidal
@@ -41,11 +40,9 @@ def unique() -> Finding:
     how="|p_t - p_(t+k)| at t = 0, 1000 and 10 million for k = 1, 5, 100.",
 )
 def equal_offset() -> Finding:
-    t, worst = torch.tensor([0, 1000, 10_000_000]), 0.0
-    for k in (1, 5, 100):
-        apart = (codes(t + k) - codes(t)).norm(dim=-1)
-        worst = max(worst, largest(apart - apart[0]))
-    return within(worst, 1e-7, {"largest change of a distance": worst})
+    t = torch.tensor([0, 1000, 10_000_000])
+    apart = [(codes(t + k) - codes(t)).norm(dim=-1) for k in (1, 5, 100)]
+    return close((distances - distances[0] for distances in apart), 1e-7, "largest change of a distance")
 
 
 @about_sinusoidal.holds(
@@ -105,12 +102,10 @@ def neighbours() -> Finding:
 def index() -> Finding:
     x = normal(64, seed=5)
     here, after = (layer_norm(x + i, (64,)) for i in (10_000.0, 10_001.0))
-    numbers = {
-        "code at 10,000 over the largest entry of a token": 10_000.0 / largest(x),
-        "change by one position after LayerNorm": largest(after - here),
-    }
+    size, change = 10_000.0 / largest(x), largest(after - here)
+    numbers = {"code at 10,000 over the largest entry of a token": size}
+    numbers |= {"change by one position after LayerNorm": change}
     text = "it is unbounded, thousands of times a token's entries at 10,000, and a LayerNorm takes it away altogether"
-    size, change = numbers.values()
     return decide(size <= 10 and change > 1e-6, numbers, text)
 
 
@@ -122,15 +117,9 @@ def index() -> Finding:
     how="What one step is worth at lengths 10 and 1000, and where two lengths give two positions one code.",
 )
 def fraction() -> Finding:
-    numbers = {
-        "one step at length 10": 1 / 10,
-        "one step at length 1000": 1 / 1000,
-        "5 of 10": 5 / 10,
-        "500 of 1000": 500 / 1000,
-    }
-    same = numbers["one step at length 10"] == numbers["one step at length 1000"]
+    steps = {f"one step at length {length}": 1 / length for length in (10, 1000)}
     text = "one step is worth 0.1 or 0.001 by the length, and token 5 of 10 has the code of token 500 of 1000"
-    return decide(same, numbers, text)
+    return decide(len(set(steps.values())) == 1, steps | {"5 of 10": 5 / 10, "500 of 1000": 500 / 1000}, text)
 
 
 @shared
@@ -171,19 +160,12 @@ def noise() -> Finding:
     how="512 positions need 9 bits: codes of 10 real dimensions without and with noise of 0.5, and of 2 without it.",
 )
 def bits() -> Finding:
-    least = {width: _least_distance(codes(torch.arange(512), width)) for width in (2, 10)}
+    least = {width: float(torch.pdist(codes(torch.arange(512), width)).min()) for width in (2, 10)}
     numbers = {f"least distance at d = {width}, no noise": value for width, value in least.items()}
     numbers |= {f"found at d = {width} under noise": recovered(width) for width in (10, 256)}
-    found = numbers["found at d = 10 under noise"]
-    text = (
-        f"it counts bits, not dimensions: without noise 2 tell 512 positions apart already (by {least[2]:.1g}), under "
-        f"noise 10 find {found:.0%} of them"
-    )
-    return depends("the noise", least[10] > 1e-3, found > 0.99, numbers, text)
-
-
-def _least_distance(points: Tensor) -> float:
-    return float(torch.pdist(points).min())
+    bare = f"without noise 2 tell 512 positions apart already (by {least[2]:.1g})"
+    text = f"it counts bits, not dimensions: {bare}, under noise 10 find {recovered(10):.0%} of them"
+    return depends("the noise", least[10] > 1e-3, recovered(10) > 0.99, numbers, text)
 
 
 @about_sinusoidal.holds(
@@ -214,13 +196,10 @@ def cosine_sum() -> Finding:
     gap, where = sums.diff().min(0)
     a, b = sorted(int(order[i]) for i in (where, where + 1))
     rises = int((products()[:4096].diff() > 0).sum())
+    kept = torch.finfo(torch.float32).eps * DIM / 2  # what float32 keeps of 64 cosines
+    text = f"distances {a} and {b} have sums {gap:.1g} apart, less than float32 keeps of 64 cosines"
     numbers = {"closest sums differ by": gap, "steps that rise, of 4095": rises}
-    return decide(
-        float(gap) > torch.finfo(torch.float32).eps * DIM / 2,  # what float32 keeps of 64 cosines
-        numbers,
-        f"distances {a} and {b} have sums {float(gap):.1g} apart, less than float32 keeps of 64 cosines; {rises} of "
-        "4,095 steps rise",
-    )
+    return decide(gap > kept, numbers, f"{text}; {rises} of 4,095 steps rise")
 
 
 @about_sinusoidal.fails(

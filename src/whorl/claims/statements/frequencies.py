@@ -27,11 +27,8 @@ def squared_exponent() -> Finding:
     wrong = 10_000.0 ** (-2 * torch.arange(0, 512, 2, dtype=torch.float64) / 512)
     own = frequencies(512)
     numbers = {"theta_1 by this line": wrong[1], "theta_1": own[1], "last by this line": wrong[-1], "last": own[-1]}
-    text = (
-        "arange(0, d, 2) holds 2i already, so the line squares every frequency; right is 10000 ** (-arange(0, d, "
-        "2) / d)"
-    )
-    return decide(largest(wrong / own - 1) < 1e-9, numbers, text)
+    text = "arange(0, d, 2) holds 2i already, so the line squares every frequency"
+    return decide(largest(wrong / own - 1) < 1e-9, numbers, f"{text}; right is 10000 ** (-arange(0, d, 2) / d)")
 
 
 @About("rope", rows=("N26",)).holds_within(
@@ -42,9 +39,8 @@ def squared_exponent() -> Finding:
     how="Frequencies of heads of 8, 128 and 512 dimensions against the definition.",
 )
 def right_frequencies() -> Finding:
-    worst = max(
-        abs(float(w) / 10_000.0 ** (-2 * i / d) - 1) for d in (8, 128, 512) for i, w in enumerate(frequencies(d))
-    )
+    pairs = [(d, i, float(w)) for d in (8, 128, 512) for i, w in enumerate(frequencies(d))]
+    worst = max(abs(w / 10_000.0 ** (-2 * i / d) - 1) for d, i, w in pairs)
     first = float(frequencies(512)[1])
     numbers = {"theta_1 at d = 512": first, "largest relative difference": worst}
     return within(max(worst, 0.0 if abs(first - 0.9647) < 5e-5 else 1.0), 1e-12, numbers)

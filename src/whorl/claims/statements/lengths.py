@@ -30,10 +30,10 @@ def fit_errors(name: str) -> dict[str, float]:
     weights = torch.linalg.solve(gram, inside.mT @ target[:TRAINED])
     off = (features @ weights - target).abs()
     return {
-        f"{name}: error below {TRAINED}": off[:TRAINED].max(),
-        f"{name}: at {TRAINED}-{2 * TRAINED - 1}": off[TRAINED : 2 * TRAINED].max(),
-        f"{name}: at {2 * TRAINED}-{4 * TRAINED - 1}": off[2 * TRAINED :].max(),
-        f"{name}: size of the weights": weights.norm(),
+        f"{name}: error below {TRAINED}": float(off[:TRAINED].max()),
+        f"{name}: at {TRAINED}-{2 * TRAINED - 1}": float(off[TRAINED : 2 * TRAINED].max()),
+        f"{name}: at {2 * TRAINED}-{4 * TRAINED - 1}": float(off[2 * TRAINED :].max()),
+        f"{name}: size of the weights": float(weights.norm()),
     }
 
 
@@ -49,13 +49,12 @@ def fit_errors(name: str) -> dict[str, float]:
 )
 def rope_any_length() -> Finding:
     numbers = fit_errors("rope") | fit_errors("alibi")
-    values = list(numbers.values())
+    inside, near, far, *_ = numbers.values()
     text = (
-        f"a score fitted to {values[0]:.1g} nats on 256 distances is off by {values[1]:.3g} at up to 511 and by "
-        f"{values[2]:.3g} "
-        "at up to 1,023: computable, and wrong. Slow pairs meet angles that they were not fitted on"
+        f"a score fitted to {inside:.1g} nats on 256 distances is off by {near:.3g} at up to 511 and by {far:.3g} at "
+        "up to 1,023: computable, and wrong. Slow pairs meet angles that they were not fitted on"
     )
-    return decide(values[2] < 10 * max(values[0], 0.01), numbers, text)
+    return decide(far < 10 * max(inside, 0.01), numbers, text)
 
 
 @About("rope", "learned", rows=("N30",)).fails(
@@ -67,17 +66,13 @@ def rope_any_length() -> Finding:
 )
 def ran_so_extrapolates() -> Finding:
     ran = bool(torch.cat(Rope(head_dim=64).tables(torch.arange(4 * TRAINED))).isfinite().all())
-    off = list(fit_errors("rope").values())
+    inside, _, far, _ = fit_errors("rope").values()
     learned = Learned(width=8, length=TRAINED)
-    raised = refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED])))
-    numbers = {
-        "ran": ran,
-        "error at its end": off[2],
-        "error below the trained length": off[0],
-        "a learned table raises": bool(raised),
-    }
-    text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {off[2]:.3g} where it was right to {off[0]:.1g}"
-    return decide(not ran or off[2] < 10 * max(off[0], 0.01), numbers, text)
+    raised = bool(refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED]))))
+    numbers = {"ran": ran, "error at its end": far, "error below the trained length": inside}
+    text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {far:.3g} where it was right to {inside:.1g}"
+    holds = not ran or far < 10 * max(inside, 0.01)
+    return decide(holds, numbers | {"a learned table raises": raised}, text)
 
 
 @About("rope", rows=("N23", "N33")).fails(
@@ -98,9 +93,6 @@ def roformer_1024() -> Finding:
     )
     longest = max(length for length, _, _ in stages)
     long_steps = sum(steps for length, _, steps in stages if length > 1024)
+    text = f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps"
     numbers = {"longest stage": longest, "thousand steps past 1,024": long_steps}
-    text = (
-        f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps: it shows use of long text, "
-        "not extrapolation"
-    )
-    return decide(longest < 1024, numbers, text)
+    return decide(longest < 1024, numbers, f"{text}: it shows use of long text, not extrapolation")

@@ -8,7 +8,7 @@ from whorl.attend.softmax import attention
 from whorl.claims.biases.alibi import alibi_weights
 from whorl.claims.biases.masks import shuffled
 from whorl.claims.ledger import About, Finding, decide, depends, needs_training
-from whorl.claims.probes import largest, normal, turned
+from whorl.claims.probes import doubles, generator, largest, normal, turned
 from whorl.claims.rotation.turning import at, gradient_ratio, plain
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.learned import Learned
@@ -26,16 +26,11 @@ about_rope = About("rope", rows=("N6",))
     how="Weights by whorl against softmax(q k - m d), and against both divided by sqrt(d).",
 )
 def alibi_unscaled() -> Finding:
-    own, scaled, unscaled, both = alibi_weights()
-    numbers = {
-        "scores scaled, bias not": largest(own - scaled),
-        "nothing scaled": largest(own - unscaled),
-        "both scaled": largest(own - both),
-    }
-    text = (
-        f"without the scale a weight differs by {numbers['nothing scaled']:.2f}: the scores are scaled, the bias is not"
-    )
-    return decide(numbers["nothing scaled"] < 1e-6, numbers, text)
+    own, *by_hand = alibi_weights()
+    scaled, unscaled, both = (largest(own - weights) for weights in by_hand)
+    numbers = {"scores scaled, bias not": scaled, "nothing scaled": unscaled, "both scaled": both}
+    text = f"without the scale a weight differs by {unscaled:.2f}: the scores are scaled, the bias is not"
+    return decide(unscaled < 1e-6, numbers, text)
 
 
 @About("t5", rows=("N4",)).fails(
@@ -66,14 +61,11 @@ def bert_sinusoidal() -> Finding:
     norm, dense = 2 * width, width * width + width
     layer = 4 * dense + norm + (width * inner + inner) + (inner * width + width) + norm
     rest = (vocab + 2) * width + norm + layers * layer + dense
-    table = sum(p.numel() for p in Learned(width=width, length=512).parameters())
-    waves = sum(p.numel() for p in Sinusoidal(width=width).parameters())
-    numbers = {"published": 109_482_240.0, "with a learned table": rest + table, "with sinusoids": rest + waves}
-    text = (
-        f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
-        "each of 512 positions"
-    )
-    return decide(rest + waves == 109_482_240, numbers, text)
+    encodings = Learned(width=width, length=512), Sinusoidal(width=width)
+    table, waves = (rest + sum(p.numel() for p in encoding.parameters()) for encoding in encodings)
+    numbers = {"published": 109_482_240, "with a learned table": table, "with sinusoids": waves}
+    text = f"with sinusoids it would have {waves:,} parameters; it has {table:,}"
+    return decide(waves == 109_482_240, numbers, f"{text}, a learned row for each of 512 positions")
 
 
 @about_rope.fails(
@@ -99,16 +91,13 @@ def llama_simplified() -> Finding:
     how="Both on q = (1, 2, 3, 4) at position 2, and on vectors whose dimensions are permuted to fit.",
 )
 def layouts_equal() -> Finding:
-    q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    q = doubles([1, 2, 3, 4])
     half, inter = at(plain(4, "half"), q, 2), at(plain(4), q, 2)
     fit = torch.tensor([0, 2, 1, 3])  # half pairs (0, 2) and (1, 3); interleaved wants them side by side
-    numbers = {"as they are": largest(half - inter), "permuted": largest(half[fit] - at(plain(4), q[fit], 2))}
-    text = (
-        f"q = (1, 2, 3, 4) at 2 becomes {[round(float(x), 4) for x in half]} and {[round(float(x), 4) for x in inter]}"
-    )
-    return depends(
-        "a permutation of dimensions", numbers["permuted"] < 1e-12, numbers["as they are"] < 1e-12, numbers, text
-    )
+    apart, permuted = largest(half - inter), largest(half[fit] - at(plain(4), q[fit], 2))
+    shown = " and ".join(str([round(float(x), 4) for x in vector]) for vector in (half, inter))
+    numbers, text = {"as they are": apart, "permuted": permuted}, f"q = (1, 2, 3, 4) at 2 becomes {shown}"
+    return depends("a permutation of dimensions", permuted < 1e-12, apart < 1e-12, numbers, text)
 
 
 @About("none", rows=("N18",)).fails(
@@ -120,15 +109,15 @@ def layouts_equal() -> Finding:
 )
 def permutation_invariant() -> Finding:
     q, k, v = normal(3, 1, 2, 16, 8)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
-    moved = attention(q, k, v, causal=False) - attention(*(x[:, :, order] for x in (q, k, v)), causal=False)
+    order = torch.randperm(16, generator=generator(3))
+    moved = largest(attention(q, k, v, causal=False) - attention(*(x[:, :, order] for x in (q, k, v)), causal=False))
     numbers = {
-        "invariant would be": largest(moved),
+        "invariant would be": moved,
         "equivariant would be": largest(shuffled(causal=False)),
         "equivariant under a causal mask would be": largest(shuffled(causal=True)),
     }
     text = "outputs move with their tokens: it is equivariant, and under a causal mask not even that"
-    return decide(numbers["invariant would be"] < 1e-9, numbers, text)
+    return decide(moved < 1e-9, numbers, text)
 
 
 @About("rope", rows=("N26",)).fails(
