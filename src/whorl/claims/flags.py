@@ -6,7 +6,6 @@ They are made from what the encoding says of itself, so an encoding that a user 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -20,12 +19,12 @@ from whorl.claims import evidence
 from whorl.claims.ledger import Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
-    Tokens,
     build,
     largest,
     moved,
     normal,
     reach,
+    refusal,
     sizes_of,
     spread,
     tokens,
@@ -187,12 +186,8 @@ def norm_preserving(encoding: Encoding, stated: bool) -> Finding:
     """Whether every hook that changes a vector keeps its length."""
     encoding = moved(encoding)
     farthest = reach(encoding)
-    worst = 0.0
-    for far in {11, farthest}:
-        positions = spread(encoding, 12, far)
-        for before, after in _changed(encoding, positions):
-            ratio = after.norm(dim=-1) / before.norm(dim=-1)
-            worst = max(worst, largest(ratio - 1))
+    changed = [pair for far in {11, farthest} for pair in _changed(encoding, spread(encoding, 12, far))]
+    worst = largest(after.norm(dim=-1) / before.norm(dim=-1) - 1 for before, after in changed)
     numbers = {"largest relative change of a norm": worst, "tolerance": KEPT if stated else SEEN}
     if stated:
         return within(worst, KEPT, numbers, f"a norm changes by {worst:.3g} of itself")
@@ -219,28 +214,23 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
     apart = largest(weights_at(encoding, positions) - _weights_of_products(encoding, given.q, given.k, positions))
     numbers = {"weights against products of placed vectors": apart}
     if not stated:
-        return _no_linear_form(encoding, given, positions, apart)
+        refused = refusal(lambda: linear_attention(*given[:3], encoding=encoding, positions=positions))
+        return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, "linear attention takes it")
     a, b = feature_map(given.q, "elu+1"), feature_map(given.k, "elu+1")
-    numbers["linear against quadratic"] = worst = largest(
-        linear_attention(given.q, given.k, given.v, encoding=encoding, positions=positions, chunk=4, eps=0.0)
-        - _quadratic(encoding, a, b, given.v, positions)
-    )
+    quadratic = _quadratic(encoding, a, b, given.v, positions)
+    worst = largest(linear_attention(*given[:3], encoding=encoding, positions=positions, chunk=4, eps=0.0) - quadratic)
     text = f"weights are no products, off by {apart:.3g}" if apart > EQUAL else f"the linear form is off by {worst:.3g}"
-    return within(max(apart, worst), EQUAL, numbers, text)
+    return within(max(apart, worst), EQUAL, numbers | {"linear against quadratic": worst}, text)
 
 
-def _no_linear_form(encoding: Encoding, given: Tokens, positions: Tensor, apart: float) -> Finding:
-    """Whether linear attention refuses the encoding, and rightly so."""
-    numbers = {"weights against products of placed vectors": apart}
-    try:
-        linear_attention(*given[:3], encoding=encoding, positions=positions)
-        return decide(False, numbers, "linear attention takes it")
-    except WhorlError:
-        pass
+def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:
+    """Whether linear attention is right to refuse the encoding."""
     if encoding.scales_queries_only:  # weights are products then, but what they gain goes when they are normalised
-        left = numbers["left of the factor after normalising"] = _after_normalising(encoding)
+        left = _after_normalising(encoding)
+        numbers = numbers | {"left of the factor after normalising": left}
         return decide(left < KEPT, numbers, "its factor stays after normalising")
     uneven = hasattr(encoding, "linear_decay")  # refused for the heads it leaves out, not for what it is
+    (apart,) = numbers.values()
     return decide(apart > SEEN or uneven, numbers, "weights are products of placed queries and keys")
 
 
@@ -254,13 +244,9 @@ def _weights_of_products(encoding: Encoding, q: Tensor, k: Tensor, positions: Te
 
 def _quadratic(encoding: Encoding, a: Tensor, b: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     """RoFormer's equation 19 with the whole matrix of weights: placed features above, plain ones below."""
-    top, bottom = torch.matmul(*_placed(encoding, a, b, positions)).tril(), (a @ b.mT).tril()
+    placed_a, placed_b = encoding.transform_qk(a, b, positions, positions)
+    top, bottom = (placed_a @ placed_b.mT).tril(), (a @ b.mT).tril()
     return top @ v / bottom.sum(-1, keepdim=True)
-
-
-def _placed(encoding: Encoding, a: Tensor, b: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = encoding.transform_qk(a, b, positions, positions)
-    return a, b.mT
 
 
 def _after_normalising(encoding: Encoding) -> float:
@@ -297,7 +283,7 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
                     f"head {head}: the key {stride * (count - 1 - key)} before the query weighs {farther:.4g}, "
                     f"the one {stride * (count - 2 - key)} before it {nearer:.4g}"
                 )
-    numbers = {"rows of weights": float(rows), "rows where a farther key weighs as much or more": float(rises)}
+    numbers = {"rows of weights": rows, "rows where a farther key weighs as much or more": rises}
     return decide(rises == 0, numbers, worst) if stated else decide(rises > 0, numbers, "every row falls")
 
 
@@ -307,12 +293,12 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    rises = evidence.rises(name, RATIO)
-    if not rises:
+    largest_rise = evidence.largest_rise(name, RATIO)
+    if largest_rise is None:
         return needs_training(command)
     # one run that rises settles it either way; that no run does settles only the claim that none will
-    source, rise = max(rises.items(), key=itemgetter(1))
-    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": float(len(rises))}
+    source, rise = largest_rise
+    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": len(evidence.rises(name, RATIO))}
     held = rise <= RISE
     if held and not stated:
         return needs_training(command, numbers)
@@ -328,13 +314,11 @@ def last_position(encoding: Encoding) -> int | None:
 
 def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:
     """Whether an encoding has codes up to its last position and none after it."""
-    encoding, numbers = moved(encoding, amount=0.0), {"positions it has": float(last + 1)}
+    encoding = moved(encoding, amount=0.0)
     tokens(encoding, torch.tensor([0, last]))
-    try:
-        tokens(encoding, torch.tensor([0, last + 1]))
-    except WhorlError as error:
-        return decide(not stated, numbers, str(error))
-    return decide(stated, numbers, f"there is a code past position {last}")
+    refused = refusal(lambda: tokens(encoding, torch.tensor([0, last + 1])))
+    text = refused or f"there is a code past position {last}"
+    return decide(stated != bool(refused), {"positions it has": last + 1}, text)
 
 
 # -- the cache --------------------------------------------------------------------------------------------------------
