@@ -33,11 +33,7 @@ def sinusoidal(positions: ArrayLike, width: int, base: float = 10_000.0) -> Arra
 
 
 def rope(
-    x: ArrayLike,
-    positions: ArrayLike,
-    *,
-    base: float = 10_000.0,
-    layout: Literal["half", "interleaved"] = "half",
+    x: ArrayLike, positions: ArrayLike, *, base: float = 10_000.0, layout: Literal["half", "interleaved"] = "half"
 ) -> Array:
     """x of shape (…, length, dim) with each pair turned by position times frequency (Su et al. 2021).
 

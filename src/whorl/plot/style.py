@@ -138,14 +138,7 @@ def colour_bar(
 
 
 def panels(
-    ax: Axes,
-    title: str,
-    rows: int,
-    columns: int,
-    *,
-    gap: tuple[float, float],
-    right: float = 0.0,
-    above: float = 20.0,
+    ax: Axes, title: str, rows: int, columns: int, *, gap: tuple[float, float], right: float = 0.0, above: float = 20.0
 ) -> list[list[Axes]]:
     """Axes in rows and columns inside an Axes, which keeps nothing but its title.
 
