@@ -29,8 +29,8 @@ from whorl.errors import WhorlError, invalid, unknown
 
 C = TypeVar("C", bound="type[Config]")
 
-# The most that a setting of this name may be, where so many numbers or rows are made: a slip of the pen, or a file
-# that someone else wrote, is to end in a message and not in a machine without memory.
+# The largest value of settings that decide how many numbers or rows are made: a typing error, or a file that someone
+# else wrote, must end in a message, not in a machine without memory.
 MOST = {
     **dict.fromkeys(("heads", "head_dim", "rotary_dim", "width", "code_width", "hidden", "axes", "buckets"), 2**20),
     **dict.fromkeys(("length", "span", "clip", "max_position"), 2**40),

@@ -85,7 +85,7 @@ def from_last_key(q_positions: torch.Tensor, k_positions: torch.Tensor) -> tuple
     queries, keys = q_positions.to(dtype), k_positions.to(dtype)
     if not keys.numel():
         return queries, keys
-    # what is no number stays where it is: counted from, it would be everywhere
+    # a position that is no number must not be the last one: no difference from it would be a number
     known = keys if whole else torch.where(keys.isfinite(), keys, torch.finfo(dtype).min)
     last = known.amax(-1, keepdim=True)
     return queries - last, keys - last
@@ -257,7 +257,7 @@ def whole_numbers(call: str, name: str, values: object, *, least: int | None = 0
 def _bounds(
     call: str, lengths: object, cu_seqlens: object, total: int | None, where: torch.device | str
 ) -> tuple[torch.Tensor, int]:
-    """Where the documents begin and the last one ends, (documents + 1,), and the length of the row."""
+    """The starts of the documents and the end of the last one, (documents + 1,), and the length of the row."""
     if (lengths is None) == (cu_seqlens is None):
         given = "neither" if lengths is None else "both"
         raise WhorlError(

@@ -1,6 +1,6 @@
-"""Who stands between the code that runs and plain tensors: a compiler, a tracer, a mode, a transform, autograd.
+"""Tracing: whether a compiler, a tracer, a mode, a transform or autograd is at work.
 
-Whoever looks at numbers, reads memory by its address, keeps a tensor or goes past torch's dispatcher asks here first.
+Code that looks at numbers, reads memory by its address, keeps a tensor or goes past torch's dispatcher asks here first.
 
     making_graph           torch.compile or torch.export turns the code into a graph
     in_mode                a dispatch mode sees every operator: fake tensors, a counter of FLOPs
@@ -77,12 +77,12 @@ def is_symbol(number: int | None) -> bool:
 
 
 def values_are_hidden() -> bool:
-    """Whether tensors stand for numbers that are not there to look at: in a graph, or inside torch.func."""
+    """Whether tensors have no numbers to look at: in a graph, or inside torch.func."""
     return _is_compiling() or _innermost_transform() is not None
 
 
 def operators_are_watched() -> bool:
-    """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
+    """Whether a compiler, a tracer, a mode or a transform looks at operators as they run."""
     return _is_compiling() or _mode_count() > 0 or _is_jit_tracing() or _is_included(_PRE_DISPATCH) or is_transformed()
 
 
@@ -101,7 +101,7 @@ def may_read_memory(x: Tensor) -> bool:
 
 
 def may_read_addresses(*tensors: Tensor | None) -> bool:
-    """Whether every tensor that is given has an address, and nobody watches who would miss what is done with it."""
+    """Whether every tensor given has an address, and no tracer or mode would miss a kernel that uses it."""
     return not operators_are_watched() and all(x is None or type(x) in _PLAIN for x in tensors)
 
 

@@ -1,4 +1,4 @@
-"""What an encoding adds to attention: softmax attention with each against torch's fused kernel with none."""
+"""The cost of an encoding in attention: softmax attention with each against torch's fused kernel with none."""
 
 from __future__ import annotations
 

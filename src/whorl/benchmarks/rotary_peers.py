@@ -14,7 +14,7 @@ Both = Callable[[], tuple[Tensor, Tensor]]
 
 
 class Peer(NamedTuple):
-    """A call to time; and to check, where that one writes into its arguments, one that does not."""
+    """A call to time; and for the check another one, where the first writes into its arguments."""
 
     run: Both
     afresh: Both | None = None
@@ -72,7 +72,7 @@ def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -
 
 
 def heads_side_by_side(x: Tensor) -> Tensor:
-    """The same tensor over memory of (batch, length, heads, dim), as a projection leaves it.
+    """A copy of the tensor in memory of (batch, length, heads, dim), as a projection leaves it.
 
     Of other memory Liger makes a copy, and of one token of it, (batch, heads, 1, dim), it reads the wrong rows.
     """

@@ -57,7 +57,7 @@ def tables(
 
 @dataclass(frozen=True)
 class _Positions:
-    """What tables are built for: positions in order, shuffled, spread out and between integers; the far end of each."""
+    """The positions of the tables: in order, shuffled, spread out and between integers, and the far end of each."""
 
     near: Tensor
     ids: Tensor
@@ -139,7 +139,7 @@ def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
 
 
 def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
-    """What a cache hit costs, with the rotation that follows, which is what a layer asks for."""
+    """The cost of a cache hit with the rotation that follows it, as a layer has it."""
     positions = torch.arange(at, at + count)
     x = torch.randn(1, count, rope.config.head_dim, generator=torch.Generator().manual_seed(0))
     given = rope.tables(positions)

@@ -1,6 +1,6 @@
-"""What committed lab results say: comparisons under ``experiments/`` of a checkout, read when a claim is run.
+"""Results of the lab: comparisons under ``experiments/`` of a checkout, read when a claim is run.
 
-They are no part of an installed whorl; there a claim that only training decides says ``needs training``.
+An installed whorl does not have them; there a claim that only training decides says ``needs training``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from whorl.claims.ledger import shared
 
 SCHEMA = "whorl-lab-comparison/1"
 
-# The score that tells whether more context is used: the same last tokens, read with a growing context.
+# The score that shows whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
 
 AS_TRAINED = "as trained"
@@ -30,7 +30,7 @@ REPAIRS = {
     "window": "window",
 }
 
-# How a comparison spells what is no encoding of its own.
+# The name in a comparison of an encoding with other settings.
 SPELLED = {"alibi+hf_bf16": "alibi:rounding=hf_bf16"}
 
 
@@ -41,7 +41,7 @@ class Loss(NamedTuple):
     by_ratio: dict[float, float]
 
     def rise(self, ratio: float) -> float | None:
-        """How much the loss rises from the trained length to ``ratio`` times it, in bits per byte."""
+        """The rise of the loss from the trained length to ``ratio`` times it, in bits per byte."""
         if 1.0 not in self.by_ratio or ratio not in self.by_ratio:
             return None
         return self.by_ratio[ratio] - self.by_ratio[1.0]
@@ -82,12 +82,12 @@ def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
 
 
 def losses_of(name: str) -> list[Loss]:
-    """The losses of a registered encoding, be it trained with or tried on a trained RoPE model."""
+    """The losses of a registered encoding, trained with it or tried on a trained RoPE model."""
     return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
 
 
 def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
-    """How much the loss of a registered encoding rises at this many times the trained length, by source."""
+    """The rise of a registered encoding's loss at this many times the trained length, by source."""
     return {one.source: rise for one in losses_of(name) if (rise := one.rise(ratio)) is not None}
 
 
@@ -114,7 +114,7 @@ def command_for(name: str) -> str:
 
 
 class Difference(NamedTuple):
-    """What a setting of an ablation adds to the loss of the usual one, and the interval it lies in, bits per byte."""
+    """The loss with a setting of an ablation less that of the usual one, and its interval, in bits per byte."""
 
     setting: str
     mean: float
@@ -132,7 +132,7 @@ def ablations() -> dict[str, dict[str, Any]]:
 
 
 def differences(name: str) -> list[Difference]:
-    """What each other setting of an ablation adds to the loss at the trained length, in the order they were made."""
+    """The differences of each other setting of an ablation at the trained length, in the order they were made."""
     found = []
     for row in ablations().get(name, {}).get("rows", []):
         at = row["by_length"][0]["difference"]
@@ -142,7 +142,7 @@ def differences(name: str) -> list[Difference]:
 
 
 def variants(label: str) -> list[str]:
-    """Everything that was done to a trained model of that label without training it again, in any comparison."""
+    """The repairs of a trained model of that label, without training it again, in any comparison."""
     rows = [row for data in comparisons().values() for row in data.get("rows", []) if row.get("label") == label]
     return list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != AS_TRAINED))
 

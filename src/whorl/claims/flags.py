@@ -42,7 +42,7 @@ Make = Callable[[], Encoding]
 
 EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float32
 SEEN = 1e-4  # weights that differ by more count as different
-KEPT = 1e-9  # the same for norms, in float64
+KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
 RISE = 0.2  # bits per byte that a loss may rise by 4 times the trained length and still count as held
 RATIO = 4.0
 DRAWS = 6
@@ -225,11 +225,11 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
 
 def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:
     """Whether linear attention is right to refuse the encoding."""
-    if encoding.scales_queries_only:  # weights are products then, but what they gain goes when they are normalised
+    if encoding.scales_queries_only:  # weights are products then, but normalising takes the factor away
         left = _after_normalising(encoding)
         numbers = numbers | {"left of the factor after normalising": left}
         return decide(left < KEPT, numbers, "its factor stays after normalising")
-    uneven = hasattr(encoding, "linear_decay")  # refused for the heads it leaves out, not for what it is
+    uneven = hasattr(encoding, "linear_decay")  # refused because it leaves heads out, not because it has no linear form
     (apart,) = numbers.values()
     return decide(apart > SEEN or uneven, numbers, "weights are products of placed queries and keys")
 
@@ -250,7 +250,7 @@ def _quadratic(encoding: Encoding, a: Tensor, b: Tensor, v: Tensor, positions: T
 
 
 def _after_normalising(encoding: Encoding) -> float:
-    """What a factor on queries leaves in weights that are divided by their sum."""
+    """The change that a factor on queries makes to weights that are divided by their sum."""
     heads, head_dim, _ = sizes_of(encoding)
     positions = spread(encoding, 12, 16_500)
     q, k = feature_map(normal(2, 1, heads, 12, head_dim), "elu+1")
@@ -272,7 +272,7 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
             count = 24 if farthest > LENGTH else farthest + 1
             ids = start + torch.arange(count) * stride
             weights = weights_at(learned, ids, seed=10 + draw, alike=True)[:, -1]
-            # towards the query; what is too small for a float64 is no evidence
+            # from far to near; a weight too small for float64 shows nothing
             up = (weights[:, :-1] >= weights[:, 1:]) & (weights[:, 1:] > 0)
             rows += weights.shape[0]
             rises += int(up.any(-1).sum())
@@ -288,7 +288,7 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
 
 
 def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
-    """What lab results say of the loss past the trained length, or that none do."""
+    """The verdict of lab results on the loss past the trained length, where there are any."""
     command = evidence.command_for(name)
     last = last_position(encoding)
     if last is not None:
@@ -325,7 +325,7 @@ def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:
 
 
 def cached(encoding: Encoding) -> Finding:
-    """How far steps with a cache are from a full pass, from position 0 and from far on."""
+    """The difference between steps with a cache and a full pass, from position 0 and from far positions."""
     encoding = moved(encoding)
     numbers: dict[str, float] = {}
     far = reach(encoding) > LENGTH

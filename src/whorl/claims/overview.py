@@ -93,12 +93,12 @@ def row(name: str, encoding: Encoding) -> dict[str, Any]:
 
 
 def places(hooks: Iterable[str]) -> str:
-    """Where position enters, in words, by the hooks that an encoding uses."""
+    """The places where position enters, in words, by the hooks that an encoding uses."""
     return ", ".join(PLACES.get(hook, hook) for hook in hooks) or "nowhere"
 
 
 def extrapolation(name: str, claimed: bool) -> str:
-    """How much the loss rises past the trained length in the committed comparisons, at worst, else what is claimed."""
+    """The largest rise of the loss past the trained length in the committed comparisons, else what is claimed."""
     measured = [one for one in evidence.losses_of(name) if one.rise(1.0) is not None]
     if not measured:
         return "claimed" if claimed else "not claimed"

@@ -191,7 +191,7 @@ def distinguishable_integers() -> Finding:
 
 
 def distinct(rows: Tensor) -> int:
-    """How many different rows there are, by their bits."""
+    """The number of different rows, by their bits."""
     bits = rows.contiguous().view(torch.int32 if rows.dtype == torch.float32 else torch.int16).long()
     mixed = torch.randint(-(2**62), 2**62, bits.shape[-1:], generator=generator(8)) | 1
     return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64

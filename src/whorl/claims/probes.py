@@ -122,7 +122,7 @@ class Tokens(NamedTuple):
     hidden: Tensor | None
 
     def options(self) -> dict[str, Any]:
-        """What attention takes beside q, k and v."""
+        """The keyword arguments of attention beside q, k and v."""
         return {} if self.hidden is None else {"hidden": self.hidden}
 
     def part(self, start: int, stop: int) -> Tokens:

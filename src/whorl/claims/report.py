@@ -48,7 +48,7 @@ def verdict_of(claim: Mapping[str, Any]) -> str:
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """How many claims there are of each verdict, and which are not as expected."""
+    """The number of claims of each verdict, and the claims that are not as expected."""
     counts = ", ".join(f"{document['counts'][kind]} {kind}" for kind in KINDS if document["counts"][kind])
     red = document["unexpected"]
     rest = "all as expected" if not red else f"{len(red)} not as expected: {', '.join(red)}"

@@ -82,7 +82,7 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def problems(data: Any) -> list[str]:
-    """What keeps data from being a document of this schema, in words; nothing where it is one. Needs jsonschema."""
+    """The errors of data against this schema, in words; none where it fits. Needs jsonschema."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:

@@ -13,7 +13,7 @@ from whorl.cli.output import say_json, say_table, suggest
 
 TORCH = (2, 11)  # the oldest release whorl is made for
 
-# What has an impl= to choose, with its kernels beside torch.
+# The operations that take impl=, with their kernels beside torch.
 OPERATIONS = {
     "rotate": ("triton", "numba"),
     "norm_rotate_qk": ("triton",),
@@ -82,7 +82,7 @@ def _package(name: str, extra: str) -> dict[str, Any]:
 
 
 def _kernels() -> list[dict[str, Any]]:
-    """What ``impl=`` can ask for, and why not."""
+    """One row for each operation and each value of ``impl=``: where it runs, or why it does not."""
     try:
         import torch
 

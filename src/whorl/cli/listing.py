@@ -53,9 +53,9 @@ def list_all(
 
 
 def describe_encoding(name: str) -> dict[str, Any]:
-    """What the registry knows of an encoding, at example sizes, as JSON-ready data.
+    """The facts of an encoding at example sizes, as JSON-ready data.
 
-    One that must be told more than a model's sizes is listed all the same, with None for what depends on it.
+    One that needs more settings than a model's sizes has None for what depends on them.
     """
     cls = registry.encoding_class(name)
     out: dict[str, Any] = {"name": name, "summary": summary(cls), "enters": list(cls.enters())}
@@ -67,7 +67,7 @@ def describe_encoding(name: str) -> dict[str, Any]:
 
 
 def facts(encoding: Encoding) -> dict[str, Any]:
-    """Where position enters an encoding, what it trains and what it claims."""
+    """The hooks of an encoding, the shapes of its parameters, and its claims."""
     return {
         "enters": list(encoding.enters()),
         "parameters": {key: list(one.shape) for key, one in encoding.named_parameters()},

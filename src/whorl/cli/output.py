@@ -1,4 +1,4 @@
-"""What every command prints by: tables for people, JSON alone on stdout, the rest on stderr.
+"""Printing, for every command: tables for people, JSON alone on stdout, the rest on stderr.
 
 A terminal gets rich tables (which honour NO_COLOR); a pipe gets plain text that is never wrapped.
 """
@@ -15,7 +15,7 @@ GAP = "…"  # a row of this alone stands for rows left out
 
 
 def on_terminal() -> bool:
-    """Whether a person reads stdout. FORCE_COLOR does not count: colours in a file help nobody."""
+    """Whether stdout is a terminal. FORCE_COLOR does not count: colours in a file help nobody."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 

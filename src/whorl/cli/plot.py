@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """What a kind draws when nothing is named, in how many dimensions, and which options it knows."""
+    """A kind of picture: the encodings and dimensions it draws by default, and the options it takes."""
 
     names: tuple[str, ...]
     dim: int
@@ -43,7 +43,7 @@ KINDS = {
     "losses": Kind((), 0, ("metric",)),
 }
 
-WIDTHS = ("head_dim", "width", "code_width")  # what --dim is called by one encoding or another
+WIDTHS = ("head_dim", "width", "code_width")  # the names that encodings have for --dim
 
 # the mark keeps the lines as they are
 HELP = "\b\nKinds:\n" + "\n".join(f"  {kind:<12} {seen}" for kind, (_, seen) in plots.KINDS.items())

@@ -311,7 +311,7 @@ def read_settings(pairs: Sequence[str] | None, known: set[str], call: str) -> di
 
 
 def refuse_existing(out: Path | None, call: str) -> None:
-    """Raises before any work is done where the JSON could not be written behind it."""
+    """Raises, before any work is done, where the JSON could not be written after it."""
     if out is None:
         return
     if out.exists():
@@ -323,7 +323,7 @@ def refuse_existing(out: Path | None, call: str) -> None:
 
 
 def reported(kind: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What was found, with what made it: the command, the machine and the versions."""
+    """The findings with their origin: the command, the machine and the versions."""
     from whorl.lab.storage import environment
 
     known = {"schema": f"whorl-lab-{kind}/1", "command": this_command(), "environment": environment()}

@@ -1,4 +1,4 @@
-"""What rounding does to cos and sin, by position."""
+"""Errors of cos and sin by position, for each thing that is rounded."""
 
 from __future__ import annotations
 

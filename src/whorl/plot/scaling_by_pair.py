@@ -1,4 +1,4 @@
-"""What a scaling leaves of each pair's speed."""
+"""The speed that a scaling leaves to each pair."""
 
 from __future__ import annotations
 

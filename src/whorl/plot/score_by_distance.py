@@ -1,4 +1,4 @@
-"""What encodings do to the score of a key that equals its query, by distance."""
+"""Scores by distance of a key that equals its query, with several encodings."""
 
 from __future__ import annotations
 

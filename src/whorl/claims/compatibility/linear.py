@@ -86,7 +86,7 @@ def rotate_before() -> Finding:
 
 @shared
 def stats(form: str) -> dict[str, float]:
-    """What the weights of a form are like, with RoPE and elu + 1."""
+    """Statistics of the weights of a form, with RoPE and elu + 1."""
     _, found = linear_attention(*tokens(), encoding=Rope(head_dim=DIM), form=form, return_stats=True)  # pyright: ignore[reportArgumentType]
     return {
         "share of negative weights": float(found.negative_share),
@@ -219,7 +219,7 @@ class Multiplications(TorchFunctionMode):
 
 
 def _growth(call: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
-    """How many times the multiplications grow when the length doubles from 256."""
+    """The growth of the multiplications when the length doubles from 256."""
     found = []
     for count in (COUNT, 2 * COUNT):
         with Multiplications() as counter:

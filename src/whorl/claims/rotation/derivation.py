@@ -77,7 +77,7 @@ def rmsnorm_after() -> Finding:
 
 
 def _normed(norm: Callable[[Tensor], Tensor]) -> float:
-    """How far scores of vectors that are turned, then normed, move between places; at one distance."""
+    """The change of scores at one distance between places, of vectors that are turned and then normed."""
     q, k = normal(2, 100, 64)
     scores = torch.stack([(norm(at(plain(64), q, m)) * norm(at(plain(64), k, m + 5))).sum(-1) for m in PLACES])
     return largest(scores - scores[0])

@@ -15,7 +15,7 @@ TRAINED = 256
 
 
 def fit_errors(name: str) -> dict[str, float]:
-    """How well a score fitted to -0.05 d on distances below 256 does there, and up to twice and four times as far.
+    """The errors of a score fitted to -0.05 d on distances below 256: there, and up to twice and four times as far.
 
     Least squares with a ridge that keeps the weights small, as those of a trained head are.
     """
