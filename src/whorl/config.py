@@ -96,7 +96,7 @@ class Config:
     def required(cls) -> list[str]:
         """The settings without a default."""
         missing = dataclasses.MISSING
-        return [name for name, one in cls.fields().items() if one.default is missing and one.default_factory is missing]
+        return [name for name, field in cls.fields().items() if missing is field.default is field.default_factory]
 
     @classmethod
     def check_names(cls, settings: dict[str, Any]) -> None:

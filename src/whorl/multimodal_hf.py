@@ -103,9 +103,9 @@ def multimodal_from_hf(
     ids = torch.zeros(3, *types.shape, dtype=torch.int64, device="cpu")
     offsets = torch.zeros(len(rows), dtype=torch.int64, device="cpu")
     for i, row in enumerate(rows):
-        found = multimodal(row, rule=rule, merge=merge, tokens_per_second=tokens_per_second)
-        ids[:, i, real[i].ne(0)] = found
-        offsets[i] = decode_offset(found)
+        row_ids = multimodal(row, rule=rule, merge=merge, tokens_per_second=tokens_per_second)
+        ids[:, i, real[i].ne(0)] = row_ids
+        offsets[i] = decode_offset(row_ids)
     home = token_types.device if isinstance(token_types, torch.Tensor) else "cpu"
     where = home if device is None else device
     return ids.to(where), offsets.to(where)

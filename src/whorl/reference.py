@@ -67,9 +67,9 @@ def alibi_slopes(heads: int) -> Array:
     if heads <= 0:
         raise invalid("alibi_slopes", "heads", "positive", heads)
     lower = 1 << (heads.bit_length() - 1)
-    own = 2.0 ** (-8 * np.arange(1, lower + 1) / lower)
+    whole = 2.0 ** (-8 * np.arange(1, lower + 1) / lower)
     between = 2.0 ** (-4 * np.arange(1, 2 * lower + 1, 2) / lower)
-    return np.concatenate((own, between[: heads - lower]))
+    return np.concatenate((whole, between[: heads - lower]))
 
 
 def similarity(distances: ArrayLike, dim: int, base: float = 10_000.0) -> Array:

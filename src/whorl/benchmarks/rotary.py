@@ -157,7 +157,7 @@ def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> l
         *_peers(q, k, cos, sin, None),
     ]
     shape = f"({DECODED}, 1, {heads}/{kv_heads}, {head_dim}), {name}"
-    replayed = tuple(dataclasses.replace(one, run=_graph(one.run)) for one in cases)
+    replayed = tuple(dataclasses.replace(case, run=_graph(case.run)) for case in cases)
     many = f"{GRAPH_CALLS} calls replayed, {shape}"
     return [
         Group(name=f"decoding, in a graph, {name}", summary=many, cases=replayed, device="cuda"),

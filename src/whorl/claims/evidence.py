@@ -50,15 +50,15 @@ class Loss(NamedTuple):
 def folder() -> Path | None:
     """The ``experiments`` folder of the checkout this file lies in, or None for an installed whorl."""
     root = Path(__file__).resolve().parents[3]
-    found = root / "experiments"
-    return found if (root / "pyproject.toml").is_file() and found.is_dir() else None
+    home = root / "experiments"
+    return home if (root / "pyproject.toml").is_file() and home.is_dir() else None
 
 
 @shared
 def comparisons() -> dict[str, dict[str, Any]]:
     """Every committed comparison by its source, ``experiments/…``."""
     home = folder()
-    found: dict[str, dict[str, Any]] = {}
+    by_source: dict[str, dict[str, Any]] = {}
     for path in sorted(home.rglob("*.json")) if home is not None else []:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
@@ -66,19 +66,19 @@ def comparisons() -> dict[str, dict[str, Any]]:
             continue
         if isinstance(data, dict) and data.get("schema") == SCHEMA:
             assert home is not None
-            found[f"experiments/{path.relative_to(home).as_posix()}"] = data
-    return found
+            by_source[f"experiments/{path.relative_to(home).as_posix()}"] = data
+    return by_source
 
 
 def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
     """The losses of an encoding by length, one for each comparison that has it."""
-    found = []
+    losses = []
     for source, data in comparisons().items():
         for row in data.get("rows", []):
             if (row.get("label"), row.get("variant")) == (label, variant):
-                by_ratio = {float(one["ratio"]): _mean(one) for one in row.get("by_length", [])}
-                found.append(Loss(source, {ratio: value for ratio, value in by_ratio.items() if value is not None}))
-    return found
+                by_ratio = {float(point["ratio"]): _mean(point) for point in row.get("by_length", [])}
+                losses.append(Loss(source, {ratio: value for ratio, value in by_ratio.items() if value is not None}))
+    return losses
 
 
 def losses_of(name: str) -> list[Loss]:
@@ -88,7 +88,7 @@ def losses_of(name: str) -> list[Loss]:
 
 def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
     """The rise of a registered encoding's loss at this many times the trained length, by source."""
-    return {one.source: rise for one in losses_of(name) if (rise := one.rise(ratio)) is not None}
+    return {loss.source: rise for loss in losses_of(name) if (rise := loss.rise(ratio)) is not None}
 
 
 def largest_rise(name: str, ratio: float = 4.0) -> tuple[str, float] | None:
@@ -133,12 +133,12 @@ def ablations() -> dict[str, dict[str, Any]]:
 
 def differences(name: str) -> list[Difference]:
     """The differences of each other setting of an ablation at the trained length, in the order they were made."""
-    found = []
+    made = []
     for row in ablations().get(name, {}).get("rows", []):
         at = row["by_length"][0]["difference"]
         if at is not None:
-            found.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
-    return found
+            made.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
+    return made
 
 
 def variants(label: str) -> list[str]:
@@ -147,6 +147,6 @@ def variants(label: str) -> list[str]:
     return list(dict.fromkeys(row["variant"] for row in rows if row["variant"] != AS_TRAINED))
 
 
-def _mean(one: dict[str, Any]) -> float | None:
-    score = (one.get("bits_per_byte") or {}).get(SCORE)
+def _mean(point: dict[str, Any]) -> float | None:
+    score = (point.get("bits_per_byte") or {}).get(SCORE)
     return None if score is None else float(score["mean"] if isinstance(score, dict) else score)

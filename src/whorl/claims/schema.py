@@ -87,5 +87,5 @@ def problems(data: Any) -> list[str]:
         from jsonschema import Draft202012Validator
     except ImportError:
         raise WhorlError("problems: jsonschema is not installed. Run: pip install jsonschema") from None
-    found = Draft202012Validator(SCHEMA).iter_errors(data)
-    return [f"{one.json_path.removeprefix('$').removeprefix('.') or 'the document'}: {one.message}" for one in found]
+    errors = Draft202012Validator(SCHEMA).iter_errors(data)
+    return [f"{error.json_path.lstrip('$.') or 'the document'}: {error.message}" for error in errors]

@@ -40,14 +40,14 @@ def list_all(
     say_table(
         ("encoding", "what it is", "position enters", "parameters", "claims"),
         [
-            (one["name"], one["summary"], enters(one["enters"]), parameters(one["parameters"]), claims(one["claims"]))
-            for one in encodings
+            (row["name"], row["summary"], enters(row["enters"]), parameters(row["parameters"]), claims(row["claims"]))
+            for row in encodings
         ],
     )
     say()
     say_table(
         ("scaling", "what it does", "depends on the length served"),
-        [(one["name"], one["summary"], "yes" if one["length_dependent"] else "no") for one in scalings],
+        [(row["name"], row["summary"], "yes" if row["length_dependent"] else "no") for row in scalings],
     )
     suggest("whorl show rope")
 
@@ -70,7 +70,7 @@ def facts(encoding: Encoding) -> dict[str, Any]:
     """The hooks of an encoding, the shapes of its parameters, and its claims."""
     return {
         "enters": list(encoding.enters()),
-        "parameters": {key: list(one.shape) for key, one in encoding.named_parameters()},
+        "parameters": {key: list(tensor.shape) for key, tensor in encoding.named_parameters()},
         "claims": dataclasses.asdict(encoding.claims),
         "length_dependent": encoding.length_dependent,
     }

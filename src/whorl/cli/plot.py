@@ -133,8 +133,8 @@ def build(text: str, dim: int, asked: bool) -> Encoding:
     name, _, settings = text.partition(":")
     given = show.parse_settings(settings.split(",") if settings else [], "plot")
     if name in registry.SCALINGS:
-        own = registry.scaling_class(name).fields()
-        given = {f"scaling.{key}" if key in own else key: value for key, value in given.items()}
+        fields = registry.scaling_class(name).fields()
+        given = {f"scaling.{key}" if key in fields else key: value for key, value in given.items()}
     fields = registry.encoding_class(name if name in registry.ENCODINGS else "rope").Config.fields()
     widths = [width for width in WIDTHS if width in fields]
     for width in widths[:1]:

@@ -71,22 +71,22 @@ def show(
 
 def build(name: str, given: dict[str, Any]) -> tuple[Encoding, dict[str, Any]]:
     """The encoding of that name, or a rope with the scaling of that name, and what was filled in."""
-    own = {key: value for key, value in given.items() if not key.startswith("scaling.")}
-    scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in own}
-    if "scaling" in own:
-        whole = own.pop("scaling")  # a name, the dict of to_dict(), or null
+    settings = {key: value for key, value in given.items() if not key.startswith("scaling.")}
+    scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in settings}
+    if "scaling" in settings:
+        whole = settings.pop("scaling")  # a name, the dict of to_dict(), or null
         if whole is None and scaling:
             raise WhorlError("show: scaling=null leaves its settings without a scaling. Leave one of them out.")
         whole = whole if isinstance(whole, dict) else {"name": whole} if whole is not None else {}
         for key, value in whole.items():
             add_setting(scaling, key, value, f"scaling={_short(whole)}")
     if name in registry.ENCODINGS:
-        return examples.build(name, own, scaling or None)
+        return examples.build(name, settings, scaling or None)
     if name not in registry.SCALINGS:
         raise unknown("encoding or scaling", name, (*registry.ENCODINGS, *registry.SCALINGS))
     if scaling.setdefault("name", name) != name:
         raise WhorlError(f"show: {name} is a scaling already, got another, {scaling['name']!r}. Leave --scaling out.")
-    return examples.build("rope", own, scaling)
+    return examples.build("rope", settings, scaling)
 
 
 def parse_settings(pairs: list[str], call: str) -> dict[str, Any]:
@@ -240,9 +240,9 @@ def worth_showing(rows: list[dict[str, Any]]) -> list[int]:
     """The rows at the ends and where the wavelength passes the context, on each axis of the first head."""
     chosen: set[int] = set()
     for axis in {row["axis"] for row in rows}:
-        own = [i for i, row in enumerate(rows) if row["axis"] == axis and not row.get("head")]
-        chosen.update(own[:ENDS], own[-ENDS:])
-        for i, j in itertools.pairwise(own):
+        indices = [i for i, row in enumerate(rows) if row["axis"] == axis and not row.get("head")]
+        chosen.update(indices[:ENDS], indices[-ENDS:])
+        for i, j in itertools.pairwise(indices):
             if (rows[i]["turns"] < 1) != (rows[j]["turns"] < 1):
                 chosen |= {i, j}
     return sorted(chosen)
