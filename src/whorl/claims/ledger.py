@@ -253,16 +253,17 @@ class About:
     """Decorators that write claims about these encodings into the ledger, one for each verdict that is expected.
 
     A claim about RoPE that is known to be wrong begins with ``@About("rope", rows=("N26",)).fails("note.theta-one",``
-    and so on; ``rows`` are those of the study notes.
+    and so on. ``rows`` are those of the study notes; ``says`` is who says it, for claims that do not name another.
     """
 
-    def __init__(self, *encodings: str, rows: tuple[str, ...] = ()) -> None:
+    def __init__(self, *encodings: str, rows: tuple[str, ...] = (), says: str = "") -> None:
         self._subject: dict[str, Any] = {"about": encodings, "rows": rows}
+        self._says = says
 
     def _write(
-        self, expected: Kind, id: str, english: str, chinese: str, *, says: str, how: str, trained: bool = False
+        self, expected: Kind, id: str, english: str, chinese: str, *, how: str, says: str = "", trained: bool = False
     ) -> Callable[[Test], Test]:
-        words = {"id": id, "english": english, "chinese": chinese, "says": says, "how": how}
+        words = {"id": id, "english": english, "chinese": chinese, "says": says or self._says, "how": how}
 
         def add(test: Test) -> Test:
             assert id not in LEDGER, f"two claims are called {id}"

@@ -18,16 +18,15 @@ from whorl.encodings.rope import Rope
 from whorl.encodings.sinusoidal import Sinusoidal
 
 ASKED = "the notes ask; N30"
-about_sinusoidal = About("sinusoidal", rows=("N30",))
-about_rope = About("rope", rows=("N30",))
-about_rope_and_sinusoidal = About("rope", "sinusoidal", rows=("N30",))
+about_sinusoidal = About("sinusoidal", rows=("N30",), says=ASKED)
+about_rope = About("rope", rows=("N30",), says=ASKED)
+about_rope_and_sinusoidal = About("rope", "sinusoidal", rows=("N30",), says=ASKED)
 
 
 @about_sinusoidal.fails(
     "question.one-frequency",
     "One sine and cosine with a large period would do in place of many frequencies.",
     "用一个周期很大的 sin/cos 对就能代替许多频率。",
-    says=ASKED,
     how="512 positions under noise of 0.5 in each of 64 entries: the ladder, and one frequency of period 512 as often.",
 )
 def one_frequency() -> Finding:
@@ -41,7 +40,6 @@ def one_frequency() -> Finding:
     "question.slow-pairs-still",
     "Within the context the slowest pairs do not move, so they carry no position.",
     "在上下文范围内最慢的几对不动，因此不携带位置信息。",
-    says=ASKED,
     how="What cos and sin of the slowest of 64 pairs do over 512 positions, against a step of bfloat16 and of float32.",
 )
 def slow_pairs_still() -> Finding:
@@ -61,7 +59,6 @@ def slow_pairs_still() -> Finding:
     "question.slow-pairs-hurt",
     "Slow change in the late dimensions hurts.",
     "靠后维度变化缓慢会损害模型。",
-    says=ASKED,
     how=(
         "RoPE with its slowest quarter standing still (proportional) against plain RoPE, in the lab: only training "
         "tells."
@@ -76,7 +73,6 @@ def slow_pairs_hurt() -> Finding:
     "question.order",
     "The order of the frequencies does not matter: it is a permutation of dimensions, which projections take up.",
     "频率的次序无关紧要：它只是维度的置换，可由投影矩阵吸收。",
-    says=ASKED,
     how="Scores of 20 q, k with frequencies in random order on permuted pairs, against those of the ladder.",
 )
 def order() -> Finding:
@@ -95,7 +91,6 @@ def order() -> Finding:
     "question.proportional",
     "A model senses the absolute difference of two codes, not the proportional one.",
     "模型感知的是两个编码的绝对差，而不是相对差。",
-    says=ASKED,
     how="Attention weights of x + p at twice its size, with and without the LayerNorm that comes in between.",
 )
 def proportional() -> Finding:
@@ -121,7 +116,6 @@ def proportional() -> Finding:
     "question.rope-inherits-decay",
     "RoPE inherits the decay of sinusoidal codes: equal q and k of ones score 2 <p_m, p_n>.",
     "RoPE 继承了正弦编码的衰减：q = k = 1 时分数恰为 2<p_m, p_n>。",
-    says=ASKED,
     how="RoPE scores of ones at distances 0 … 2,000 against products of sinusoidal codes.",
 )
 def inherits_decay() -> Finding:
@@ -130,11 +124,10 @@ def inherits_decay() -> Finding:
     return close(scores - 2 * codes(ids) @ codes(ids[:1])[0], 1e-9)
 
 
-@About("rope", "alibi", "kerple", rows=("N30",)).holds(
+@About("rope", "alibi", "kerple", rows=("N30",), says=ASKED).holds(
     "question.decay-good",
     "Decay is good: encodings that decay keep their quality past the trained length better than RoPE.",
     "衰减是好事：会衰减的编码在训练长度之外比 RoPE 更能保持质量。",
-    says=ASKED,
     how=(
         "Rise of the loss at 4 times the trained length, ALiBi and KERPLE against RoPE, from the lab. Retrieval is "
         "another matter."
@@ -153,7 +146,6 @@ def decay_good() -> Finding:
     "question.dense-exponential",
     "The whole vector could be turned by a dense e^(mA): the same properties, at d^2 multiplications in place of 2 d.",
     "也可以用稠密的 e^(mA) 旋转整个向量：性质相同，但乘法从 2d 次变为 d² 次。",
-    says=ASKED,
     how=(
         "U R_m U^T with a random orthogonal U, from whorl's own R_m: relative scores, norms, the group law; and its "
         "cost."
@@ -179,7 +171,6 @@ def dense_exponential() -> Finding:
     "question.absolute-in-form",
     "Sinusoidal codes and RoPE are both absolute in form, so their scores are both relative or both not.",
     "正弦编码与 RoPE 形式上都是绝对编码，因此两者的分数要么都是相对的，要么都不是。",
-    says=ASKED,
     how="Weights of 12 random tokens at positions from 0 and from 1,000, with each.",
 )
 def absolute_in_form() -> Finding:
@@ -196,7 +187,6 @@ def absolute_in_form() -> Finding:
     "question.every-layer",
     "RoPE leaves no trace of position in the values: equal tokens come out equal. A sinusoidal code stays in them.",
     "RoPE 不在值向量中留下位置痕迹：相同的词输出也相同。正弦编码则一直留在其中。",
-    says=ASKED,
     how="Attention outputs of 12 tokens that are all alike: how far they differ between positions.",
 )
 def every_layer() -> Finding:

@@ -15,7 +15,7 @@ from whorl.claims.sinusoidal.codes import DIM, codes, products
 from whorl.encodings.sinusoidal import Sinusoidal
 
 NOISE = 0.5
-about_sinusoidal = About("sinusoidal", rows=("N28",))
+about_sinusoidal = About("sinusoidal", rows=("N28",), says="the notes; N28")
 
 
 @about_sinusoidal.holds(
@@ -36,7 +36,6 @@ def unique() -> Finding:
     "ideal.equal-offset",
     "Equal offsets have equal distances of codes, wherever they are and however long the text.",
     "相同的间隔对应相同的编码距离，与所在位置和文本长度无关。",
-    says="the notes; N28",
     how="|p_t - p_(t+k)| at t = 0, 1000 and 10 million for k = 1, 5, 100.",
 )
 def equal_offset() -> Finding:
@@ -49,7 +48,6 @@ def equal_offset() -> Finding:
     "ideal.deterministic",
     "The same position has the same code, bit for bit, whatever else is asked for beside it.",
     "同一位置的编码逐位相同，与同时请求的其他位置无关。",
-    says="the notes; N28",
     how="Codes of 9 positions alone, in a long range, shuffled and in a batch, float32.",
 )
 def deterministic() -> Finding:
@@ -69,7 +67,6 @@ def deterministic() -> Finding:
     "ideal.bounded",
     "Codes stay within -1 and 1 at any position.",
     "任何位置的编码都在 -1 与 1 之间。",
-    says="the notes; N28",
     how="The largest entry of the codes of 1,000 positions up to a thousand million.",
 )
 def bounded() -> Finding:
@@ -82,7 +79,6 @@ def bounded() -> Finding:
     "ideal.neighbours-close",
     "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51.",
     "相邻位置的编码相近：前十步内编码距离逐步增大，从 1.95 到 6.51。",
-    says="the notes; N28",
     how="|p_0 - p_k| for k = 1 … 10 and the mean over 65,536 positions, d = 128.",
 )
 def neighbours() -> Finding:
@@ -156,7 +152,6 @@ def noise() -> Finding:
     "ideal.bits",
     "ceil(log2 L) dimensions suffice to tell L positions apart.",
     "⌈log2 L⌉ 个维度就足以区分 L 个位置。",
-    says="the notes; N28",
     how="512 positions need 9 bits: codes of 10 real dimensions without and with noise of 0.5, and of 2 without it.",
 )
 def bits() -> Finding:

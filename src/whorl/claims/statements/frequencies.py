@@ -12,8 +12,8 @@ from whorl.claims.sinusoidal.codes import codes
 from whorl.encodings.rope import Rope
 
 NOTES = "the notes"
-about_rope = About("rope", rows=("N29",))
-about_sinusoidal = About("sinusoidal", rows=("N28",))
+about_rope = About("rope", rows=("N29",), says=NOTES)
+about_sinusoidal = About("sinusoidal", rows=("N28",), says=NOTES)
 
 
 @About("rope", "sinusoidal", rows=("N26",)).fails(
@@ -46,11 +46,10 @@ def right_frequencies() -> Finding:
     return within(max(worst, 0.0 if abs(first - 0.9647) < 5e-5 else 1.0), 1e-12, numbers)
 
 
-@About("rope", rows=("N26",)).fails(
+@About("rope", rows=("N26",), says=NOTES).fails(
     "note.theta-one",
     "theta_1 at d = 512 is 0.99.",
     "d = 512 时 θ_1 = 0.99。",
-    says=NOTES,
     how="The second frequency of a RoPE of 512 dimensions.",
 )
 def theta_one() -> Finding:
@@ -76,7 +75,6 @@ def small_i() -> Finding:
     "note.large-base-no-high-frequency",
     "A base that is too large lacks high frequencies.",
     "底数过大会缺少高频。",
-    says=NOTES,
     how="The fastest frequency for bases from 100 to 10^8.",
 )
 def large_base() -> Finding:
@@ -101,7 +99,6 @@ def index_256() -> Finding:
     "note.frequencies-rise",
     "Past the trained length the frequencies rise.",
     "超过训练长度后频率会升高。",
-    says=NOTES,
     how="The angle one position adds, at positions from 0 to ten million.",
 )
 def frequencies_rise() -> Finding:
@@ -119,7 +116,6 @@ def frequencies_rise() -> Finding:
     "note.sine-difference",
     "sin(0.1001) - sin(0.1000) is about 3e-7.",
     "sin(0.1001) - sin(0.1000) 约为 3e-7。",
-    says=NOTES,
     how="The difference in float64.",
 )
 def sine_difference() -> Finding:
@@ -131,7 +127,6 @@ def sine_difference() -> Finding:
     "note.codes-change-less",
     "Codes change ever less as the position grows.",
     "位置越大，编码的变化越小。",
-    says=NOTES,
     how="|p_(t+1) - p_t| at t = 0, 100, 10,000 and a million, d = 128.",
 )
 def codes_change_less() -> Finding:
@@ -148,7 +143,6 @@ def codes_change_less() -> Finding:
     "note.sine-sensitive",
     "sin is sensitive near pi / 2.",
     "sin 在 π/2 附近很敏感。",
-    says=NOTES,
     how="What a change of 0.01 does to sin at pi / 2 and at 0.",
 )
 def sine_sensitive() -> Finding:

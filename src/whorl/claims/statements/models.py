@@ -18,11 +18,10 @@ from whorl.encodings.t5 import T5
 about_rope = About("rope", rows=("N6",))
 
 
-@About("alibi", rows=("N5",)).fails(
+@About("alibi", rows=("N5",), says=NOTES).fails(
     "note.alibi-unscaled",
     "ALiBi's attention is not scaled by sqrt(d).",
     "ALiBi 的注意力不除以 √d。",
-    says=NOTES,
     how="Weights by whorl against softmax(q k - m d), and against both divided by sqrt(d).",
 )
 def alibi_unscaled() -> Finding:
@@ -33,11 +32,10 @@ def alibi_unscaled() -> Finding:
     return decide(unscaled < 1e-6, numbers, text)
 
 
-@About("t5", rows=("N4",)).fails(
+@About("t5", rows=("N4",), says=NOTES).fails(
     "note.t5-stores-length",
     "T5 stores O(L) biases.",
     "T5 要存储 O(L) 个偏置。",
-    says=NOTES,
     how="Parameters of T5's bias, and distinct biases of 64, 1,024 and 16,384 keys.",
 )
 def t5_stores_length() -> Finding:
@@ -49,11 +47,10 @@ def t5_stores_length() -> Finding:
     return decide(numbers["biases, 16,384 keys"] > 1000, numbers, text)
 
 
-@About("sinusoidal", "learned", rows=("N1",)).fails(
+@About("sinusoidal", "learned", rows=("N1",), says=NOTES).fails(
     "note.bert-sinusoidal",
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
-    says=NOTES,
     how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768.",
 )
 def bert_sinusoidal() -> Finding:
@@ -100,11 +97,10 @@ def layouts_equal() -> Finding:
     return depends("a permutation of dimensions", permuted < 1e-12, apart < 1e-12, numbers, text)
 
 
-@About("none", rows=("N18",)).fails(
+@About("none", rows=("N18",), says=NOTES).fails(
     "note.permutation-invariant",
     "Attention is permutation-invariant.",
     "注意力具有置换不变性。",
-    says=NOTES,
     how="Outputs of 16 tokens against those of the same tokens shuffled: as they are, shuffled back, and causal.",
 )
 def permutation_invariant() -> Finding:
@@ -120,11 +116,10 @@ def permutation_invariant() -> Finding:
     return decide(moved < 1e-9, numbers, text)
 
 
-@About("rope", rows=("N26",)).fails(
+@About("rope", rows=("N26",), says=NOTES).fails(
     "note.turns-vanish",
     "Many turns make gradients vanish.",
     "转很多圈会使梯度消失。",
-    says=NOTES,
     how=(
         "Gradient norms through the rotation at positions 1, 10,000 and a million, where the fastest pair made "
         "159,154 turns."
