@@ -210,16 +210,12 @@ def _rate(segments: list[Segment], rule: Rule, tokens_per_second: float | Fracti
                     "That rule does not look at seconds; rule='qwen2_5_vl' does."
                 )
         return None
+    call, what = "multimodal", "given for a Video with rule='qwen2_5_vl'"
     if any(video.seconds_per_frame is None for video in videos):
-        raise WhorlError(
-            "multimodal: seconds_per_frame must be given for a Video with rule='qwen2_5_vl', "
-            "got None. It is temporal_patch_size / fps, or the processor's second_per_grid_ts."
-        )
+        remedy = "It is temporal_patch_size / fps, or the processor's second_per_grid_ts."
+        raise invalid(call, "seconds_per_frame", what, None, remedy)
     if videos and tokens_per_second is None:
-        raise WhorlError(
-            "multimodal: tokens_per_second must be given for a Video with rule='qwen2_5_vl', "
-            "got None. It is in the checkpoint's vision_config."
-        )
+        raise invalid(call, "tokens_per_second", what, None, "It is in the checkpoint's vision_config.")
     if tokens_per_second is None:
         return None
     return _fraction("multimodal", "tokens_per_second", tokens_per_second)

@@ -55,9 +55,8 @@ def _torch() -> dict[str, Any]:
         return _row("torch", False, f"{error}. Run: pip install torch", required=True)
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < TORCH:
-        return _row(
-            "torch", False, f"{torch.__version__}, older than {TORCH[0]}.{TORCH[1]}. Upgrade it.", required=True
-        )
+        detail = f"{torch.__version__}, older than {TORCH[0]}.{TORCH[1]}. Upgrade it."
+        return _row("torch", False, detail, required=True)
     capability = torch.backends.cpu.get_cpu_capability()
     return _row("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads, {capability}", required=True)
 

@@ -80,9 +80,8 @@ def _say_rich(header: Sequence[str], rows: Sequence[Sequence[str]], aligned: Seq
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
-        table.add_column(
-            name, justify="right" if aligned[i] else "left", no_wrap=i == 0 or aligned[i], style="bold" if not i else ""
-        )
+        side, bold = "right" if aligned[i] else "left", "" if i else "bold"
+        table.add_column(name, justify=side, no_wrap=i == 0 or aligned[i], style=bold)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)

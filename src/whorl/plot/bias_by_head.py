@@ -58,7 +58,5 @@ def _draw_row(row: Sequence[style.Axes], values: np.ndarray, heads: Sequence[int
         panel.set_title(f"head {heads[column]}", fontsize=style.SMALL)
         panel.tick_params(labelbottom=bool(x), labelleft=column == 0)
     assert image is not None
-    last = row[len(heads) - 1]
-    style.colour_bar(
-        last, image, "bias (logits)", place=(1.08, 0.0, 0.09, 1.0), extend="min" if floor > low else "neither"
-    )
+    last, cut = row[len(heads) - 1], "min" if floor > low else "neither"
+    style.colour_bar(last, image, "bias (logits)", place=(1.08, 0.0, 0.09, 1.0), extend=cut)

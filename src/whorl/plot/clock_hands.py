@@ -38,7 +38,8 @@ def clocks(
     rows = math.ceil(len(chosen) / columns)
     high = rows * DIAL + (rows - 1) * CAPTION
     ax = style.axes(ax, (7.2, high + 0.95))
-    shades = _shades(length)
+    colours = _colours(length)
+    shades = colours.to_rgba(np.arange(length))
     title = f"{style.labels([encoding])[0]}: each position turns fast pairs far and slow pairs hardly"
     made = style.panels(ax, title, rows, columns, gap=(0.03, CAPTION / high), right=0.12, above=32.0)
     grid = [panel for row in made for panel in row]
@@ -60,22 +61,16 @@ def clocks(
         turn = turns[chosen[index]]
         period = f"turns in {style.count(turn)} positions" if np.isfinite(turn) else "does not turn"
         panel.set_title(f"pair {chosen[index]}\n{period}", fontsize=style.SMALL)
-    _position_bar(ax, length)
+    from matplotlib.ticker import MaxNLocator  # here, where matplotlib is known to be installed
+
+    bar = style.colour_bar(ax, colours, "position", place=(0.94, 0.0, 0.025, 1.0))
+    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     return ax
 
 
-def _shades(length: int) -> list[tuple[float, float, float, float]]:
-    from matplotlib import colormaps
-
-    map_ = colormaps[style.SEQUENTIAL]
-    return [map_(position / max(1, length - 1)) for position in range(length)]
-
-
-def _position_bar(ax: style.Axes, length: int) -> None:
+def _colours(length: int) -> style.ScalarMappable:
+    """The colours of the positions, the first dark and the last bright."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.ticker import MaxNLocator
 
-    mappable = ScalarMappable(Normalize(0, max(1, length - 1)), style.SEQUENTIAL)
-    bar = style.colour_bar(ax, mappable, "position", place=(0.94, 0.0, 0.025, 1.0))
-    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return ScalarMappable(Normalize(0, max(1, length - 1)), style.SEQUENTIAL)

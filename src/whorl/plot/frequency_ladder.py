@@ -35,14 +35,9 @@ def frequencies(
         ax.plot(np.arange(len(turns)), turns, marker, color=colour, markersize=size, label=label)
         if len(drawn) == 1 and len(turns) <= MOST_NUMBERS:
             for pair, turn in enumerate(turns):
-                ax.annotate(
-                    f"{turn:,.1f}" if turn >= 1000 else f"{turn:.4g}",
-                    (pair, turn),
-                    (0, 7),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=style.SMALL,
-                )
+                text = f"{turn:,.1f}" if turn >= 1000 else f"{turn:.4g}"
+                above = {"textcoords": "offset points", "ha": "center", "fontsize": style.SMALL}
+                ax.annotate(text, (pair, turn), (0, 7), **above)
     ax.set_yscale("log")
     ax.set_ylim(2 * math.pi / 2, ax.get_ylim()[1] * 2.5)
     margin = max(0.5, 0.02 * most)

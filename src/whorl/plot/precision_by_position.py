@@ -32,8 +32,7 @@ def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: 
     ax.set_ylim(1e-9, 5.0)
     how = f"pass bfloat16 rounding near position {beyond:,}" if beyond else "stay within bfloat16 rounding"
     title = f"float32 angles {how}; in bfloat16 positions fail from 257 on, frequencies at once"
-    style.dress(
-        ax, f"{style.labels([encoding])[0]}: {title}", "position (last of its octave)", "largest error of cos and sin"
-    )
+    title = f"{style.labels([encoding])[0]}: {title}"
+    style.dress(ax, title, "position (last of its octave)", "largest error of cos and sin")
     style.key(ax)
     return ax

@@ -40,7 +40,7 @@ def scaling(
         look = style.line_style(index)
         marker = style.MARKERS[index % len(style.MARKERS)]
         look |= {"marker": marker, "markersize": 4.5, "markevery": (2 * index % 8, 8)}  # not all over one another
-        ax.plot(np.arange(len(kept)), kept, label=_short(label), **look)
+        ax.plot(np.arange(len(kept)), kept, label=label.removeprefix("rope + "), **look)
         lowest = min(lowest, float(kept[kept > 0].min(initial=1.0)))
     _mark_one_turn(ax, drawn)
     ax.set_yscale("log", base=2)
@@ -52,17 +52,9 @@ def scaling(
 
 
 def _usual() -> list[Encoding]:
-    schemes = (
-        Linear(factor=4.0),
-        Ntk(factor=4.0),
-        Yarn(factor=4.0, original_length=4096),
-        Llama3(factor=4.0, original_length=4096),
-    )
+    trained = {"factor": 4.0, "original_length": 4096}
+    schemes = (Linear(factor=4.0), Ntk(factor=4.0), Yarn(**trained), Llama3(**trained))
     return [Rope(head_dim=128, scaling=scheme) for scheme in schemes]
-
-
-def _short(label: str) -> str:
-    return label.removeprefix("rope + ")
 
 
 def _mark_one_turn(ax: style.Axes, drawn: Sequence[Encoding]) -> None:

@@ -149,13 +149,11 @@ def panels(
     set_title(ax, title, above)
     wide = (1 - right - gap[0] * (columns - 1)) / columns
     high = (1 - gap[1] * (rows - 1)) / rows
-    return [
-        [
-            ax.inset_axes((column * (wide + gap[0]), 1 - high - row * (high + gap[1]), wide, high))
-            for column in range(columns)
-        ]
-        for row in range(rows)
-    ]
+
+    def panel(row: int, column: int) -> Axes:
+        return ax.inset_axes((column * (wide + gap[0]), 1 - high - row * (high + gap[1]), wide, high))
+
+    return [[panel(row, column) for column in range(columns)] for row in range(rows)]
 
 
 def show_map(ax: Axes, values: Any, **settings: Any) -> AxesImage:
@@ -229,11 +227,8 @@ def _word(key: str) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, Config):
-        return " ".join(
-            f"{_word(key)} {_text(getattr(value, key))}"
-            for key, field in value.fields().items()
-            if getattr(value, key) != field.default
-        )
+        changed = [key for key, field in value.fields().items() if getattr(value, key) != field.default]
+        return " ".join(f"{_word(key)} {_text(getattr(value, key))}" for key in changed)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,.10g}"
