@@ -10,12 +10,7 @@ from whorl.analysis.decay import cosine_sum
 from whorl.analysis.wavelengths import Array, angles, real, wavelengths
 from whorl.errors import invalid, unknown
 
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def first_wrap(frequencies: ArrayLike) -> Array:
@@ -101,4 +96,4 @@ def distances_with_sum(frequencies: ArrayLike, length: int, distance: int, toler
 def _dtype(call: str, name: str) -> torch.dtype:
     if name not in DTYPES:
         raise unknown("dtype", name, DTYPES, call=call)
-    return DTYPES[name]
+    return getattr(torch, name)

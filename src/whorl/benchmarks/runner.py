@@ -157,25 +157,20 @@ def measure(group: Group, repeats: int) -> tuple[Result, ...]:
     first = times.get(group.cases[0].name)
     results = []
     for case, check in zip(group.cases, checks, strict=True):
-        times_here = times.get(case.name)
-        if times_here is None or first is None:
-            results.append(Result(name=case.name, check=check, bar=case.bar))
-            continue
-        ratios = [mine / base for mine, base in zip(times_here, first, strict=True)]
-        seconds = statistics.median(times_here)
-        results.append(
-            Result(
-                name=case.name,
-                check=check,
-                bar=case.bar,
+        result, own = Result(name=case.name, check=check, bar=case.bar), times.get(case.name)
+        if own is not None and first is not None:
+            ratios = [mine / base for mine, base in zip(own, first, strict=True)]
+            seconds = statistics.median(own)
+            result = dataclasses.replace(
+                result,
                 bandwidth=None if case.moves is None else case.moves / seconds,
                 peak_memory=_peak_memory(case) if group.device == "cuda" else None,
                 seconds=seconds,
-                seconds_spread=middle_half(times_here),
+                seconds_spread=middle_half(own),
                 ratio=statistics.median(ratios),
                 ratio_spread=middle_half(ratios),
             )
-        )
+        results.append(result)
     return tuple(results)
 
 

@@ -156,11 +156,8 @@ def weights_at(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: b
 def reach(encoding: Encoding) -> int:
     """The largest position, of those tried, that the encoding has an answer for."""
     for farthest in (FARTHEST, LENGTH - 1, 15):
-        try:
-            weights_at(encoding, torch.tensor([0, farthest]))
+        if not refusal(lambda last=farthest: weights_at(encoding, torch.tensor([0, last]))):
             return farthest
-        except WhorlError:
-            continue
     raise WhorlError(
         f"verify: {type(encoding).__name__} has no answer for position 15, so nothing of it can be measured. "
         "Give it at least 16 positions."

@@ -71,16 +71,8 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 
 def _section(claim: Mapping[str, Any]) -> Sequence[str]:
-    lines = [
-        f"### {claim['id']}: {verdict_of(claim)}",
-        "",
-        claim["statement"]["en"],
-        "",
-        claim["statement"]["zh"],
-        "",
-        f"- said by: {claim['says']}",
-        f"- tested: {claim['how']}",
-    ]
+    lines = [f"### {claim['id']}: {verdict_of(claim)}", "", claim["statement"]["en"], "", claim["statement"]["zh"], ""]
+    lines += [f"- said by: {claim['says']}", f"- tested: {claim['how']}"]
     if claim["numbers"]:
         lines.append(f"- measured: {numbers_in_short(claim['numbers'], most=99)}")
     for name, label in (("counterexample", "but"), ("command", "to decide it")):

@@ -189,12 +189,9 @@ def pair_rows(encoding: Rotary, length: int | None, context: int) -> list[dict[s
 
 
 def print_description(name: str, answer: dict[str, Any], every: bool) -> None:
-    if name == answer["config"]["name"]:
-        say(answer["description"])
-        say()
-    if "scaling" in answer:
-        say(answer["scaling"]["description"])
-        say()
+    described = [answer] if name == answer["config"]["name"] else []
+    for part in (*described, *([answer["scaling"]] if "scaling" in answer else [])):
+        say(f"{part['description']}\n")
     config = dict(answer["config"])
     scaling = config.pop("scaling", None)
     say(f"settings          {_settings(config)}")
