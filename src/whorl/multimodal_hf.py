@@ -9,17 +9,7 @@ import torch
 
 from whorl.dialects.processors import CALL, IMAGE, VIDEO, check_frames, check_image_grids, check_none_left, fill_runs
 from whorl.errors import invalid
-from whorl.multimodal_ids import (
-    Image,
-    Rule,
-    Segment,
-    Text,
-    Video,
-    check_rule,
-    decode_offset,
-    frames_apart,
-    multimodal,
-)
+from whorl.multimodal_ids import Image, Rule, Segment, Text, Video, check_rule, decode_offset, frames_apart, multimodal
 from whorl.position_ids import Device, whole_number
 
 Table = torch.Tensor | Sequence[Sequence[int]]
@@ -50,9 +40,7 @@ def segments_from_hf(
     if token_types is None:
         raise invalid(CALL, "token_types", "integers of shape (batch, length)", token_types)
     types = _table("token_types", token_types)
-    real = torch.ones_like(types)
-    if attention_mask is not None:
-        real = _table("attention_mask", attention_mask)
+    real = torch.ones_like(types) if attention_mask is None else _table("attention_mask", attention_mask)
     if real.shape != types.shape:
         raise invalid(CALL, "attention_mask", f"of the shape of token_types, {tuple(types.shape)}", real)
     images = _images(_table("image_grid_thw", image_grid_thw, columns=3).tolist())

@@ -69,7 +69,7 @@ def values_are_hidden() -> bool:
 
 
 def operators_are_watched() -> bool:
-    """Whether a compiler, a tracer, a mode or a transform looks at operators: it would miss a kernel called directly."""
+    """Whether a compiler, a tracer, a mode or a transform sees operators: it would miss a kernel called directly."""
     return _is_compiling() or _mode_count() > 0 or _is_jit_tracing() or _is_included(_PRE_DISPATCH) or is_transformed()
 
 

@@ -145,17 +145,14 @@ def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
     given = rope.tables(positions)
     room = 8 * rope.config.pairs * (1 << (at + count).bit_length())
 
-    def through(cache: TableCache) -> Callable[[], Tensor]:
-        def turn() -> Tensor:
-            before = use_table_cache(cache)
-            try:
-                return rope.rotate(x, positions)
-            finally:
-                use_table_cache(before)
+    def rotated(cache: TableCache) -> Tensor:
+        before = use_table_cache(cache)
+        try:
+            return rope.rotate(x, positions)
+        finally:
+            use_table_cache(before)
 
-        return turn
-
-    computed = through(TableCache("on_the_fly"))
+    computed = partial(rotated, TableCache("on_the_fly"))
 
     def case(name: str, run: Callable[[], Tensor]) -> Case:
         def check() -> Check:
@@ -169,7 +166,7 @@ def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
         summary=f"one head rotated at {count:,} position{'s' if count > 1 else ''}",
         cases=(
             Case(name="tables computed (on_the_fly)", run=computed, check=lambda: Check(ok=True, text="the baseline")),
-            case("tables kept (full, a hit)", through(TableCache("full", max_bytes=room))),
+            case("tables kept (full, a hit)", partial(rotated, TableCache("full", max_bytes=room))),
             case("tables given", lambda: rope.turn(x, given)),
         ),
     )

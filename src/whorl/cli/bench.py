@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from whorl.benchmarks import registry
-from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
+from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest
 from whorl.cli.show import parse_settings
-from whorl.errors import WhorlError, unknown
+from whorl.errors import unknown
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -34,13 +34,11 @@ def bench(
     """Ratios measured in one run, with machine facts. Exits 1 where a path computes the wrong thing."""
     if name not in registry.BENCHMARKS:
         raise unknown("benchmark", name, registry.BENCHMARKS)
-    if out is not None and out.exists():
-        raise WhorlError(f"bench: {out} exists, and recorded results are kept. Choose another name for --out.")
+    refuse_existing(out, "bench")
     from whorl.benchmarks.runner import run
 
     report = run(name, repeats=repeats, settings=parse_settings(settings or [], "bench"), tell=note).to_dict()
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json_text(report) + "\n", encoding="utf-8")
         note(f"written to {out}")
     if as_json:

@@ -37,18 +37,14 @@ def list_all(
     if as_json:
         say_json({"encodings": encodings, "scalings": scalings})
         return
-    say_table(
-        ("encoding", "what it is", "position enters", "parameters", "claims"),
-        [
-            (row["name"], row["summary"], enters(row["enters"]), parameters(row["parameters"]), claims(row["claims"]))
-            for row in encodings
-        ],
-    )
+    rows = [
+        (row["name"], row["summary"], enters(row["enters"]), parameters(row["parameters"]), claims(row["claims"]))
+        for row in encodings
+    ]
+    say_table(("encoding", "what it is", "position enters", "parameters", "claims"), rows)
     say()
-    say_table(
-        ("scaling", "what it does", "depends on the length served"),
-        [(row["name"], row["summary"], "yes" if row["length_dependent"] else "no") for row in scalings],
-    )
+    rows = [(row["name"], row["summary"], "yes" if row["length_dependent"] else "no") for row in scalings]
+    say_table(("scaling", "what it does", "depends on the length served"), rows)
     suggest("whorl show rope")
 
 

@@ -9,7 +9,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from whorl.errors import WhorlError
 
 GAP = "…"  # a row of this alone stands for rows left out
 
@@ -42,6 +45,18 @@ def say_json(data: Any) -> None:
 
 def json_text(data: Any) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def refuse_existing(out: Path | None, call: str) -> None:
+    """Raises, before any work is done, where the JSON could not be written after it."""
+    if out is None:
+        return
+    if out.exists():
+        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
 
 
 def mean_text(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:

@@ -11,7 +11,7 @@ import typer
 
 from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
 from whorl.cli.lists import names_in, numbers_in
-from whorl.cli.output import mean_text, note, say, say_json, say_table
+from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -306,18 +306,6 @@ def read_settings(pairs: Sequence[str] | None, known: set[str], call: str) -> di
         if key not in known:
             raise unknown("setting", key, known, call=call)
     return given
-
-
-def refuse_existing(out: Path | None, call: str) -> None:
-    """Raises, before any work is done, where the JSON could not be written after it."""
-    if out is None:
-        return
-    if out.exists():
-        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
 
 
 def report(kind: str, result: dict[str, Any], out: Path | None, as_json: bool, show: Show) -> None:

@@ -44,13 +44,11 @@ def verify(
     if as_json:
         say_json(document)
     else:
-        say_table(
-            ("claim", "verdict", "numbers", "statement"),
-            [
-                (claim["id"], verdict_of(claim), numbers_in_short(claim["numbers"]), claim["statement"]["en"])
-                for claim in document["claims"]
-            ],
-        )
+        rows = [
+            (claim["id"], verdict_of(claim), numbers_in_short(claim["numbers"]), claim["statement"]["en"])
+            for claim in document["claims"]
+        ]
+        say_table(("claim", "verdict", "numbers", "statement"), rows)
         say()
         say(f"{summary(document)} {document['seconds']:.1f} s.")
         suggest("whorl verify --report claims.md")
