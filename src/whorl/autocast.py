@@ -1,4 +1,4 @@
-"""Where autocast must not reach: sums and gates that half precision would round."""
+"""A guard against autocast, for sums and gates that half precision would round."""
 
 from __future__ import annotations
 

@@ -29,8 +29,8 @@ from whorl.errors import WhorlError, invalid, unknown
 
 C = TypeVar("C", bound="type[Config]")
 
-# The most that a setting of this name may be, where so many numbers or rows are made: a slip of the pen, or a file
-# that someone else wrote, is to end in a message and not in a machine without memory.
+# The largest value of settings that decide how many numbers or rows are made: a typing error, or a file that someone
+# else wrote, must end in a message, not in a machine without memory.
 MOST = {
     **dict.fromkeys(("heads", "head_dim", "rotary_dim", "width", "code_width", "hidden", "axes", "buckets"), 2**20),
     **dict.fromkeys(("length", "span", "clip", "max_position"), 2**40),
@@ -96,7 +96,7 @@ class Config:
     def required(cls) -> list[str]:
         """The settings without a default."""
         missing = dataclasses.MISSING
-        return [name for name, one in cls.fields().items() if one.default is missing and one.default_factory is missing]
+        return [name for name, field in cls.fields().items() if missing is field.default is field.default_factory]
 
     @classmethod
     def check_names(cls, settings: dict[str, Any]) -> None:
@@ -128,9 +128,8 @@ class Config:
         settings = dict(data)
         given = settings.pop("name", cls.name)
         if given != cls.name:
-            raise invalid(
-                f"{cls.call()}.from_dict", "name", repr(cls.name), given, "Use whorl.from_dict to build by name."
-            )
+            remedy = "Use whorl.from_dict to build by name."
+            raise invalid(f"{cls.call()}.from_dict", "name", repr(cls.name), given, remedy)
         cls.check_names(settings)
         for key, value in settings.items():
             if isinstance(value, dict):

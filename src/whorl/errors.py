@@ -37,7 +37,7 @@ def shown(value: object) -> str:
     ('[1, 2]', 'an object of type int')
     """
     try:
-        if getattr(value, "is_nested", False) is True:  # it has no one shape, and raises where it is asked for
+        if getattr(value, "is_nested", False) is True:  # it has several shapes, and raises where asked for one
             return f"a nested tensor of {value.dtype}"  # pyright: ignore[reportAttributeAccessIssue]
         shape = getattr(value, "shape", None)
         if shape is not None and hasattr(value, "dtype"):

@@ -1,7 +1,7 @@
-"""What a fork must not cut in two.
+"""Forks wait for work that must not be cut in two.
 
-The child of a fork has one thread. What another thread of its parent was doing stays half done there: a lock stays
-locked for ever, a module or a machine code half made. Python waits for neither, so forks wait here.
+The child of a fork has one thread. Work that another thread of its parent had begun stays half done there: a lock
+stays locked for ever, a module or machine code stays incomplete. Python waits for neither, so forks wait here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 from contextlib import AbstractContextManager
 from typing import Any
 
-# Seconds that a thread lets a waiting fork go first. Many of them, one after the other, would keep it waiting for ever.
+# Seconds that a thread lets a waiting fork go first. Without them threads, one after another, could keep it waiting.
 POLITE = 0.1
 
 
@@ -70,7 +70,7 @@ class Uncut(AbstractContextManager[None]):
         self._changed.release()
 
     def after_fork_in_child(self) -> None:
-        """The same where nobody is left who may have been waiting."""
+        """Makes a new condition: in the child no other thread is left that may have been waiting."""
         self.after_fork()
         self._changed, self._waiting = threading.Condition(), 0
 

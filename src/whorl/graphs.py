@@ -53,7 +53,7 @@ def held(function: Function) -> Function:
 
     @lru_cache(maxsize=MOST_HELD)
     def computed(*given: Hashable) -> Any:
-        with uncut, _disable_current_modes(), torch.inference_mode(False):  # importing a part of torch the first time
+        with uncut, _disable_current_modes(), torch.inference_mode(False):  # torch may import a part of itself here
             return function(*given)
 
     def constant(*given: Hashable) -> Any:
@@ -65,7 +65,7 @@ def held(function: Function) -> Function:
 
 
 def held_in_graphs(function: Function) -> Function:
-    """The same for torch.compile alone; every other call computes its own result, which it may write into.
+    """As ``held``, but for torch.compile alone; every other call computes its own result, which it may write into.
 
     A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
     """
@@ -103,9 +103,9 @@ def value_of(text: str) -> Any:
 
 
 def equals_any(size: object, *others: object) -> bool:
-    """Whether a size or a shape is one of others, which ``size in others`` is not told in a graph with free sizes.
+    """Whether a size or a shape is one of others; in a graph with free sizes ``size in others`` can be wrong.
 
-    There a number that is known is not found among symbols, though one of them has that value.
+    There a known number is not found among symbols, though one of them has that value.
 
     >>> equals_any(3, 1, 3), equals_any((2, 5), (5,))
     (True, False)

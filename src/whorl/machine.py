@@ -10,7 +10,7 @@ from typing import Any
 
 
 def machine_facts() -> dict[str, Any]:
-    """What a number depends on beside the code and its settings."""
+    """The machine, the versions and the date, which a measured number depends on."""
     import numpy
     import torch
 
@@ -31,7 +31,7 @@ def machine_facts() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """The number of cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # Linux can say
 
 

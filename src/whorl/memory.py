@@ -1,7 +1,7 @@
-"""Where tensors lie in memory: told from sizes, strides and addresses alone, so that asking waits for no device.
+"""Memory of tensors: checks by sizes, strides and addresses alone, so that no check waits for a device.
 
-A kernel reads and writes by address. It must be given tensors that have addresses, and what it writes into must be
-nobody else's: memory that is read at the same time would change under the reader.
+A kernel reads and writes by address. It must be given tensors that have addresses, and it must not write into memory
+that is read at the same time: that memory would change under the reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from whorl.errors import WhorlError, invalid
 # Steps of the search for a byte that two tensors share. Views of one tensor need a few dozen.
 MOST_STEPS = 1000
 
-# A tensor and what it is called; None where it is not given.
+# The name of an argument and its tensor; None where it is not given.
 Named = tuple[str, Tensor | None]
 
 
@@ -31,7 +31,7 @@ def check_dense(call: str, name: str, x: object, expected: str, remedy: str = ""
 
 
 def check_floating(call: str, name: str, x: object, remedy: str = "") -> None:
-    """Raises a WhorlError unless x is such a tensor, of floating numbers."""
+    """Raises a WhorlError unless x is a dense tensor of floating numbers."""
     check_dense(call, name, x, "a floating tensor", remedy)
     if isinstance(x, Tensor) and not x.is_floating_point():
         raise invalid(call, name, "a floating tensor", x, remedy)
@@ -83,7 +83,7 @@ def overlaps_itself(x: Tensor) -> bool:
 def span(x: Tensor) -> tuple[int, int]:
     """The address of the first byte of x and that behind its last; two zeros where x is empty."""
     first = x.data_ptr()
-    if x.is_contiguous():  # as what is empty is, too
+    if x.is_contiguous():  # empty tensors are contiguous too
         size = x.nbytes
         return (first, first + size) if size else (0, 0)
     steps = sum(stride * (size - 1) for stride, size in zip(x.stride(), x.shape, strict=True))
@@ -118,7 +118,7 @@ def _meet(
             if stride and count > 1:
                 ranges.setdefault(stride * size, [0, 0])[side] += count - 1
     axes = sorted(((stride, -down, up) for stride, (down, up) in ranges.items()), reverse=True)
-    reach = [(0, 0)]  # what the axes behind each can come to
+    reach = [(0, 0)]  # the least and the largest sum of the axes after each
     for stride, least, most in reversed(axes):
         reach.append((reach[-1][0] + stride * least, reach[-1][1] + stride * most))
     reach.reverse()

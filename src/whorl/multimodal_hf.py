@@ -9,17 +9,7 @@ import torch
 
 from whorl.dialects.processors import CALL, IMAGE, VIDEO, check_frames, check_image_grids, check_none_left, fill_runs
 from whorl.errors import invalid
-from whorl.multimodal_ids import (
-    Image,
-    Rule,
-    Segment,
-    Text,
-    Video,
-    check_rule,
-    decode_offset,
-    frames_apart,
-    multimodal,
-)
+from whorl.multimodal_ids import Image, Rule, Segment, Text, Video, check_rule, decode_offset, frames_apart, multimodal
 from whorl.position_ids import Device, whole_number
 
 Table = torch.Tensor | Sequence[Sequence[int]]
@@ -50,9 +40,7 @@ def segments_from_hf(
     if token_types is None:
         raise invalid(CALL, "token_types", "integers of shape (batch, length)", token_types)
     types = _table("token_types", token_types)
-    real = torch.ones_like(types)
-    if attention_mask is not None:
-        real = _table("attention_mask", attention_mask)
+    real = torch.ones_like(types) if attention_mask is None else _table("attention_mask", attention_mask)
     if real.shape != types.shape:
         raise invalid(CALL, "attention_mask", f"of the shape of token_types, {tuple(types.shape)}", real)
     images = _images(_table("image_grid_thw", image_grid_thw, columns=3).tolist())
@@ -103,9 +91,9 @@ def multimodal_from_hf(
     ids = torch.zeros(3, *types.shape, dtype=torch.int64, device="cpu")
     offsets = torch.zeros(len(rows), dtype=torch.int64, device="cpu")
     for i, row in enumerate(rows):
-        found = multimodal(row, rule=rule, merge=merge, tokens_per_second=tokens_per_second)
-        ids[:, i, real[i].ne(0)] = found
-        offsets[i] = decode_offset(found)
+        row_ids = multimodal(row, rule=rule, merge=merge, tokens_per_second=tokens_per_second)
+        ids[:, i, real[i].ne(0)] = row_ids
+        offsets[i] = decode_offset(row_ids)
     home = token_types.device if isinstance(token_types, torch.Tensor) else "cpu"
     where = home if device is None else device
     return ids.to(where), offsets.to(where)

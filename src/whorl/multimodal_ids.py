@@ -170,13 +170,8 @@ def decode_offset(ids: torch.Tensor, *, lengths: Integers | None = None) -> torc
     if lengths is not None:
         counts = whole_numbers("decode_offset", "lengths", lengths)
         if ids.ndim != 3 or len(counts) != ids.shape[1]:
-            raise invalid(
-                "decode_offset",
-                "lengths",
-                "one integer per row of ids",
-                lengths,
-                f"Rows are the second axis of (axes, batch, length); ids have {tuple(ids.shape)}.",
-            )
+            remedy = f"Rows are the second axis of (axes, batch, length); ids have {tuple(ids.shape)}."
+            raise invalid("decode_offset", "lengths", "one integer per row of ids", lengths, remedy)
         length = torch.as_tensor(counts, dtype=torch.int64, device=ids.device)
     return largest + 1 - length
 
@@ -215,16 +210,12 @@ def _rate(segments: list[Segment], rule: Rule, tokens_per_second: float | Fracti
                     "That rule does not look at seconds; rule='qwen2_5_vl' does."
                 )
         return None
+    call, what = "multimodal", "given for a Video with rule='qwen2_5_vl'"
     if any(video.seconds_per_frame is None for video in videos):
-        raise WhorlError(
-            "multimodal: seconds_per_frame must be given for a Video with rule='qwen2_5_vl', "
-            "got None. It is temporal_patch_size / fps, or the processor's second_per_grid_ts."
-        )
+        remedy = "It is temporal_patch_size / fps, or the processor's second_per_grid_ts."
+        raise invalid(call, "seconds_per_frame", what, None, remedy)
     if videos and tokens_per_second is None:
-        raise WhorlError(
-            "multimodal: tokens_per_second must be given for a Video with rule='qwen2_5_vl', "
-            "got None. It is in the checkpoint's vision_config."
-        )
+        raise invalid(call, "tokens_per_second", what, None, "It is in the checkpoint's vision_config.")
     if tokens_per_second is None:
         return None
     return _fraction("multimodal", "tokens_per_second", tokens_per_second)
@@ -245,13 +236,8 @@ def _merged(call: str, segment: Image | Video, merge: int) -> tuple[int, int]:
     merge = whole_number(call, "merge", merge, least=1)
     if segment.height % merge or segment.width % merge:
         size = (segment.height, segment.width)
-        raise invalid(
-            call,
-            "height and width",
-            f"multiples of merge={merge}",
-            size,
-            "They count patches before merging; resize, or pass the model's spatial_merge_size.",
-        )
+        remedy = "They count patches before merging; resize, or pass the model's spatial_merge_size."
+        raise invalid(call, "height and width", f"multiples of merge={merge}", size, remedy)
     return segment.height // merge, segment.width // merge
 
 

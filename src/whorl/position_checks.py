@@ -1,4 +1,4 @@
-"""Positions, slots and other counts of tokens as tensors: their dtypes, the checks of their shapes, their steps."""
+"""Checks of positions and embeddings: the dtypes and shapes that they may have, and steps of 1."""
 
 from __future__ import annotations
 
@@ -20,13 +20,8 @@ def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
     """
     check_dense(call, "positions", positions, "a tensor", "Make one with whorl.positions(length).")
     if positions.dtype not in INTEGERS + FLOATS:
-        raise invalid(
-            call,
-            "positions",
-            "int32, int64, float32 or float64",
-            positions,
-            "Half precision cannot tell neighbouring positions apart; convert with positions.long().",
-        )
+        remedy = "Half precision cannot tell neighbouring positions apart; convert with positions.long()."
+        raise invalid(call, "positions", "int32, int64, float32 or float64", positions, remedy)
     if axes == 1:
         if positions.ndim not in (1, 2):
             raise invalid(call, "positions", "of shape (length,) or (batch, length)", positions)
@@ -34,13 +29,9 @@ def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
     if positions.ndim == 1:
         return positions.expand(axes, -1)
     if positions.ndim not in (2, 3) or positions.shape[0] != axes:
-        raise invalid(
-            call,
-            "positions",
-            f"of shape (length,), ({axes}, length) or ({axes}, batch, length)",
-            positions,
-            "Axes come first, as whorl.grid and whorl.multimodal return them.",
-        )
+        shapes = f"of shape (length,), ({axes}, length) or ({axes}, batch, length)"
+        remedy = "Axes come first, as whorl.grid and whorl.multimodal return them."
+        raise invalid(call, "positions", shapes, positions, remedy)
     return positions
 
 
@@ -49,13 +40,8 @@ def check_one_axis(call: str, positions: Tensor, *, whole: bool = False) -> None
     dtypes = INTEGERS if whole else INTEGERS + FLOATS
     if not isinstance(positions, Tensor) or positions.dtype not in dtypes or positions.ndim not in (1, 2):
         kinds = "int32 or int64" if whole else "int32, int64, float32 or float64"
-        raise invalid(
-            call,
-            "positions",
-            f"{kinds} of shape (length,) or (batch, length)",
-            positions,
-            "Make them with whorl.positions(length).",
-        )
+        shapes = f"{kinds} of shape (length,) or (batch, length)"
+        raise invalid(call, "positions", shapes, positions, "Make them with whorl.positions(length).")
 
 
 def first_of_consecutive(ids: Tensor) -> int | None:

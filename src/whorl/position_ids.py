@@ -41,13 +41,8 @@ def positions(length: int, *, offset: int | Integers = 0, device: Device = None)
     where = _device(device, offset)
     if isinstance(offset, torch.Tensor):
         if offset.ndim > 1 or not _counts(offset.dtype):
-            raise invalid(
-                "positions",
-                "offset",
-                "an integer or one integer per row",
-                offset,
-                "Pass an integer tensor of shape () or (rows,).",
-            )
+            remedy = "Pass an integer tensor of shape () or (rows,)."
+            raise invalid("positions", "offset", "an integer or one integer per row", offset, remedy)
         starts = offset.to(where, torch.int64)
     elif _listed(offset):
         starts = _tensor(whole_numbers("positions", "offset", offset, least=None), where)
@@ -90,7 +85,7 @@ def from_last_key(q_positions: torch.Tensor, k_positions: torch.Tensor) -> tuple
     queries, keys = q_positions.to(dtype), k_positions.to(dtype)
     if not keys.numel():
         return queries, keys
-    # what is no number stays where it is: counted from, it would be everywhere
+    # a position that is no number must not be the last one: no difference from it would be a number
     known = keys if whole else torch.where(keys.isfinite(), keys, torch.finfo(dtype).min)
     last = known.amax(-1, keepdim=True)
     return queries - last, keys - last
@@ -176,13 +171,8 @@ def from_mask(mask: torch.Tensor) -> torch.Tensor:
     """
     is_mask = isinstance(mask, torch.Tensor) and (_counts(mask.dtype) or mask.dtype == torch.bool)
     if not is_mask or mask.ndim not in (1, 2):
-        raise invalid(
-            "from_mask",
-            "mask",
-            "bools or integers of shape (length,) or (batch, length)",
-            mask,
-            "Pass the tokenizer's mask (1 real, 0 padding) as a tensor, not a bias for the scores.",
-        )
+        remedy = "Pass the tokenizer's mask (1 real, 0 padding) as a tensor, not a bias for the scores."
+        raise invalid("from_mask", "mask", "bools or integers of shape (length,) or (batch, length)", mask, remedy)
     return (mask.ne(0).cumsum(-1, dtype=torch.int64) - 1).clamp(min=0)
 
 
@@ -267,7 +257,7 @@ def whole_numbers(call: str, name: str, values: object, *, least: int | None = 0
 def _bounds(
     call: str, lengths: object, cu_seqlens: object, total: int | None, where: torch.device | str
 ) -> tuple[torch.Tensor, int]:
-    """Where the documents begin and the last one ends, (documents + 1,), and the length of the row."""
+    """The starts of the documents and the end of the last one, (documents + 1,), and the length of the row."""
     if (lengths is None) == (cu_seqlens is None):
         given = "neither" if lengths is None else "both"
         raise WhorlError(
@@ -291,13 +281,8 @@ def _check_running_sum(call: str, ends: list[int]) -> int:
         raise invalid(call, "cu_seqlens", "a running sum that starts at 0", ends, "Put a 0 in front.")
     fall = next((i for i in range(1, len(ends)) if ends[i] < ends[i - 1]), None)
     if fall is not None:
-        raise invalid(
-            call,
-            "cu_seqlens",
-            "a running sum, which never falls",
-            ends,
-            f"It falls to {ends[fall]} at index {fall}; if these are lengths, pass lengths=….",
-        )
+        remedy = f"It falls to {ends[fall]} at index {fall}; if these are lengths, pass lengths=…."
+        raise invalid(call, "cu_seqlens", "a running sum, which never falls", ends, remedy)
     return ends[-1]
 
 

@@ -33,11 +33,7 @@ def sinusoidal(positions: ArrayLike, width: int, base: float = 10_000.0) -> Arra
 
 
 def rope(
-    x: ArrayLike,
-    positions: ArrayLike,
-    *,
-    base: float = 10_000.0,
-    layout: Literal["half", "interleaved"] = "half",
+    x: ArrayLike, positions: ArrayLike, *, base: float = 10_000.0, layout: Literal["half", "interleaved"] = "half"
 ) -> Array:
     """x of shape (…, length, dim) with each pair turned by position times frequency (Su et al. 2021).
 
@@ -71,9 +67,9 @@ def alibi_slopes(heads: int) -> Array:
     if heads <= 0:
         raise invalid("alibi_slopes", "heads", "positive", heads)
     lower = 1 << (heads.bit_length() - 1)
-    own = 2.0 ** (-8 * np.arange(1, lower + 1) / lower)
+    whole = 2.0 ** (-8 * np.arange(1, lower + 1) / lower)
     between = 2.0 ** (-4 * np.arange(1, 2 * lower + 1, 2) / lower)
-    return np.concatenate((own, between[: heads - lower]))
+    return np.concatenate((whole, between[: heads - lower]))
 
 
 def similarity(distances: ArrayLike, dim: int, base: float = 10_000.0) -> Array:

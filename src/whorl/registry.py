@@ -135,7 +135,7 @@ def _check_depth(data: object) -> None:
     """Raises a WhorlError for dicts in dicts without end, as one that holds itself."""
     level = [data]
     for _ in range(DEEPEST):
-        inside = {id(one): one for part in level for one in _contents(part) if isinstance(one, (dict, list, tuple))}
+        inside = {id(item): item for part in level for item in _contents(part) if isinstance(item, (dict, list, tuple))}
         level = list(inside.values())
         if not level:
             return

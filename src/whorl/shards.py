@@ -35,13 +35,8 @@ def shard(x: torch.Tensor, *, rank: int, world: int, scheme: Scheme = "contiguou
         raise invalid("shard", "rank", f"below world={world}", rank, f"Ranks count from 0 to {world - 1}.")
     length, chunks = _length("shard", x, dim), world if scheme == "contiguous" else 2 * world
     if length % chunks:
-        raise invalid(
-            "shard",
-            "length",
-            f"a multiple of {chunks} for {scheme} over {world} ranks",
-            length,
-            f"Pad to {length + chunks - length % chunks}.",
-        )
+        expected = f"a multiple of {chunks} for {scheme} over {world} ranks"
+        raise invalid("shard", "length", expected, length, f"Pad to {length + chunks - length % chunks}.")
     size = length // chunks
     if scheme == "contiguous":
         return x.narrow(dim, rank * size, size)

@@ -1,23 +1,7 @@
-"""Who stands between the code that runs and plain tensors: a compiler, a tracer, a mode, a transform, autograd.
+"""Tracing: whether a compiler, a tracer, a mode, a transform or autograd is at work.
 
-Whoever looks at numbers, reads memory by its address, keeps a tensor or goes past torch's dispatcher asks here first.
-
-    making_graph           torch.compile or torch.export turns the code into a graph
-    in_mode                a dispatch mode sees every operator: fake tensors, a counter of FLOPs
-    in_functorch           torch.func runs the code: vmap, grad, jvp
-    is_transformed         the same, or forward-mode differentiation
-    is_symbol              a graph has a number as a symbol
-
-    values_are_hidden      numbers are not there to look at: a graph, or torch.func
-    operators_are_watched  any of the above, or torch.jit.trace: a kernel called directly would go unseen
-    may_read_values        of a tensor, by Python
-    may_read_memory        of a tensor, by a kernel
-    may_read_addresses     of several tensors
-    may_keep_tensors       a tensor that is made now is a plain one, for later calls too
-
-    takes_gradients        a backward pass may follow
-    takes_derivatives      the same, or forward-mode differentiation
-    takes_further_derivatives   those that only torch's own operations have
+Code that looks at numbers, reads memory by its address, keeps a tensor or goes past torch's dispatcher asks here first.
+First come the questions about one thing at work, then what code may do under all of them, then derivatives.
 
 A decoding step waits for these answers, hence the functions of torch by their short names.
 """
@@ -48,7 +32,10 @@ def making_graph() -> bool:
 
 
 def in_mode() -> bool:
-    """Whether a dispatch mode sees every operator. Ask ``making_graph`` first: a compiler cannot trace this one."""
+    """Whether a dispatch mode sees every operator: fake tensors, a counter of FLOPs.
+
+    Ask ``making_graph`` first: a compiler cannot trace this one.
+    """
     return _mode_count() > 0
 
 
@@ -77,12 +64,12 @@ def is_symbol(number: int | None) -> bool:
 
 
 def values_are_hidden() -> bool:
-    """Whether tensors stand for numbers that are not there to look at: in a graph, or inside torch.func."""
+    """Whether tensors have no numbers to look at: in a graph, or inside torch.func."""
     return _is_compiling() or _innermost_transform() is not None
 
 
 def operators_are_watched() -> bool:
-    """Whether somebody looks at operators as they run: a compiler, a tracer, a mode, a transform."""
+    """Whether a compiler, a tracer, a mode or a transform sees operators: it would miss a kernel called directly."""
     return _is_compiling() or _mode_count() > 0 or _is_jit_tracing() or _is_included(_PRE_DISPATCH) or is_transformed()
 
 
@@ -101,7 +88,7 @@ def may_read_memory(x: Tensor) -> bool:
 
 
 def may_read_addresses(*tensors: Tensor | None) -> bool:
-    """Whether every tensor that is given has an address, and nobody watches who would miss what is done with it."""
+    """Whether every tensor given has an address, and no tracer or mode would miss a kernel that uses it."""
     return not operators_are_watched() and all(x is None or type(x) in _PLAIN for x in tensors)
 
 

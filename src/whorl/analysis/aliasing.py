@@ -10,12 +10,7 @@ from whorl.analysis.decay import cosine_sum
 from whorl.analysis.wavelengths import Array, angles, real, wavelengths
 from whorl.errors import invalid, unknown
 
-DTYPES = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
+DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def first_wrap(frequencies: ArrayLike) -> Array:
@@ -53,7 +48,7 @@ def nearest_alias(frequencies: ArrayLike, length: int, beyond: int = 1) -> tuple
 
 
 def distinct_positions(length: int, dtype: str) -> int:
-    """How many of the ids 0 … length - 1 stay different when ids are rounded to a dtype.
+    """The number of ids 0 … length - 1 that stay different when they are rounded to a dtype.
 
     >>> distinct_positions(2048, "bfloat16"), distinct_positions(2048, "float16")
     (641, 2048)
@@ -62,7 +57,7 @@ def distinct_positions(length: int, dtype: str) -> int:
 
 
 def distinct_codes(frequencies: ArrayLike, length: int, dtype: str) -> int:
-    """How many of the positions 0 … length - 1 have a code of their own when cos and sin are rounded to a dtype.
+    """The number of positions 0 … length - 1 whose code stays unique when cos and sin are rounded to a dtype.
 
     >>> distinct_codes([1.0, 0.01], 1000, "float64"), distinct_codes([0.001], 1000, "bfloat16")
     (1000, 551)
@@ -101,4 +96,4 @@ def distances_with_sum(frequencies: ArrayLike, length: int, distance: int, toler
 def _dtype(call: str, name: str) -> torch.dtype:
     if name not in DTYPES:
         raise unknown("dtype", name, DTYPES, call=call)
-    return DTYPES[name]
+    return getattr(torch, name)

@@ -1,4 +1,4 @@
-"""What a bias says: by head, query and key, by distance, and how far a head still sees."""
+"""Biases as arrays: by head, query and key, by distance, and the distance that a head still sees."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bias_map(encoding: Encoding, length: int, *, causal: bool = True) -> Array:
 
 
 def bias_by_distance(encoding: Encoding, distances: ArrayLike) -> Array:
-    """The bias of each head for a key so many positions before the query, shape (heads, distances).
+    """The bias of each head for keys at these distances before the query, shape (heads, distances).
 
     The query stands at the largest distance, which matters to FIRE alone.
     """
@@ -36,7 +36,7 @@ def bias_by_distance(encoding: Encoding, distances: ArrayLike) -> Array:
 
 
 def receptive_field(bias: ArrayLike, share: float = 0.99) -> NDArray[np.int64]:
-    """How many of the nearest keys hold this share of the weight when content is the same everywhere, by head.
+    """The number of nearest keys that hold this share of the weight when all content is the same, by head.
 
     ``bias`` is (heads, distances) for the distances 0, 1, 2 ….
 

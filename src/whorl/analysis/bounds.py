@@ -85,7 +85,7 @@ def base_lower_bound(context: int, head_dim: int = 128, bases: Iterable[float] |
 
 
 def critical_dimension(head_dim: int, base: float, trained_length: int) -> int:
-    """How many dimensions, from the fastest on, finish a turn within the trained length.
+    """The number of dimensions, from the fastest on, that finish a turn within the trained length.
 
     >>> critical_dimension(128, 1e4, 4096), critical_dimension(64, 1e4, 512)
     (92, 32)

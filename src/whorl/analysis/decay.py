@@ -38,7 +38,7 @@ def partial_sums(frequencies: ArrayLike, distances: ArrayLike) -> Array:
 
 
 def abel_bound(frequencies: ArrayLike, distances: ArrayLike) -> Array:
-    """mean_j |S_j| at each distance: RoFormer's decay curve, the bound but for what it owes to content.
+    """mean_j |S_j| at each distance: RoFormer's decay curve, the part of the bound that does not depend on content.
 
     >>> import whorl
     >>> abel_bound(whorl.reference.frequencies(128), [0, 1, 2, 128, 256]).round(4).tolist()
@@ -96,7 +96,7 @@ def ladder(kind: str, pairs: int, base: float = 10_000.0) -> Array:
 
 
 def rises(values: ArrayLike) -> int:
-    """How many steps of a curve go up: 0 for one that falls step by step.
+    """The number of steps of a curve that go up: 0 for one that falls step by step.
 
     >>> rises([3.0, 2.0, 2.5, 1.0])
     1

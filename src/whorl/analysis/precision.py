@@ -10,8 +10,8 @@ from whorl.analysis.wavelengths import Array, real, whole
 from whorl.errors import invalid, unknown
 from whorl.rotary import tables
 
-# What is rounded; everything after it is exact, so each shows its own damage alone. In float32 both frequencies and
-# angles are: frameworks take their powers in float32, which moves single positions and not the size of the error.
+# The thing that is rounded; every later step is exact, so that its damage is seen alone. "float32 angles" rounds
+# frequencies too. Frameworks also take powers in float32, which moves single positions, not the size of the error.
 MODES = {
     "bfloat16 positions": "positions in bfloat16",
     "bfloat16 frequencies": "frequencies in bfloat16",
@@ -38,7 +38,7 @@ def table_errors(frequencies: ArrayLike, positions: ArrayLike, mode: str) -> Arr
 
 
 def sampled_octaves(farthest: int, samples: int = 64) -> list[NDArray[np.int64]]:
-    """Up to so many positions of each octave [2^k, 2^(k+1)) up to ``farthest``, spread over it, the last one included.
+    """Positions of each octave [2^k, 2^(k+1)) up to ``farthest``: at most ``samples``, spread out, the last included.
 
     >>> [octave.tolist() for octave in sampled_octaves(7, samples=2)]
     [[1], [2, 3], [5, 7]]

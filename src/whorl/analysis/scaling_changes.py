@@ -1,4 +1,4 @@
-"""What a scaling does to each pair: its frequency before and after, and how much slower it turns."""
+"""Changes by a scaling: the frequency of each pair before and after, and how much slower it turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Changes(NamedTuple):
 
 
 def unscaled(encoding: Encoding) -> Encoding:
-    """The same encoding without its scaling."""
+    """The encoding without its scaling."""
     if not hasattr(encoding.config, "scaling"):
         raise WhorlError(f"unscaled: {encoding.config.name} takes no scaling. Use rope or mrope.")
     plain: dict[str, Any] = {"scaling": None}
@@ -28,7 +28,7 @@ def unscaled(encoding: Encoding) -> Encoding:
 
 
 def changes(encoding: Encoding, length: int | None = None) -> Changes:
-    """What the encoding's scaling does to each pair when it serves this length.
+    """The frequencies of each pair before and after the encoding's scaling, when it serves this length.
 
     >>> import whorl
     >>> changes(whorl.Rope(head_dim=4, scaling=whorl.Linear(factor=4.0))).kept.tolist()

@@ -1,4 +1,4 @@
-"""What an encoding does to the score of one query and one key, as a function of their distance."""
+"""Scores by distance: one query and one key, with any encoding."""
 
 from __future__ import annotations
 

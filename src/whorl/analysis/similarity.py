@@ -32,7 +32,7 @@ class Projection(NamedTuple):
 
 
 def codes_of(encoding: Encoding, positions: ArrayLike) -> Array:
-    """What an input encoding adds at these whole positions, shape (positions, width).
+    """The codes that an input encoding adds at these whole positions, shape (positions, width).
 
     >>> import whorl
     >>> codes_of(whorl.Sinusoidal(width=4), [2]).round(4).tolist()

@@ -1,4 +1,4 @@
-"""How fast each pair turns: frequencies, wavelengths, turns within a context, and the angles themselves."""
+"""The speed of each pair: frequencies, wavelengths, turns within a context, and the angles themselves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def wavelengths(frequencies: ArrayLike) -> Array:
 
 
 def turns(frequencies: ArrayLike, context: float) -> Array:
-    """How often each pair turns round within a context: context w_i / 2 pi, the variable of YaRN's ramp.
+    """The number of turns of each pair within a context: context w_i / 2 pi, the variable of YaRN's ramp.
 
     >>> turns([1.0, 0.01], 64).round(3).tolist()
     [10.186, 0.102]

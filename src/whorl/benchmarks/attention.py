@@ -1,20 +1,18 @@
-"""What an encoding adds to attention: softmax attention with each against torch's fused kernel with none."""
+"""The cost of an encoding in attention: softmax attention with each against torch's fused kernel with none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.softmax import attention as attend
-from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import drawn, encoding_for, judged, name_of, not_judged, setting
 from whorl.benchmarks.runner import Case, Group
-from whorl.encodings.base import Encoding
-from whorl.registry import build_for
 
-HEAD = 512  # tokens compared with float64: what comes first needs nothing of what comes after
+FIRST = (slice(None), slice(None), slice(512))  # tokens compared with float64: they need none of those after them
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 
@@ -29,43 +27,17 @@ def attention(
     encodings: str = "none,rope,alibi,kerple,t5",
 ) -> tuple[Group, ...]:
     """The group to time: the encodings named, with commas between them."""
-    sizes = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim}
-    check_sizes("bench attention", **sizes)
-    where = device_of("bench attention", device)
-    usual = "bfloat16" if where == "cuda" else "float32"
-    kind = dtypes_of("bench attention", usual if dtype == "auto" else dtype)[0]
-    generator = torch.Generator(where).manual_seed(0)
+    where, kind = setting("bench attention", device, dtype, batch=batch, length=length, heads=heads, head_dim=head_dim)
     shape = (batch, heads, length, head_dim)
-    q, k, v = (torch.randn(shape, generator=generator, device=where).to(kind) for _ in range(3))
-    cases = [Case(name="torch's kernel", run=_plain(q, k, v), check=not_judged)]
-    for name in encodings.split(","):
-        encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=length).to(where)
-        run = _with(q, k, v, encoding)
-        cases.append(Case(name=name, run=run, check=judged(_head(run), _truth(q, k, v, encoding), LIMIT[kind])))
-    summary = f"causal, {shape}, {str(kind).removeprefix('torch.')}"
-    return (Group(name="attention", summary=summary, cases=tuple(cases), device=where),)
+    tokens = q, k, v = drawn(shape, kind, where)
+    plain = partial(scaled_dot_product_attention, q, k, v, is_causal=True)
+    cases = [Case(name="torch's kernel", run=plain, check=not_judged)]
+    cases += [_case(name, tokens) for name in encodings.split(",")]
+    return (Group(name="attention", summary=f"causal, {shape}, {name_of(kind)}", cases=tuple(cases), device=where),)
 
 
-def _plain(q: Tensor, k: Tensor, v: Tensor) -> Callable[[], Tensor]:
-    return lambda: scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
-def _with(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return attend(q, k, v, encoding=encoding)
-
-    return run
-
-
-def _head(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    return lambda: run()[:, :, :HEAD]
-
-
-def _truth(q: Tensor, k: Tensor, v: Tensor, encoding: Encoding) -> Callable[[], Tensor]:
-    def compute() -> Tensor:
-        with torch.no_grad():
-            first = [x[:, :, :HEAD].double() for x in (q, k, v)]
-            return attend(*first, encoding=encoding, impl="torch")
-
-    return compute
+def _case(name: str, tokens: list[Tensor]) -> Case:
+    encoding = encoding_for(name, tokens[0])
+    run = torch.no_grad()(lambda: attend(*tokens, encoding=encoding))
+    first = torch.no_grad()(lambda: attend(*(x[FIRST].double() for x in tokens), encoding=encoding, impl="torch"))
+    return Case(name=name, run=run, check=judged(run, first, LIMIT[tokens[0].dtype], FIRST))

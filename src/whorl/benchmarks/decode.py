@@ -7,6 +7,8 @@ is done with it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
-from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import judged, name_of, not_judged, setting
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.base import Encoding
 from whorl.registry import build_for
@@ -38,49 +40,36 @@ def decode(
 ) -> tuple[Group, ...]:
     """The groups to time: steps of the encodings named, with commas between them, without padding and with it."""
     sizes = {"batch": batch, "kept": kept, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    check_sizes("bench decode", **sizes)
-    where = device_of("bench decode", device)
-    usual = "bfloat16" if where == "cuda" else "float32"
-    kind = dtypes_of("bench decode", usual if dtype == "auto" else dtype)[0]
+    where, kind = setting("bench decode", device, dtype, **sizes)
+    shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
+    made = {"dtype": kind, "device": where}
+    summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {name_of(kind)}"
     groups = []
     for padded in (False, True):
-        plain = _plain(batch, kept, heads, kv_heads, head_dim, kind, where)
-        cases = [Case(name="torch's kernel", run=plain, check=not_judged)]
+        cases = [Case(name="torch's kernel", run=_plain(shapes, kept, made), check=not_judged)]
         for name in encodings.split(","):
             encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=kept).to(where)
-            make = _Steps(encoding, batch, heads, kv_heads, head_dim, kind, where, padded)
-            cases.append(Case(name=name, run=make.timed(kept), check=judged(make.got, make.expected, LIMIT[kind])))
-        shape = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept"
-        summary = f"{shape}, {str(kind).removeprefix('torch.')}"
+            steps = _Steps(encoding, shapes, made, padded)
+            cases.append(Case(name=name, run=steps.timed(kept), check=judged(steps.got, steps.expected, LIMIT[kind])))
         what = "a step, rows of unequal length" if padded else "a step"
         groups.append(Group(name=what, summary=summary, cases=tuple(cases), device=where, host=True))
     return tuple(groups)
 
 
+@dataclass(frozen=True)
 class _Steps:
     """Tokens of a text for one encoding: a prompt into a cache, and one token after another."""
 
-    def __init__(
-        self,
-        encoding: Encoding,
-        batch: int,
-        heads: int,
-        kv_heads: int,
-        head_dim: int,
-        dtype: torch.dtype,
-        device: str,
-        padded: bool,
-    ) -> None:
-        self.encoding, self.padded, self.width = encoding, padded, heads * head_dim
-        self.shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
-        self.made = {"dtype": dtype, "device": device}
+    encoding: Encoding
+    shapes: list[tuple[int, int, int]]  # batch, heads and dimensions of queries, keys and values
+    made: dict[str, Any]  # dtype and device
+    padded: bool
 
     def tokens(self, count: int) -> tuple[list[Tensor], dict[str, Tensor]]:
         drawn = [torch.randn(batch, heads, count, dim, **self.made) for batch, heads, dim in self.shapes]
-        batch, more = self.shapes[0][0], {}
-        if self.encoding.reads_hidden:
-            more["hidden"] = torch.randn(batch, count, self.width, **self.made)
-        return drawn, more
+        batch, heads, dim = self.shapes[0]
+        hidden = {"hidden": torch.randn(batch, count, heads * dim, **self.made)} if self.encoding.reads_hidden else {}
+        return drawn, hidden
 
     def mask(self, count: int) -> Tensor | None:
         """Row i begins with i tokens of padding."""
@@ -128,11 +117,10 @@ class _Steps:
             return attention(*(x.double() for x in drawn), encoding=self.encoding, impl="torch", **rows)[:, :, -1:]
 
 
-def _plain(
-    batch: int, kept: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, device: str
-) -> Callable[[], Tensor]:
-    q = torch.randn(batch, heads, 1, head_dim, dtype=dtype, device=device)
-    k, v = (torch.randn(batch, kv_heads, kept, head_dim, dtype=dtype, device=device) for _ in range(2))
+def _plain(shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any]) -> Callable[[], Tensor]:
+    (batch, heads, dim), (_, kv_heads, _), _ = shapes
+    q = torch.randn(batch, heads, 1, dim, **made)
+    k, v = (torch.randn(batch, kv_heads, kept, dim, **made) for _ in range(2))
     backends = [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
 
     def run() -> Tensor:

@@ -1,14 +1,17 @@
-"""What the benchmarks of tensors share: the device they run on, and errors against float64."""
+"""The common part of the benchmarks: device, dtype and tensors to run on, and errors against float64."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whorl.benchmarks.runner import Check
+from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid, unknown
+from whorl.registry import build_for
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -40,17 +43,46 @@ def dtypes_of(call: str, dtype: str) -> list[torch.dtype]:
     return [DTYPES[dtype]]
 
 
+def setting(call: str, device: str, dtype: str, **sizes: int) -> tuple[str, torch.dtype]:
+    """The device and the dtype to run on; "auto" is a GPU and bfloat16 where there is one, else the CPU and float32."""
+    check_sizes(call, **sizes)
+    where = device_of(call, device)
+    usual = "bfloat16" if where == "cuda" else "float32"
+    return where, dtypes_of(call, usual if dtype == "auto" else dtype)[0]
+
+
+def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str, count: int = 3) -> list[Tensor]:
+    """Random tensors of one shape, from one seed: queries, keys and values unless ``count`` says otherwise."""
+    generator = torch.Generator(device).manual_seed(0)
+    return [torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(count)]
+
+
+def encoding_for(name: str, queries: Tensor) -> Encoding:
+    """The encoding of that name for queries (batch, heads, length, head_dim), on their device."""
+    _, heads, length, head_dim = queries.shape
+    encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=length)
+    return encoding.to(queries.device)
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """The dtype as users write it: bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def relative_error(got: Tensor, expected: Tensor) -> float:
     """rms(got - expected) / rms(expected)."""
     difference = (got.double() - expected.double()).square().mean()
     return float((difference / expected.double().square().mean()).sqrt())
 
 
-def judged(run: Callable[[], Tensor], expected: Callable[[], Tensor], limit: float) -> Callable[[], Check]:
-    """A check that what ``run`` gives is within a relative error of what it should be."""
+def judged(
+    run: Callable[[], Any], expected: Callable[[], Tensor], limit: float, part: Any = ...
+) -> Callable[[], Check]:
+    """A check that the result of ``run``, or the part of it at an index, is within a relative error of the expected."""
 
     def check() -> Check:
-        error = relative_error(run(), expected())
+        result = run()
+        error = relative_error(result if part is ... else result[part], expected())
         ok = error <= limit
         text = f"error {error:.2g}" if ok else f"error {error:.2g}, over {limit:.2g}"
         return Check(ok=ok, text=text, numbers={"error": error})
@@ -59,5 +91,5 @@ def judged(run: Callable[[], Tensor], expected: Callable[[], Tensor], limit: flo
 
 
 def not_judged() -> Check:
-    """For the yardstick, which computes nothing."""
+    """The check of the yardstick, which computes nothing."""
     return Check(ok=True, text="the yardstick")

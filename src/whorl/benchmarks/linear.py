@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 
 from whorl.attend.linear import linear_attention
-from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged
+from whorl.benchmarks.judging import drawn, judged, name_of, setting
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.rope import Rope
 from whorl.kernels.choose import Impl
 
-HEAD = 2048  # tokens compared with float64: what comes first needs nothing of what comes after
+FIRST = (slice(None), slice(None), slice(2048))  # tokens compared with float64: they need none of those after them
 LIMIT = {torch.float32: 1e-4, torch.bfloat16: 6e-3, torch.float16: 2e-3}
+
+
+Run = Callable[[], Any]
 
 
 def linear(
@@ -28,80 +31,56 @@ def linear(
     head_dim: int = 64,
 ) -> tuple[Group, ...]:
     """The groups to time: forward, and forward with backward."""
-    sizes = {"batch": batch, "length": length, "heads": heads, "head_dim": head_dim}
-    check_sizes("bench linear", **sizes)
-    where = device_of("bench linear", device)
-    usual = "bfloat16" if where == "cuda" else "float32"
-    kind = dtypes_of("bench linear", usual if dtype == "auto" else dtype)[0]
+    where, kind = setting("bench linear", device, dtype, batch=batch, length=length, heads=heads, head_dim=head_dim)
     shape = (batch, heads, length, head_dim)
-    generator = torch.Generator(where).manual_seed(0)
-    q, k, v = (torch.randn(shape, generator=generator, device=where).to(kind) for _ in range(3))
-    rope = Rope(head_dim=head_dim)
-    truth = _truth(q, k, v, rope)
-    forward, both = [], []
+    tokens, rope = drawn(shape, kind, where), Rope(head_dim=head_dim)
     impls: tuple[Impl, ...] = ("torch", "triton") if where == "cuda" else ("torch",)
-    for impl in impls:
-        run, train = _forward(q, k, v, rope, impl), _training(q, k, v, rope, impl)
-        check = judged(_head(run), truth, LIMIT[kind])
-        forward.append(Case(name=f"whorl, {impl}", run=run, check=check))
-        both.append(Case(name=f"whorl, {impl}", run=train, check=check))
-    for label, (run, train) in _peers(q, k, v).items():
-        forward.append(Case(name=label, run=run, check=_other_task, peer=True))
-        both.append(Case(name=label, run=train, check=_other_task, peer=True))
-    summary = f"causal, {shape}, {str(kind).removeprefix('torch.')}"
+    runs = {f"whorl, {impl}": _runs(tokens, rope, impl) for impl in impls}
+    checks = {name: judged(run, lambda: _truth(tokens, rope), LIMIT[kind], FIRST) for name, (run, _) in runs.items()}
+    runs |= _peers(tokens)
+    groups = []
+    for which, what in enumerate(("forward", "forward and backward")):
+        cases = tuple(
+            Case(name=name, run=both[which], check=checks.get(name, _other_task), peer=name not in checks)
+            for name, both in runs.items()
+        )
+        summary = f"causal, {shape}, {name_of(kind)}"
+        groups.append(Group(name=what, summary=summary, cases=cases, device=where))
+    return tuple(groups)
+
+
+def _runs(tokens: list[Tensor], rope: Rope, impl: Impl) -> tuple[Run, Run]:
+    inputs = [x.clone().requires_grad_() for x in tokens]
     return (
-        Group(name="forward", summary=summary, cases=tuple(forward), device=where),
-        Group(name="forward and backward", summary=summary, cases=tuple(both), device=where),
+        torch.no_grad()(lambda: linear_attention(*tokens, encoding=rope, impl=impl)),
+        lambda: torch.autograd.grad(linear_attention(*inputs, encoding=rope, impl=impl), inputs, tokens[2]),
     )
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, rope: Rope, impl: Impl) -> Callable[[], Tensor]:
-    def run() -> Tensor:
-        with torch.no_grad():
-            return linear_attention(q, k, v, encoding=rope, impl=impl)
-
-    return run
-
-
-def _training(q: Tensor, k: Tensor, v: Tensor, rope: Rope, impl: Impl) -> Callable[[], Any]:
-    inputs = [x.clone().requires_grad_() for x in (q, k, v)]
-    return lambda: torch.autograd.grad(linear_attention(*inputs, encoding=rope, impl=impl), inputs, v)
-
-
-def _head(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    return lambda: run()[:, :, :HEAD]
-
-
-def _truth(q: Tensor, k: Tensor, v: Tensor, rope: Rope) -> Callable[[], Tensor]:
+def _truth(tokens: list[Tensor], rope: Rope) -> Tensor:
     """The first tokens in float64, from the definition."""
-
-    def compute() -> Tensor:
-        a, b = (torch.nn.functional.elu(x[:, :, :HEAD].double()) + 1 for x in (q, k))
-        at = torch.arange(a.shape[2], device=q.device)
-        turned_a, turned_b = rope.transform_qk(a, b, at, at, impl="torch")
-        top, bottom = (turned_a @ turned_b.mT).tril(), (a @ b.mT).tril().sum(-1, keepdim=True)
-        return top @ v[:, :, :HEAD].double() / (bottom + 1e-6)
-
-    return compute
+    q, k, v = (x[FIRST].double() for x in tokens)
+    a, b = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+    at = torch.arange(a.shape[2], device=a.device)
+    turned_a, turned_b = rope.transform_qk(a, b, at, at, impl="torch")
+    top, bottom = (turned_a @ turned_b.mT).tril(), (a @ b.mT).tril().sum(-1, keepdim=True)
+    return top @ v / (bottom + 1e-6)
 
 
 def _other_task() -> Check:
     return Check(ok=True, text="no rotation, no denominator: another task, for scale")
 
 
-def _peers(q: Tensor, k: Tensor, v: Tensor) -> dict[str, tuple[Callable[[], Any], Callable[[], Any]]]:
-    if q.device.type != "cuda":
+def _peers(tokens: list[Tensor]) -> dict[str, tuple[Run, Run]]:
+    if tokens[0].device.type != "cuda":
         return {}
     try:
         from fla.ops.linear_attn import chunk_linear_attn  # pyright: ignore[reportMissingImports]
     except ImportError:
         return {}
-    moved = [x.transpose(1, 2).contiguous() for x in (q, k, v)]
+    moved = [x.transpose(1, 2).contiguous() for x in tokens]
     inputs = [x.clone().requires_grad_() for x in moved]
-
-    def run() -> Any:
-        with torch.no_grad():
-            return chunk_linear_attn(*moved, normalize=False)[0]
+    run = torch.no_grad()(lambda: chunk_linear_attn(*moved, normalize=False)[0])
 
     def train() -> Any:
         return torch.autograd.grad(chunk_linear_attn(*inputs, normalize=False)[0], inputs, moved[2])

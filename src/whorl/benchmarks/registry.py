@@ -1,4 +1,4 @@
-"""Names to benchmarks. The table holds import paths, so that listing names needs no torch.
+"""The benchmarks by name. The table holds import paths, so that listing names needs no torch.
 
 A benchmark is a function of keyword settings, all with defaults, that returns the groups to time
 (``whorl.benchmarks.runner.Group``). Measuring them is the runner's business.

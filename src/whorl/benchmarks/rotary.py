@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes, device_of, dtypes_of, judged, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, judged, name_of, not_judged
 from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
@@ -66,15 +67,11 @@ def rotary(
     return tuple(groups)
 
 
-def _drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator(device).manual_seed(0), device=device).to(dtype)
-
-
 def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(length))
-    contiguous = _drawn((batch, heads, length, head_dim), dtype, "cpu")
+    (contiguous,) = drawn((batch, heads, length, head_dim), dtype, "cpu", count=1)
     strided = contiguous.transpose(1, 2).contiguous().transpose(1, 2)
-    moves, name = 2 * contiguous.numel() * contiguous.element_size(), str(dtype).removeprefix("torch.")
+    moves, name = 2 * contiguous.nbytes, name_of(dtype)
     into = [Case(name="copy_", run=_copy(contiguous), check=not_judged, moves=moves)]
     out = [Case(name="clone", run=contiguous.clone, check=not_judged, moves=moves)]
     for what, x in (("contiguous", contiguous), ("strided", strided)):
@@ -82,22 +79,19 @@ def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: i
         for layout in ("half", "interleaved"):
             truth = _truth(x, cos, sin, layout)
             for cases, run, bar in (
-                (into, _into(x, cos, sin, layout, room), INTO_BAR),
-                (out, _out(x, cos, sin, layout), OUT_BAR),
+                (into, partial(rotate, x, cos, sin, layout, out=room), INTO_BAR),
+                (out, partial(rotate, x, cos, sin, layout), OUT_BAR),
             ):
                 check = judged(run, truth, LIMIT[dtype])
                 cases.append(Case(name=f"whorl, {layout}, {what}", run=run, check=check, bar=bar, moves=moves))
-    small, tables = _drawn((batch, heads, 1, head_dim), dtype, "cpu"), (cos[:1], sin[:1])
+    (small,), tables = drawn((batch, heads, 1, head_dim), dtype, "cpu", count=1), (cos[:1], sin[:1])
+    run = partial(rotate, small, *tables)
     token = [
         Case(name="clone", run=small.clone, check=not_judged),
-        Case(
-            name="whorl",
-            run=lambda: rotate(small, *tables),
-            check=judged(lambda: rotate(small, *tables), _truth(small, *tables, "half"), LIMIT[dtype]),
-        ),
+        Case(name="whorl", run=run, check=judged(run, _truth(small, *tables, "half"), LIMIT[dtype])),
+        *_peers(small, small[:, :1], *tables, None),
     ]
     out += _peers(contiguous, contiguous[:, :1], cos, sin, moves)
-    token += _peers(small, small[:, :1], *tables, None)
     shape = f"{tuple(contiguous.shape)}, {name}"
     return [
         Group(name=f"into given memory, {name}", summary=shape, cases=tuple(into)),
@@ -106,37 +100,27 @@ def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: i
     ]
 
 
-def _into(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, room: Tensor) -> Callable[[], Tensor]:
-    return lambda: rotate(x, cos, sin, layout, out=room)
-
-
-def _out(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout) -> Callable[[], Tensor]:
-    return lambda: rotate(x, cos, sin, layout)
-
-
 def _turned(dtype: torch.dtype, rope: Rope, batch: int, length: int, heads: int, kv_heads: int) -> list[Group]:
     """Both orders, forward and backward, on a GPU; peers beside a whole head, in place beside a part of one."""
     head_dim, start, dims = rope.config.head_dim, rope.config.start, 2 * rope.config.pairs
     cos, sin = rope.tables(torch.arange(length, device="cuda"))
-    groups, name, whole = [], str(dtype).removeprefix("torch."), dims == head_dim
+    groups, name, whole = [], name_of(dtype), dims == head_dim
     shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim})"
     if not whole:
         shape += f", {dims} dimensions turned from {start} on"
     for order in ("bhld", "blhd"):
-        made = []
-        for count in (heads, kv_heads):
-            x = _drawn((batch, length, count, head_dim), dtype, "cuda")
-            made.append(x if order == "blhd" else x.transpose(1, 2).contiguous())
-        q, k = made
-        moves = 2 * (q.numel() + k.numel()) * q.element_size()
-        copy = Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged, moves=moves)
+        q, k = (drawn((batch, length, count, head_dim), dtype, "cuda", count=1)[0] for count in (heads, kv_heads))
+        if order == "bhld":
+            q, k = (x.transpose(1, 2).contiguous() for x in (q, k))
+        moves = 2 * (q.nbytes + k.nbytes)
+        copy = Case(name="copy", run=_copy(q, k), check=not_judged, moves=moves)
         forward, backward = [copy], [copy]
         for layout in ("half", "interleaved"):
             for cases, run, turned in (
-                (forward, _turn(q, k, cos, sin, layout, order, start), sin),
+                (forward, partial(rotate_qk, q, k, cos, sin, layout, order=order, start=start), sin),
                 (backward, _gradient(q, k, cos, sin, layout, order, start), -sin),
             ):
-                check = judged(_first(run), _truth(q, cos, turned, layout, order, start), LIMIT[dtype])
+                check = judged(run, _truth(q, cos, turned, layout, order, start), LIMIT[dtype], part=0)
                 bar = GPU_BAR if whole else PARTIAL_BAR
                 cases.append(Case(name=f"whorl, {layout}", run=run, check=check, bar=bar, moves=moves))
             if not whole:
@@ -151,39 +135,34 @@ def _turned(dtype: torch.dtype, rope: Rope, batch: int, length: int, heads: int,
 
 def _in_place(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order, start: int) -> Case:
     """Queries alone, turned where they are, over and over: only the dimensions that turn are read and written."""
-    room = x.clone()
+
+    def turned(room: Tensor) -> Tensor:
+        return rotate(room, cos, sin, layout, start=start, order=order, out=room)
+
     return Case(
         name=f"whorl, {layout}, q in place",
-        run=lambda: _turned_in_place(room, cos, sin, layout, order, start),
-        check=judged(
-            lambda: _turned_in_place(x.clone(), cos, sin, layout, order, start),
-            _truth(x, cos, sin, layout, order, start),
-            LIMIT[x.dtype],
-        ),
-        moves=2 * x[..., : 2 * cos.shape[-1]].numel() * x.element_size(),
+        run=partial(turned, x.clone()),
+        check=judged(lambda: turned(x.clone()), _truth(x, cos, sin, layout, order, start), LIMIT[x.dtype]),
+        moves=2 * x[..., : 2 * cos.shape[-1]].nbytes,
     )
 
 
 def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
-    q, k = (_drawn((DECODED, count, 1, head_dim), dtype, "cuda") for count in (heads, kv_heads))
+    q, k = (drawn((DECODED, count, 1, head_dim), dtype, "cuda", count=1)[0] for count in (heads, kv_heads))
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(DECODED, device="cuda")[:, None])
-    run, name = _turn(q, k, cos, sin, "half", "bhld"), str(dtype).removeprefix("torch.")
+    run, name = partial(rotate_qk, q, k, cos, sin, "half", order="bhld"), name_of(dtype)
     cases = [
-        Case(name="copy", run=_copy(torch.cat((q.flatten(), k.flatten()))), check=not_judged),
-        Case(name="whorl", run=run, check=judged(_first(run), _truth(q, cos, sin, "half"), LIMIT[dtype])),
+        Case(name="copy", run=_copy(q, k), check=not_judged),
+        Case(name="whorl", run=run, check=judged(run, _truth(q, cos, sin, "half"), LIMIT[dtype], part=0)),
         *_peers(q, k, cos, sin, None),
     ]
     shape = f"({DECODED}, 1, {heads}/{kv_heads}, {head_dim}), {name}"
-    replayed = tuple(dataclasses.replace(one, run=_graph(one.run)) for one in cases)
+    replayed = tuple(dataclasses.replace(case, run=_graph(case.run)) for case in cases)
     many = f"{GRAPH_CALLS} calls replayed, {shape}"
     return [
         Group(name=f"decoding, in a graph, {name}", summary=many, cases=replayed, device="cuda"),
         Group(name=f"decoding, called, {name}", summary=shape, cases=tuple(cases), device="cuda", host=True),
     ]
-
-
-def _turned_in_place(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order, start: int) -> Tensor:
-    return rotate(x, cos, sin, layout, start=start, order=order, out=x)
 
 
 def _graph(work: Callable[[], object]) -> Callable[[], None]:
@@ -204,10 +183,6 @@ def _graph(work: Callable[[], object]) -> Callable[[], None]:
     return run
 
 
-def _turn(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order, start: int = 0) -> Both:
-    return lambda: rotate_qk(q, k, cos, sin, layout, order=order, start=start)
-
-
 def _gradient(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order, start: int) -> Both:
     """The backward pass alone, of a forward pass done once; the gradients that come in are q and k themselves."""
     inputs = q.clone().requires_grad_(), k.clone().requires_grad_()
@@ -220,13 +195,9 @@ def _gradient(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, layout: Layout, or
     return run
 
 
-def _copy(x: Tensor) -> Callable[[], Tensor]:
-    room = torch.empty_like(x)
-    return lambda: room.copy_(x)
-
-
-def _first(both: Both) -> Callable[[], Tensor]:
-    return lambda: both()[0]
+def _copy(*tensors: Tensor) -> Callable[[], Tensor]:
+    x = tensors[0] if len(tensors) == 1 else torch.cat([each.flatten() for each in tensors])
+    return partial(torch.empty_like(x).copy_, x)
 
 
 def _truth(
@@ -238,6 +209,6 @@ def _truth(
 def _peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, moves: int | None) -> list[Case]:
     cases = []
     for name, peer in peers(q, k, cos, sin).items():
-        check = judged(_first(peer.afresh or peer.run), _truth(q, cos, sin, peer.layout), PEER_LIMIT[q.dtype])
+        check = judged(peer.afresh or peer.run, _truth(q, cos, sin, peer.layout), PEER_LIMIT[q.dtype], part=0)
         cases.append(Case(name=name, run=peer.run, check=check, moves=moves, peer=True))
     return cases

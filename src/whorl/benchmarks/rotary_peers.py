@@ -14,7 +14,7 @@ Both = Callable[[], tuple[Tensor, Tensor]]
 
 
 class Peer(NamedTuple):
-    """A call to time; and to check, where that one writes into its arguments, one that does not."""
+    """A call to time; and for the check another one, where the first writes into its arguments."""
 
     run: Both
     afresh: Both | None = None
@@ -39,15 +39,15 @@ def peers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> dict[str, Peer]:
     """
     wide = [torch.cat((t, t), dim=-1).to(q.dtype) for t in (cos, sin)]
     wide = [t if t.ndim == 3 else t[None] for t in wide]
-    found = {"plain torch": Peer(lambda: plain(q, k, wide[0][:, None], wide[1][:, None]))}
+    calls = {"plain torch": Peer(lambda: plain(q, k, wide[0][:, None], wide[1][:, None]))}
     compiled = torch.compile(plain, dynamic=False)
-    found["torch.compile"] = Peer(lambda: compiled(q, k, wide[0][:, None], wide[1][:, None]))
+    calls["torch.compile"] = Peer(lambda: compiled(q, k, wide[0][:, None], wide[1][:, None]))
     for add in (_transformers, _liger, _flash, _rotary_embedding_torch):
         try:
-            found |= add(q, k, cos, sin, wide)
+            calls |= add(q, k, cos, sin, wide)
         except ImportError:
             continue
-    return found
+    return calls
 
 
 def _transformers(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -> dict[str, Peer]:
@@ -62,17 +62,17 @@ def _liger(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, wide: list[Tensor]) -
     from liger_kernel.transformers.rope import liger_rotary_pos_emb  # pyright: ignore[reportMissingImports]
 
     # it writes into its arguments
-    own = heads_side_by_side(q), heads_side_by_side(k)
+    given = heads_side_by_side(q), heads_side_by_side(k)
     return {
         "liger-kernel": Peer(
-            run=lambda: liger_rotary_pos_emb(*own, *wide),
+            run=lambda: liger_rotary_pos_emb(*given, *wide),
             afresh=lambda: liger_rotary_pos_emb(heads_side_by_side(q), heads_side_by_side(k), *wide),
         )
     }
 
 
 def heads_side_by_side(x: Tensor) -> Tensor:
-    """The same tensor over memory of (batch, length, heads, dim), as a projection leaves it.
+    """A copy of the tensor in memory of (batch, length, heads, dim), as a projection leaves it.
 
     Of other memory Liger makes a copy, and of one token of it, (batch, heads, 1, dim), it reads the wrong rows.
     """

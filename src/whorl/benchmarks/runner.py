@@ -27,7 +27,7 @@ LEAD, MOST_LEAD = 2_000_000, 500_000_000  # cycles that a device sleeps before a
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """Whether a path computes the right thing, in words, and the numbers behind them."""
+    """The verdict on what a path computes: right or wrong, in words, and with numbers."""
 
     ok: bool
     text: str
@@ -36,9 +36,9 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One path: the work, its check, the ratio to the baseline it should stay under, and the bytes it must move.
+    """One path: the work, its check, the highest ratio to the baseline it should have, the bytes it must move.
 
-    What another library gets wrong is said like everything else, but is no fault of the run.
+    A ``peer`` is another library: where its check fails, the report says so, but the run is still correct.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Group:
-    """Paths that do the same job, the first being what the others are compared with.
+    """Paths that do the same job; the first is the baseline of the others.
 
     On a CUDA device the work is timed there, by its events; ``host=True`` times how long the call takes to come back.
     """
@@ -65,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What came out for one path; the times are None where it was not timed."""
+    """The times of one path, and its check; times are None where it was not timed."""
 
     name: str
     check: Check
@@ -157,17 +157,12 @@ def measure(group: Group, repeats: int) -> tuple[Result, ...]:
     first = times.get(group.cases[0].name)
     results = []
     for case, check in zip(group.cases, checks, strict=True):
-        own = times.get(case.name)
-        if own is None or first is None:
-            results.append(Result(name=case.name, check=check, bar=case.bar))
-            continue
-        ratios = [mine / base for mine, base in zip(own, first, strict=True)]
-        seconds = statistics.median(own)
-        results.append(
-            Result(
-                name=case.name,
-                check=check,
-                bar=case.bar,
+        result, own = Result(name=case.name, check=check, bar=case.bar), times.get(case.name)
+        if own is not None and first is not None:
+            ratios = [mine / base for mine, base in zip(own, first, strict=True)]
+            seconds = statistics.median(own)
+            result = dataclasses.replace(
+                result,
                 bandwidth=None if case.moves is None else case.moves / seconds,
                 peak_memory=_peak_memory(case) if group.device == "cuda" else None,
                 seconds=seconds,
@@ -175,7 +170,7 @@ def measure(group: Group, repeats: int) -> tuple[Result, ...]:
                 ratio=statistics.median(ratios),
                 ratio_spread=middle_half(ratios),
             )
-        )
+        results.append(result)
     return tuple(results)
 
 
@@ -210,7 +205,7 @@ def _time(cases: Sequence[Case], repeats: int, group: Group) -> dict[str, list[f
 
 
 def _calls(work: Callable[[], object], sample: Callable[[Callable[[], object], int], float]) -> int:
-    """How many calls make a sample long enough to time; also warms the path up."""
+    """The number of calls that make a sample long enough to time; also warms the path up."""
     sample(work, 1)
     return max(1, math.ceil(SAMPLE / max(sample(work, 1), 1e-7)))
 
@@ -243,9 +238,9 @@ class _DeviceClock:
             for _ in range(calls):
                 work()
             end.record()
-            waited = begin.query()  # it woke up before everything was there
+            waited = begin.query()  # the device woke up before all calls were queued
             torch.cuda.synchronize()
-            if not waited or (calls == 1 and self.lead >= MOST_LEAD):  # which then waits for the device itself
+            if not waited or (calls == 1 and self.lead >= MOST_LEAD):  # a single call may itself wait for the device
                 return begin.elapsed_time(end) / 1e3 / calls
             if self.lead < MOST_LEAD:
                 self.lead *= 4

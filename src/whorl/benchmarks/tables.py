@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -56,7 +57,7 @@ def tables(
 
 @dataclass(frozen=True)
 class _Positions:
-    """What tables are built for: positions in order, shuffled, spread out and between integers; the far end of each."""
+    """The positions of the tables: in order, shuffled, spread out and between integers, and the far end of each."""
 
     near: Tensor
     ids: Tensor
@@ -78,96 +79,80 @@ def _positions(length: int, batch: int, far: int, device: str = "cpu") -> _Posit
 
 def _exact(rope: Rope, bytes_written: int | None) -> Callable[..., Case]:
     """Makes cases of our tables: a name, positions, far ones to be checked as well, and a bar."""
-    head_dim, base = rope.config.head_dim, rope.config.base
-    assert base is not None
 
     def case(name: str, positions: Tensor, beyond: Tensor, bar: float | None = None) -> Case:
-        def check() -> Check:
-            return _judge(rope.tables, positions, beyond, head_dim, base, limit=LIMIT)
-
-        return Case(name=name, run=lambda: rope.tables(positions), check=check, bar=bar, moves=bytes_written)
+        check = partial(_judge, rope.tables, positions, beyond, rope, limit=LIMIT)
+        return Case(name=name, run=partial(rope.tables, positions), check=check, bar=bar, moves=bytes_written)
 
     return case
 
 
 def _on_device(rope: Rope, length: int, batch: int, far: int) -> Group:
-    head_dim, base = rope.config.head_dim, rope.config.base
-    assert base is not None
     at = _positions(length, batch, far, "cuda")
     written = rope.tables(at.near)
     size = sum(table.nbytes for table in written)
-    naive, exact = _naive(head_dim, base, "cuda"), _exact(rope, size)
+    naive, exact = _naive(rope, "cuda"), _exact(rope, size)
+    naive_error = partial(_judge, naive, at.near, at.top, rope)
 
     def write() -> None:
         for table in written:
             table.fill_(1.0)
 
-    def naive_error() -> Check:
-        return _judge(naive, at.near, at.top, head_dim, base)
-
     return Group(
         name="tables",
-        summary=f"cos and sin, {length:,} positions × {head_dim // 2} pairs",
+        summary=f"cos and sin, {length:,} positions × {rope.config.pairs} pairs",
         device="cuda",
         cases=(
             Case(name="writing both tables", run=write, check=not_judged, moves=size),
             exact("exact, contiguous", at.near, at.top, 2.0),
             exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids),
             exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids),
-            Case(name="naive float32", run=lambda: naive(at.near), check=naive_error, moves=size),
+            Case(name="naive float32", run=partial(naive, at.near), check=naive_error, moves=size),
         ),
     )
 
 
 def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
-    head_dim, base = rope.config.head_dim, rope.config.base
-    assert base is not None
-    naive, exact = _naive(head_dim, base), _exact(rope, None)
-    framework = Rope(head_dim=head_dim, base=base, angles="float32")
+    naive, exact = _naive(rope), _exact(rope, None)
+    framework = Rope.from_config(rope.config.replace(angles="float32"))
     at = _positions(length, batch, far)
+    naive_error = partial(_judge, naive, at.near, at.top, rope)
 
     def same_as_naive() -> Check:
         ours, theirs = framework.tables(at.near), naive(at.near)
         if not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
             return Check(ok=False, text="differs from the naive table, which it must equal bit for bit")
-        return _judge(framework.tables, at.near, at.top, head_dim, base)
+        return _judge(framework.tables, at.near, at.top, rope)
 
     return Group(
         name="tables",
-        summary=f"cos and sin, {length:,} positions × {head_dim // 2} pairs",
+        summary=f"cos and sin, {length:,} positions × {rope.config.pairs} pairs",
         cases=(
-            Case(
-                name="naive float32",
-                run=lambda: naive(at.near),
-                check=lambda: _judge(naive, at.near, at.top, head_dim, base),
-            ),
+            Case(name="naive float32", run=partial(naive, at.near), check=naive_error),
             exact("exact, contiguous", at.near, at.top, 0.9),
             exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids, 1.5),
             exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids, 1.5),
             exact("exact, floating", at.thirds, at.top.double() - 1 / 3, 1.5),
-            Case(name="angles='float32'", run=lambda: framework.tables(at.near), check=same_as_naive),
+            Case(name="angles='float32'", run=partial(framework.tables, at.near), check=same_as_naive),
         ),
     )
 
 
 def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
-    """What a cache hit costs, with the rotation that follows, which is what a layer asks for."""
+    """The cost of a cache hit with the rotation that follows it, as a layer has it."""
     positions = torch.arange(at, at + count)
     x = torch.randn(1, count, rope.config.head_dim, generator=torch.Generator().manual_seed(0))
     given = rope.tables(positions)
     room = 8 * rope.config.pairs * (1 << (at + count).bit_length())
 
-    def through(cache: TableCache) -> Callable[[], Tensor]:
-        def turn() -> Tensor:
-            before = use_table_cache(cache)
-            try:
-                return rope.rotate(x, positions)
-            finally:
-                use_table_cache(before)
+    def rotated(cache: TableCache) -> Tensor:
+        before = use_table_cache(cache)
+        try:
+            return rope.rotate(x, positions)
+        finally:
+            use_table_cache(before)
 
-        return turn
-
-    computed = through(TableCache("on_the_fly"))
+    computed = partial(rotated, TableCache("on_the_fly"))
 
     def case(name: str, run: Callable[[], Tensor]) -> Case:
         def check() -> Check:
@@ -181,14 +166,20 @@ def _keeping(rope: Rope, count: int, name: str, at: int = 0) -> Group:
         summary=f"one head rotated at {count:,} position{'s' if count > 1 else ''}",
         cases=(
             Case(name="tables computed (on_the_fly)", run=computed, check=lambda: Check(ok=True, text="the baseline")),
-            case("tables kept (full, a hit)", through(TableCache("full", max_bytes=room))),
+            case("tables kept (full, a hit)", partial(rotated, TableCache("full", max_bytes=room))),
             case("tables given", lambda: rope.turn(x, given)),
         ),
     )
 
 
-def _naive(head_dim: int, base: float, device: str = "cpu") -> Build:
-    """What frameworks do: frequencies and angles in float32."""
+def _size_and_base(rope: Rope) -> tuple[int, float]:
+    assert rope.config.base is not None
+    return rope.config.head_dim, rope.config.base
+
+
+def _naive(rope: Rope, device: str = "cpu") -> Build:
+    """Tables as frameworks build them: frequencies and angles in float32."""
+    head_dim, base = _size_and_base(rope)
     frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
     def build(positions: Tensor) -> Tables:
@@ -198,12 +189,9 @@ def _naive(head_dim: int, base: float, device: str = "cpu") -> Build:
     return build
 
 
-def _judge(
-    build: Build, positions: Tensor, beyond: Tensor, head_dim: int, base: float, limit: float | None = None
-) -> Check:
+def _judge(build: Build, positions: Tensor, beyond: Tensor, rope: Rope, limit: float | None = None) -> Check:
     """The error at these positions and at far ones, within the limit where there is one."""
-    near = error_of(build, positions, head_dim, base)
-    far = error_of(build, beyond, head_dim, base)
+    near, far = (error_of(build, at, *_size_and_base(rope)) for at in (positions, beyond))
     last, beyond_last = float(positions.max()), float(beyond.max())
     text = f"error {near:.2g} to position {last:,.0f}, {far:.2g} near {beyond_last:,.0f}"
     ok = limit is None or max(near, far) <= limit

@@ -10,11 +10,12 @@ from whorl.claims.ledger import About, Finding, decide, depends, shared, within
 from whorl.claims.probes import frequencies, largest
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
+from whorl.rotary.scalings.base import Scaling
 from whorl.rotary.scalings.proportional import Proportional
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
-about_rope = About(("rope",), rows=("N29",))
+about_rope = About("rope", rows=("N29",))
 
 
 @about_rope.holds_within(
@@ -27,14 +28,10 @@ about_rope = About(("rope",), rows=("N29",))
 def repeats() -> Finding:
     own = wavelengths(frequencies(8))
     known = torch.tensor([2 * math.pi * 10.0**i for i in range(4)], dtype=torch.float64)
-    rope, here = Rope(head_dim=8), torch.tensor([3.0], dtype=torch.float64)
-    turned = 0.0
-    for i, length in enumerate(own):
-        now, then = (torch.stack(rope.tables(at, dtype=torch.float64))[..., i] for at in (here, here + length))
-        turned = max(turned, largest(now - then))
-    numbers = {f"pair {i}": float(length) for i, length in enumerate(own)}
-    worst = max(largest(own / known - 1), turned)
-    return within(worst, 1e-9, numbers | {"largest difference": worst})
+    tables = torch.stack(Rope(head_dim=8).tables(torch.cat((own.new_full((1,), 3.0), 3 + own)), dtype=torch.float64))
+    turned = [tables[:, 0, i] - tables[:, 1 + i, i] for i in range(4)]
+    worst = largest([own / known - 1, *turned])
+    return within(worst, 1e-9, {f"pair {i}": own[i] for i in range(4)} | {"largest difference": worst})
 
 
 @about_rope.holds(
@@ -46,7 +43,7 @@ def repeats() -> Finding:
 )
 def first_turn() -> Finding:
     first = (2 * math.pi / frequencies()).ceil()
-    numbers = {"fastest pair": float(first[0]), "pair 32": float(first[32]), "slowest pair": float(first[-1])}
+    numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
     found = tuple(int(first[i]) for i in (0, 32, 63))
     return decide(found == (7, 629, 54_411), numbers, f"they pass it at {found}")
 
@@ -60,7 +57,7 @@ def first_turn() -> Finding:
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())
-    return decide(short == 18, {"pairs without a full turn": float(short)}, f"there are {short}")
+    return decide(short == 18, {"pairs without a full turn": short}, f"there are {short}")
 
 
 @about_rope.fails(
@@ -73,12 +70,8 @@ def untrained_pairs() -> Finding:
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
     apart = (tables[:, 0] - tables[:, 1]).norm(dim=0)
-    numbers = {"fastest pair, 0 against 710": float(apart[0]), "all pairs": float(apart.norm())}
-    text = (
-        f"710 positions are {numbers['fastest pair, 0 against 710']:.0e} apart in the fastest pair and "
-        f"{numbers['all pairs']:.1f} apart in all 64"
-    )
-    return decide(numbers["all pairs"] < 0.1, numbers, text)
+    text = f"710 positions are {apart[0]:.0e} apart in the fastest pair and {apart.norm():.1f} apart in all 64"
+    return decide(apart.norm() < 0.1, {"fastest pair, 0 against 710": apart[0], "all pairs": apart.norm()}, text)
 
 
 @about_rope.holds(
@@ -92,7 +85,7 @@ def critical_dimension() -> Finding:
     known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
     counted = {key: 2 * int((wavelengths(frequencies(key[0])) <= key[1]).sum()) for key in known}
     formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
-    numbers = {f"d = {d}, L = {n}": float(value) for (d, n), value in counted.items()}
+    numbers = {f"d = {d}, L = {n}": value for (d, n), value in counted.items()}
     text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
     return decide(counted == known == formula, numbers, text)
 
@@ -101,10 +94,14 @@ def critical_dimension() -> Finding:
 
 
 @shared
-def lowest(base: float, length: int, dim: int = 128) -> float:
+def lowest(base: float, length: int, dim: int = 128, scaling: Scaling | None = None) -> float:
     """The least of sum_i cos(w_i m) for m < length: below zero, a like key counts less than a random one."""
-    cos, _ = Rope(head_dim=dim, base=base).tables(torch.arange(length), dtype=torch.float64)
+    cos, _ = Rope(head_dim=dim, base=base, scaling=scaling).tables(torch.arange(length), dtype=torch.float64)
     return float(cos.sum(-1).min())
+
+
+def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
+    return {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
 
 
 @about_rope.holds(
@@ -115,9 +112,7 @@ def lowest(base: float, length: int, dim: int = 128) -> float:
     how="The least sum of cosines below each length is not negative, and is for a tenth of these bases.",
 )
 def lower_bound() -> Finding:
-    cases = ((4300.0, 1024), (84_000.0, 8192))
-    numbers = {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
-    tenth = {f"base {base / 10:,.0f}, {length:,} positions": lowest(base / 10, length) for base, length in cases}
+    numbers, tenth = _lowest_sums((4300.0, 1024), (84_000.0, 8192)), _lowest_sums((430.0, 1024), (8400.0, 8192))
     good = all(value >= 0 for value in numbers.values()) and all(value < 0 for value in tenth.values())
     return decide(good, numbers | tenth, "a sum is negative, or is not for a tenth of the base")
 
@@ -131,13 +126,10 @@ def lower_bound() -> Finding:
 )
 def base_monotone() -> Finding:
     cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
-    numbers = {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
-    values = list(numbers.values())
-    text = (
-        f"4,300 serves 1,024 positions ({values[1]:.2f}) and 4,400 does not ({values[2]:.2f}); 84,000 serves 8,192 "
-        "and 85,000 does not"
-    )
-    return decide(not (values[1] >= 0 > values[2]), numbers, text)
+    numbers = _lowest_sums(*cases)
+    _, serves, fails, *_ = numbers.values()
+    text = f"4,300 serves 1,024 positions ({serves:.2f}) and 4,400 does not ({fails:.2f})"
+    return decide(not serves >= 0 > fails, numbers, f"{text}; 84,000 serves 8,192 and 85,000 does not")
 
 
 @about_rope.fails(
@@ -152,7 +144,7 @@ def ten_thousand() -> Finding:
     below = (cos.sum(-1) < 0).nonzero()
     first = int(below[0]) if len(below) else -1
     text = f"at {first} positions a like key counts less than a random one"
-    return decide(first < 0, {"first negative at": float(first)}, text)
+    return decide(first < 0, {"first negative at": first}, text)
 
 
 @about_rope.fails(
@@ -164,9 +156,8 @@ def ten_thousand() -> Finding:
 )
 def base_dimension() -> Finding:
     numbers = {f"head of {dim}": _first_base(dim, 512) for dim in (128, 64, 32)}
-    values = list(numbers.values())
-    text = f"512 positions need {values[0]:,.0f}, {values[1]:,.0f} and {values[2]:,.0f}"
-    return decide(len(set(values)) == 1, numbers, text)
+    first, second, third = numbers.values()
+    return decide(first == second == third, numbers, f"512 positions need {first:,.0f}, {second:,.0f} and {third:,.0f}")
 
 
 def _first_base(dim: int, length: int) -> float:
@@ -184,14 +175,11 @@ def _first_base(dim: int, length: int) -> float:
     how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), bases 10, 1,000 and 100,000.",
 )
 def still_half() -> Finding:
-    numbers = {}
-    for base in (10.0, 1000.0, 100_000.0):
-        rope = Rope(head_dim=64, base=base, scaling=Proportional(fraction=0.5))
-        cos, _ = rope.tables(torch.arange(16_384), dtype=torch.float64)
-        numbers[f"base {base:,.0f}"] = float(cos.sum(-1).min())
-    plain = lowest(10.0, 16_384, 64)
-    good = all(value >= 0 for value in numbers.values()) and plain < 0
-    return decide(good, numbers | {"base 10, all turning": plain}, "a sum is negative")
+    half = Proportional(fraction=0.5)
+    numbers = {f"base {base:,.0f}": lowest(base, 16_384, 64, half) for base in (10.0, 1000.0, 100_000.0)}
+    turning = lowest(10.0, 16_384, 64)
+    holds = min(numbers.values()) >= 0 > turning
+    return decide(holds, numbers | {"base 10, all turning": turning}, "a sum is negative")
 
 
 @about_rope.depends(
@@ -210,14 +198,8 @@ def longest_wavelength() -> Finding:
     alone = float((again[:, 0, -1] - again[:, 1, -1]).norm())
     cos, _ = rope.tables(torch.arange(round(longest), 2 * round(longest)), dtype=torch.float64)
     nearest = math.sqrt(2 * (64 - float(cos.sum(-1).max())))
-    numbers = {
-        "shortest 2 pi / w": float(length[0]),
-        "longest 2 pi / w": longest,
-        "one pair, one wavelength on": alone,
-        "all pairs, nearest code beyond": nearest,
-    }
-    text = (
-        f"it is a number per pair, 6.28 to {longest:,.0f}; all 64 together are never nearer than {nearest:.1f} from "
-        "one to two longest wavelengths on"
-    )
+    numbers = {"shortest 2 pi / w": length[0], "longest 2 pi / w": longest}
+    numbers |= {"one pair, one wavelength on": alone, "all pairs, nearest code beyond": nearest}
+    beyond = f"all 64 together are never nearer than {nearest:.1f} from one to two longest wavelengths on"
+    text = f"it is a number per pair, 6.28 to {longest:,.0f}; {beyond}"
     return depends("one pair or all", alone < 1e-6, nearest < 1, numbers, text)

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
-from whorl.claims.probes import normal
-from whorl.claims.rotation.turning import at
+from whorl.claims.ledger import About, Finding, close, decide, depends, shared, within
+from whorl.claims.probes import largest, normal
+from whorl.claims.rotation.turning import at, plain, score_at
 from whorl.encodings.rope import Rope
 from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.4.3"
 DIM = 128
 
-# mean |S_j| at distances 0, 1, 2, 4, … 256, for 128 dimensions and base 10,000.
-KNOWN = (32.5, 31.5382, 28.9560, 22.6040, 19.8174, 15.7750, 13.3843, 10.0899, 9.2729, 6.5431)
+# mean |S_j| by distance, for 128 dimensions and base 10,000.
+KNOWN = {0: 32.5, 1: 31.5382, 2: 28.9560, 4: 22.6040, 8: 19.8174}
+KNOWN |= {16: 15.7750, 32: 13.3843, 64: 10.0899, 128: 9.2729, 256: 6.5431}
 STEPS = 256
 BLOCKS = ((1, 16), (16, 32), (32, 64), (64, 128), (128, 256), (256, 512))
-about_rope = About(("rope",), rows=("N27",))
+DISTANCES = (0, 1, 2, 16, 64, 256, 4000)
+about_rope = About("rope", rows=("N27",))
 
 
 def partial_sums(rope: Rope, distances: Tensor) -> Tensor:
@@ -45,10 +48,14 @@ def pair() -> tuple[Tensor, Tensor, Tensor]:
     return q, k, a * b.conj()
 
 
+def ones() -> Tensor:
+    """One vector of ones."""
+    return torch.ones(1, DIM, dtype=torch.float64)
+
+
 def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
     """q at start against k ``distance`` before it, by the rotation of whorl."""
-    rope = Rope(head_dim=q.shape[-1], layout="interleaved")
-    return (at(rope, q, start) * at(rope, k, start - distance)).sum(-1)
+    return score_at(plain(q.shape[-1]), q, k, start, start - distance)
 
 
 @about_rope.holds_within(
@@ -62,9 +69,8 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
     how="Partial sums of the rope's own cosines and sines at ten distances, against four decimals.",
 )
 def values() -> Finding:
-    at_distance = bound()[[0, *(2**i for i in range(9))]]
-    numbers = {f"mean |S_j| at {0 if not i else 2 ** (i - 1)}": float(v) for i, v in enumerate(at_distance)}
-    worst = float((at_distance - torch.tensor(KNOWN, dtype=torch.float64)).abs().max())
+    numbers = {f"mean |S_j| at {distance}": bound()[distance] for distance in KNOWN}
+    worst = largest(bound()[distance] - value for distance, value in KNOWN.items())
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
 
@@ -80,7 +86,7 @@ def monotone() -> Finding:
     rises = int((steps > 0).sum())
     first = int((steps > 0).nonzero()[0]) if rises else -1
     text = f"{rises} of {STEPS} steps rise, the first from distance {first} to {first + 1}"
-    return decide(rises == 0, {"steps that rise": float(rises), "first step that rises": float(first)}, text)
+    return decide(rises == 0, {"steps that rise": rises, "first step that rises": first}, text)
 
 
 @about_rope.holds(
@@ -92,16 +98,16 @@ def monotone() -> Finding:
 )
 def trend() -> Finding:
     means = _means(bound())
-    return decide(_falls(means), means, f"the means are {[round(one, 2) for one in means.values()]}")
+    values = list(means.values())
+    return decide(_falls(values), means, f"the means are {[round(value, 2) for value in values]}")
 
 
 def _means(curve: Tensor) -> dict[str, float]:
     return {f"mean over {low}-{high - 1}": float(curve[low:high].mean()) for low, high in BLOCKS}
 
 
-def _falls(means: dict[str, float]) -> bool:
-    values = list(means.values())
-    return all(later < earlier for earlier, later in pairwise(values))
+def _falls(means: Iterable[float]) -> bool:
+    return all(later < earlier for earlier, later in pairwise(means))
 
 
 @about_rope.holds_within(
@@ -112,20 +118,19 @@ def _falls(means: dict[str, float]) -> bool:
     how="200 random q, k at seven distances, 20,000 positions into the text: the rotated product against the sum.",
 )
 def abel_identity() -> Finding:
-    worst = max(_abel_gap(distance, "with its boundary") for distance in (0, 1, 2, 16, 64, 256, 4000))
-    return within(worst, 1e-8, {"largest difference": worst})
+    return close((_abel_gap(distance) for distance in DISTANCES), 1e-8)
 
 
-def _abel_gap(distance: int, how: str) -> float:
-    """How far the summed form is from the score, for the 200 pairs."""
+def _abel_gap(distance: int, terms: int = DIM // 2) -> Tensor:
+    """The scores of the 200 pairs less their summed form, of all terms or of the first ones."""
     q, k, h = pair()
     sums = partial_sums(Rope(head_dim=DIM), torch.tensor([distance])).squeeze(0)
-    after = torch.cat((h[:, 1:], torch.zeros_like(h[:, :1])), dim=-1)
-    if how == "with its boundary":
-        whole = (sums * (h - after)).sum(-1)
-    else:
-        whole = (sums * (h - after))[:, :-1].sum(-1)
-    return float((scores(q, k, distance) - whole.real).abs().max())
+    return scores(q, k, distance) - (sums * _differences(h))[:, :terms].sum(-1).real
+
+
+def _differences(h: Tensor) -> Tensor:
+    """h_i - h_(i+1), the last one being h_(d/2-1) itself."""
+    return h - torch.cat((h[:, 1:], torch.zeros_like(h[:, :1])), dim=-1)
 
 
 @about_rope.fails(
@@ -139,10 +144,9 @@ def _abel_gap(distance: int, how: str) -> float:
     how="The same sums without the last term, which holds h_(d/2) = 0, against the score.",
 )
 def abel_reindexing() -> Finding:
-    gap = _abel_gap(16, "inner terms")
+    gap, whole = largest(_abel_gap(16, DIM // 2 - 1)), largest(_abel_gap(16))
     text = f"without S_(d/2) h_(d/2-1) the sum is off by up to {gap:.3g} at distance 16; with it the conclusion stands"
-    numbers = {"off without the last term": gap, "off with it": _abel_gap(16, "with its boundary")}
-    return decide(gap < 1e-6, numbers, text)
+    return decide(gap < 1e-6, {"off without the last term": gap, "off with it": whole}, text)
 
 
 @about_rope.holds(
@@ -153,19 +157,14 @@ def abel_reindexing() -> Finding:
     how="200 random q, k and q = k = 1 at seven distances, 20,000 positions into the text.",
 )
 def abel_bound() -> Finding:
-    closest = max(_use_of_bound(distance) for distance in (0, 1, 2, 16, 64, 256, 4000))
+    q, k, h = pair()
+    q, k = torch.cat((q, ones())), torch.cat((k, ones()))
+    h = torch.cat((h, torch.full((1, DIM // 2), 2.0 + 0j, dtype=h.dtype)))
+    sums = partial_sums(Rope(head_dim=DIM), torch.tensor(DISTANCES)).abs().sum(-1)
+    most = _differences(h).abs().amax(-1) * sums[:, None]
+    closest = largest(scores(q, k, distance) / most[i] for i, distance in enumerate(DISTANCES))
     text = f"a score is {closest:.3g} times its bound"
     return decide(closest <= 1 + 1e-9, {"largest |score| over its bound": closest}, text)
-
-
-def _use_of_bound(distance: int) -> float:
-    q, k, h = pair()
-    one = torch.ones(1, DIM, dtype=torch.float64)
-    q, k = torch.cat((q, one)), torch.cat((k, one))
-    h = torch.cat((h, torch.full((1, DIM // 2), 2.0 + 0j, dtype=h.dtype)))
-    after = torch.cat((h[:, 1:], torch.zeros_like(h[:, :1])), dim=-1)
-    most = (h - after).abs().amax(-1) * partial_sums(Rope(head_dim=DIM), torch.tensor([distance])).abs().sum()
-    return float((scores(q, k, distance).abs() / most).max())
 
 
 @about_rope.fails(
@@ -176,12 +175,10 @@ def _use_of_bound(distance: int) -> float:
     how="q = k = 1, where all inner differences are 0.",
 )
 def inner_differences() -> Finding:
-    one = torch.ones(1, DIM, dtype=torch.float64)
-    score = float(scores(one, one, 1)[0])
-    text = (
-        f"q = k = (1, …, 1): every inner difference is 0, so the bound is 0, and the score at distance 1 is {score:.2f}"
-    )
-    return decide(abs(score) <= 1e-9, {"score at distance 1": score, "bound without the last difference": 0.0}, text)
+    score = float(scores(ones(), ones(), 1)[0])
+    text = f"every inner difference is 0, so the bound is 0, and the score at distance 1 is {score:.2f}"
+    numbers = {"score at distance 1": score, "bound without the last difference": 0.0}
+    return decide(abs(score) <= 1e-9, numbers, f"q = k = (1, …, 1): {text}")
 
 
 @about_rope.depends(
@@ -192,22 +189,19 @@ def inner_differences() -> Finding:
     how="|score| over doubling ranges for q = k = 1; and for a k that is q turned to fit at distance 256.",
 )
 def any_content() -> Finding:
-    rope = Rope(head_dim=DIM, layout="interleaved")
-    one = torch.ones(1, DIM, dtype=torch.float64)
-    smooth = _means(_curve(one, one).abs())
+    smooth = _means(_curve(ones(), ones()).abs())
     q = normal(1, DIM, seed=3)
-    fitted = at(rope, q, 256)  # q at m against this at m - 256 is |q|^2: the rotation by 256 is undone
+    fitted = at(plain(DIM), q, 256)  # q at m against this at m - 256 is |q|^2: the rotation by 256 is undone
     made = _curve(q, fitted).abs() / float(q.square().sum())
-    numbers = smooth | {"fitted k: score at 0 over |q|^2": float(made[0]), "at 256": float(made[256])}
+    numbers = smooth | {"fitted k: score at 0 over |q|^2": made[0], "at 256": made[256]}
     text = "k = R_256 q scores |q|^2 at distance 256, the largest score there is, and less at every smaller one"
-    return depends("q and k", _falls(smooth), int(made[:512].argmax()) != 256, numbers, text)
+    return depends("q and k", _falls(smooth.values()), int(made[:512].argmax()) != 256, numbers, text)
 
 
 def _curve(q: Tensor, k: Tensor) -> Tensor:
     """Scores at distances 0 … 512, of one pair of vectors."""
-    rope = Rope(head_dim=DIM, layout="interleaved")
-    ids = torch.arange(513)
-    return rope.rotate(k.expand(513, -1), 512 - ids) @ rope.rotate(q, torch.tensor([512])).squeeze(0)
+    keys = plain(DIM).rotate(k.expand(513, -1), 512 - torch.arange(513))
+    return keys @ plain(DIM).rotate(q, torch.tensor([512])).squeeze(0)
 
 
 @about_rope.depends(
@@ -228,15 +222,12 @@ def any_ladder() -> Finding:
     for name, ladder in ladders.items():
         curve = bound(ladder)
         means = list(_means(curve).values())
-        near &= all(later < earlier for earlier, later in pairwise(means[:4]))
-        far &= _falls(_means(curve))
-        numbers[f"{name}: largest from 128 to 511"] = float(curve[128:512].max())
-    back = 128 + int(bound(ladders["linear"])[128:512].argmax())
-    numbers["linear: at this distance"] = float(back)
-    text = (
-        f"the linear ladder comes back to {numbers['linear: largest from 128 to 511']:.1f} of 32.5 at distance {back}: "
-        f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
-    )
+        near, far = near and _falls(means[:4]), far and _falls(means)
+        numbers[f"{name}: largest from 128 to 511"] = curve[128:512].max()
+    peak, back = bound(ladders["linear"])[128:512].max(0)
+    numbers["linear: at this distance"] = 128 + back
+    phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
+    text = f"the linear ladder comes back to {peak:.1f} of 32.5 at distance {128 + back}: {phase}"
     return depends("the distance", near, far, numbers, text)
 
 
@@ -253,19 +244,17 @@ def square_root() -> Finding:
     for distance in (1, 16, 256):
         size = partial_sums(Rope(head_dim=DIM), torch.tensor([distance])).abs().squeeze(0).log()
         slope = ((j - j.mean()) * (size - size.mean())).sum() / (j - j.mean()).square().sum()
-        numbers[f"exponent at distance {distance}"] = float(slope)
+        numbers[f"exponent at distance {distance}"] = slope
     text = "slow pairs stand still and add up: the exponent is about 1 and above, never 1/2"
     return decide(all(0.4 < value < 0.6 for value in numbers.values()), numbers, text)
 
 
-@claim.holds(
+@About("xpos", rows=("N7", "N27")).holds(
     "decay.xpos-envelope",
     "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with every step.",
     "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界逐步下降。",
     says="Sun et al. 2022; N7",
     how="200 random q, k at distances 0, 1, 100, 512, 2048 and 8192.",
-    about=("xpos",),
-    rows=("N7", "N27"),
 )
 def xpos_envelope() -> Finding:
     q, k, h = pair()
@@ -279,8 +268,5 @@ def xpos_envelope() -> Finding:
         used = max(used, float(((a * b).sum(-1).flatten().abs() / most).max()))
         bounds.append(most)
     falls = all(bool((later < earlier).all()) for earlier, later in pairwise(bounds))
-    numbers = {
-        "largest |score| over its bound": used,
-        "bound at 8192 over bound at 0": float((bounds[-1] / bounds[0]).mean()),
-    }
+    numbers = {"largest |score| over its bound": used, "bound at 8192 over bound at 0": (bounds[-1] / bounds[0]).mean()}
     return decide(falls and used <= 1 + 1e-9, numbers, f"a score is {used:.3g} times its bound")

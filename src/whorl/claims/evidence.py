@@ -1,13 +1,14 @@
-"""What committed lab results say: comparisons under ``experiments/`` of a checkout, read when a claim is run.
+"""Results of the lab: comparisons under ``experiments/`` of a checkout, read when a claim is run.
 
-They are no part of an installed whorl; there a claim that only training decides says ``needs training``.
+An installed whorl does not have them; there a claim that only training decides says ``needs training``.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from whorl.claims.ledger import shared
 from whorl.errors import WhorlError
 from whorl.results import AS_TRAINED, ComparisonResult, Row
 
-# The score that tells whether more context is used: the same last tokens, read with a growing context.
+# The score that shows whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
 
 # Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
@@ -28,7 +29,7 @@ REPAIRS = {
     "window": "window",
 }
 
-# How a comparison spells what is no encoding of its own.
+# The name in a comparison of an encoding with other settings.
 SPELLED = {"alibi+hf_bf16": "alibi:rounding=hf_bf16"}
 
 
@@ -39,7 +40,7 @@ class Loss(NamedTuple):
     by_ratio: dict[float, float]
 
     def rise(self, ratio: float) -> float | None:
-        """How much the loss rises from the trained length to ``ratio`` times it, in bits per byte."""
+        """The rise of the loss from the trained length to ``ratio`` times it, in bits per byte."""
         if 1.0 not in self.by_ratio or ratio not in self.by_ratio:
             return None
         return self.by_ratio[ratio] - self.by_ratio[1.0]
@@ -48,8 +49,8 @@ class Loss(NamedTuple):
 def folder() -> Path | None:
     """The ``experiments`` folder of the checkout this file lies in, or None for an installed whorl."""
     root = Path(__file__).resolve().parents[3]
-    found = root / "experiments"
-    return found if (root / "pyproject.toml").is_file() and found.is_dir() else None
+    home = root / "experiments"
+    return home if (root / "pyproject.toml").is_file() and home.is_dir() else None
 
 
 @shared
@@ -80,19 +81,29 @@ def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
 
 
 def losses_of(name: str) -> list[Loss]:
-    """The losses of a registered encoding, be it trained with or tried on a trained RoPE model."""
+    """The losses of a registered encoding, trained with it or tried on a trained RoPE model."""
     return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
 
 
 def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
-    """How much the loss of a registered encoding rises at this many times the trained length, by source."""
-    return {one.source: rise for one in losses_of(name) if (rise := one.rise(ratio)) is not None}
+    """The rise of a registered encoding's loss at this many times the trained length, by source."""
+    return {loss.source: rise for loss in losses_of(name) if (rise := loss.rise(ratio)) is not None}
 
 
-def gaps(first: dict[str, float | None], second: dict[str, float | None]) -> dict[str, float]:
-    """What the first reads above the second, by source, where both read something."""
-    pairs = {source: (first.get(source), value) for source, value in second.items()}
-    return {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
+def largest_rise(name: str, ratio: float = 4.0) -> tuple[str, float] | None:
+    """The comparison in which the loss of an encoding rises most, and its rise; None where no comparison has it."""
+    return max(rises(name, ratio).items(), key=itemgetter(1), default=None)
+
+
+def least_gap(first: list[Loss], second: list[Loss], read: Callable[[Loss], float | None]) -> tuple[str, float] | None:
+    """The comparison in which a number of the first is least above that of the second, and by how much.
+
+    None where no comparison has both.
+    """
+    above = {loss.source: read(loss) for loss in first}
+    pairs = {loss.source: (above.get(loss.source), read(loss)) for loss in second}
+    gaps = {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
+    return min(gaps.items(), key=itemgetter(1), default=None)
 
 
 def command_for(name: str) -> str:
@@ -102,7 +113,7 @@ def command_for(name: str) -> str:
 
 
 class Difference(NamedTuple):
-    """What a setting of an ablation adds to the loss of the usual one, and the interval it lies in, bits per byte."""
+    """The loss with a setting of an ablation less that of the usual one, and its interval, in bits per byte."""
 
     setting: str
     mean: float
@@ -120,15 +131,15 @@ def ablations() -> dict[str, dict[str, Any]]:
 
 
 def differences(name: str) -> list[Difference]:
-    """What each other setting of an ablation adds to the loss at the trained length, in the order they were made."""
-    found = []
+    """The differences of each other setting of an ablation at the trained length, in the order they were made."""
+    made = []
     for row in ablations().get(name, {}).get("rows", []):
         at = row["by_length"][0]["difference"]
         if at is not None:
-            found.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
-    return found
+            made.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
+    return made
 
 
 def variants(label: str) -> list[str]:
-    """Everything that was done to a trained model of that label without training it again, in any comparison."""
+    """The repairs of a trained model of that label, without training it again, in any comparison."""
     return list(dict.fromkeys(row.variant for _, _, row in _rows(label) if not row.as_trained))

@@ -6,7 +6,6 @@ They are made from what the encoding says of itself, so an encoding that a user 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from operator import itemgetter
 
 import torch
 from torch import Tensor
@@ -17,24 +16,24 @@ from whorl.attend.features import feature_map
 from whorl.attend.linear import linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import Claim, Finding, Kind, decide, needs_training, within
+from whorl.claims.ledger import Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
-    Tokens,
     build,
     largest,
     moved,
     normal,
     reach,
+    refusal,
     sizes_of,
     spread,
     tokens,
     weights_at,
 )
-from whorl.encodings import parts
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
+from whorl.encodings.parts import Fade, QueryScale, first
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -44,7 +43,7 @@ Make = Callable[[], Encoding]
 
 EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float32
 SEEN = 1e-4  # weights that differ by more count as different
-KEPT = 1e-9  # the same for norms, in float64
+KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
 RISE = 0.2  # bits per byte that a loss may rise by 4 times the trained length and still count as held
 RATIO = 4.0
 DRAWS = 6
@@ -188,12 +187,8 @@ def norm_preserving(encoding: Encoding, stated: bool) -> Finding:
     """Whether every hook that changes a vector keeps its length."""
     encoding = moved(encoding)
     farthest = reach(encoding)
-    worst = 0.0
-    for far in {11, farthest}:
-        positions = spread(encoding, 12, far)
-        for before, after in _changed(encoding, positions):
-            ratio = after.norm(dim=-1) / before.norm(dim=-1)
-            worst = max(worst, largest(ratio - 1))
+    changed = [pair for far in {11, farthest} for pair in _changed(encoding, spread(encoding, 12, far))]
+    worst = largest(after.norm(dim=-1) / before.norm(dim=-1) - 1 for before, after in changed)
     numbers = {"largest relative change of a norm": worst, "tolerance": KEPT if stated else SEEN}
     if stated:
         return within(worst, KEPT, numbers, f"a norm changes by {worst:.3g} of itself")
@@ -220,28 +215,23 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
     apart = largest(weights_at(encoding, positions) - _weights_of_products(encoding, given.q, given.k, positions))
     numbers = {"weights against products of placed vectors": apart}
     if not stated:
-        return _no_linear_form(encoding, given, positions, apart)
+        refused = refusal(lambda: linear_attention(*given[:3], encoding=encoding, positions=positions))
+        return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, "linear attention takes it")
     a, b = feature_map(given.q, "elu+1"), feature_map(given.k, "elu+1")
-    numbers["linear against quadratic"] = worst = largest(
-        linear_attention(given.q, given.k, given.v, encoding=encoding, positions=positions, chunk=4, eps=0.0)
-        - _quadratic(encoding, a, b, given.v, positions)
-    )
+    quadratic = _quadratic(encoding, a, b, given.v, positions)
+    worst = largest(linear_attention(*given[:3], encoding=encoding, positions=positions, chunk=4, eps=0.0) - quadratic)
     text = f"weights are no products, off by {apart:.3g}" if apart > EQUAL else f"the linear form is off by {worst:.3g}"
-    return within(max(apart, worst), EQUAL, numbers, text)
+    return within(max(apart, worst), EQUAL, numbers | {"linear against quadratic": worst}, text)
 
 
-def _no_linear_form(encoding: Encoding, given: Tokens, positions: Tensor, apart: float) -> Finding:
-    """Whether linear attention refuses the encoding, and rightly so."""
-    numbers = {"weights against products of placed vectors": apart}
-    try:
-        linear_attention(*given[:3], encoding=encoding, positions=positions)
-        return decide(False, numbers, "linear attention takes it")
-    except WhorlError:
-        pass
-    if encoding.scales_queries_only:  # weights are products then, but what they gain goes when they are normalised
-        left = numbers["left of the factor after normalising"] = _after_normalising(encoding)
+def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:
+    """Whether linear attention is right to refuse the encoding."""
+    if first(encoding, QueryScale):  # weights are products then, but normalising takes the factor away
+        left = _after_normalising(encoding)
+        numbers = numbers | {"left of the factor after normalising": left}
         return decide(left < KEPT, numbers, "its factor stays after normalising")
-    uneven = parts.first(encoding, parts.Fade) is not None  # refused for the heads it leaves out, not for what it is
+    uneven = first(encoding, Fade) is not None  # refused because it leaves heads out, not because it has no linear form
+    (apart,) = numbers.values()
     return decide(apart > SEEN or uneven, numbers, "weights are products of placed queries and keys")
 
 
@@ -255,17 +245,13 @@ def _weights_of_products(encoding: Encoding, q: Tensor, k: Tensor, positions: Te
 
 def _quadratic(encoding: Encoding, a: Tensor, b: Tensor, v: Tensor, positions: Tensor) -> Tensor:
     """RoFormer's equation 19 with the whole matrix of weights: placed features above, plain ones below."""
-    top, bottom = torch.matmul(*_placed(encoding, a, b, positions)).tril(), (a @ b.mT).tril()
+    placed_a, placed_b = encoding.transform_qk(a, b, positions, positions)
+    top, bottom = (placed_a @ placed_b.mT).tril(), (a @ b.mT).tril()
     return top @ v / bottom.sum(-1, keepdim=True)
 
 
-def _placed(encoding: Encoding, a: Tensor, b: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-    a, b = encoding.transform_qk(a, b, positions, positions)
-    return a, b.mT
-
-
 def _after_normalising(encoding: Encoding) -> float:
-    """What a factor on queries leaves in weights that are divided by their sum."""
+    """The change that a factor on queries makes to weights that are divided by their sum."""
     heads, head_dim, _ = sizes_of(encoding)
     positions = spread(encoding, 12, 16_500)
     q, k = feature_map(normal(2, 1, heads, 12, head_dim), "elu+1")
@@ -287,7 +273,7 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
             count = 24 if farthest > LENGTH else farthest + 1
             ids = start + torch.arange(count) * stride
             weights = weights_at(learned, ids, seed=10 + draw, alike=True)[:, -1]
-            # towards the query; what is too small for a float64 is no evidence
+            # from far to near; a weight too small for float64 shows nothing
             up = (weights[:, :-1] >= weights[:, 1:]) & (weights[:, 1:] > 0)
             rows += weights.shape[0]
             rises += int(up.any(-1).sum())
@@ -298,22 +284,22 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
                     f"head {head}: the key {stride * (count - 1 - key)} before the query weighs {farther:.4g}, "
                     f"the one {stride * (count - 2 - key)} before it {nearer:.4g}"
                 )
-    numbers = {"rows of weights": float(rows), "rows where a farther key weighs as much or more": float(rises)}
+    numbers = {"rows of weights": rows, "rows where a farther key weighs as much or more": rises}
     return decide(rises == 0, numbers, worst) if stated else decide(rises > 0, numbers, "every row falls")
 
 
 def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
-    """What lab results say of the loss past the trained length, or that none do."""
+    """The verdict of lab results on the loss past the trained length, where there are any."""
     command = evidence.command_for(name)
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    rises = evidence.rises(name, RATIO)
-    if not rises:
+    largest_rise = evidence.largest_rise(name, RATIO)
+    if largest_rise is None:
         return needs_training(command)
     # one run that rises settles it either way; that no run does settles only the claim that none will
-    source, rise = max(rises.items(), key=itemgetter(1))
-    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": float(len(rises))}
+    source, rise = largest_rise
+    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": len(evidence.rises(name, RATIO))}
     held = rise <= RISE
     if held and not stated:
         return needs_training(command, numbers)
@@ -329,20 +315,18 @@ def last_position(encoding: Encoding) -> int | None:
 
 def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:
     """Whether an encoding has codes up to its last position and none after it."""
-    encoding, numbers = moved(encoding, amount=0.0), {"positions it has": float(last + 1)}
+    encoding = moved(encoding, amount=0.0)
     tokens(encoding, torch.tensor([0, last]))
-    try:
-        tokens(encoding, torch.tensor([0, last + 1]))
-    except WhorlError as error:
-        return decide(not stated, numbers, str(error))
-    return decide(stated, numbers, f"there is a code past position {last}")
+    refused = refusal(lambda: tokens(encoding, torch.tensor([0, last + 1])))
+    text = refused or f"there is a code past position {last}"
+    return decide(stated != bool(refused), {"positions it has": last + 1}, text)
 
 
 # -- the cache --------------------------------------------------------------------------------------------------------
 
 
 def cached(encoding: Encoding) -> Finding:
-    """How far steps with a cache are from a full pass, from position 0 and from far on."""
+    """The difference between steps with a cache and a full pass, from position 0 and from far positions."""
     encoding = moved(encoding)
     numbers: dict[str, float] = {}
     far = reach(encoding) > LENGTH
@@ -357,4 +341,4 @@ def cached(encoding: Encoding) -> Finding:
             parts.append(cache.attend(*own[:3], positions=ids, **own.options()))
             at += size
         numbers[f"off by, from {start} in steps of {stride}"] = largest(torch.cat(parts, dim=2) - whole)
-    return within(max(numbers.values()), EQUAL, numbers)
+    return all_within(numbers, EQUAL)

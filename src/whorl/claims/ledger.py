@@ -27,7 +27,7 @@ Kind = Literal["holds", "holds within", "fails", "depends on", "needs training"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-# Where claims are written down, in the order of the ledger; what comes before the dot is the topic.
+# The files of claims, in the order of the ledger; the word before the dot is the topic.
 FILES = (
     "rotation.turning",
     "rotation.derivation",
@@ -59,6 +59,8 @@ TOPICS = tuple(dict.fromkeys(file.partition(".")[0] for file in FILES))
 
 COMPUTED = "computed"
 
+Numbers = Mapping[str, float | Tensor]
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -79,7 +81,7 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a claim's function found in this run."""
+    """The verdict and the numbers of one claim in one run."""
 
     verdict: Verdict
     numbers: Mapping[str, float]
@@ -111,7 +113,7 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A claim with what was found in this run."""
+    """A claim with the finding of this run."""
 
     claim: Claim
     finding: Finding
@@ -125,17 +127,17 @@ class Row:
 
     @property
     def statement(self) -> str:
-        """What is claimed, in English."""
+        """The statement, in English."""
         return self.claim.english
 
     @property
     def verdict(self) -> Verdict:
-        """What this run found."""
+        """The verdict of this run."""
         return self.finding.verdict
 
     @property
     def numbers(self) -> Mapping[str, float]:
-        """What was measured, by name."""
+        """The numbers that were measured, by name."""
         return self.finding.numbers
 
     @property
@@ -146,7 +148,7 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """The row in the form that docs/claims.md documents."""
-        claim, found = self.claim, self.finding
+        claim, finding = self.claim, self.finding
         return {
             "id": claim.id,
             "topic": claim.topic,
@@ -155,49 +157,59 @@ class Row:
             "how": claim.how,
             "rows": list(claim.rows),
             "encodings": list(claim.about),
-            "verdict": str(found.verdict),
-            "kind": found.verdict.kind,
+            "verdict": str(finding.verdict),
+            "kind": finding.verdict.kind,
             "expected": claim.expected,
             "as_expected": self.as_expected,
-            "numbers": {name: value if math.isfinite(value) else None for name, value in found.numbers.items()},
-            "counterexample": found.counterexample or None,
-            "source": found.source,
-            "command": found.command or None,
+            "numbers": {name: value if math.isfinite(value) else None for name, value in finding.numbers.items()},
+            "counterexample": finding.counterexample or None,
+            "source": finding.source,
+            "command": finding.command or None,
             "seconds": round(self.seconds, 4),
         }
 
 
-# -- how a test words what it found -----------------------------------------------------------------------------------
+# -- the findings that tests return -----------------------------------------------------------------------------------
 
 
-def decide(true: bool, numbers: Mapping[str, float], counterexample: str = "", source: str = COMPUTED) -> Finding:
+def _finding(verdict: Verdict, numbers: Numbers, counterexample: str = "", **more: str) -> Finding:
+    floats = {name: float(value) for name, value in numbers.items()}
+    return Finding(verdict=verdict, numbers=floats, counterexample=counterexample, **more)
+
+
+def decide(true: bool | Tensor, numbers: Numbers, counterexample: str = "", source: str = COMPUTED) -> Finding:
     """Holds or fails; the counterexample is kept where it fails."""
     verdict, text = (Verdict("holds"), "") if true else (Verdict("fails"), counterexample)
-    return Finding(verdict=verdict, numbers=numbers, counterexample=text, source=source)
+    return _finding(verdict, numbers, text, source=source)
 
 
-def within(value: float, bound: float, numbers: Mapping[str, float], counterexample: str = "") -> Finding:
+def within(value: float, bound: float, numbers: Numbers, counterexample: str = "") -> Finding:
     """Holds within the bound, or fails; a value that is not a number fails."""
     if value <= bound:
-        return Finding(verdict=Verdict("holds within", f"{bound:g}"), numbers=numbers)
-    return Finding(verdict=Verdict("fails"), numbers=numbers, counterexample=counterexample or f"off by {value:.3g}")
+        return _finding(Verdict("holds within", f"{bound:g}"), numbers)
+    return decide(False, numbers, counterexample or f"off by {value:.3g}")
 
 
-def close(difference: Tensor, bound: float, name: str = "largest difference") -> Finding:
-    """Holds within the bound where no entry of the difference is larger; fails otherwise."""
-    return within(largest(difference), bound, {name: largest(difference)})
+def all_within(numbers: Mapping[str, float], bound: float) -> Finding:
+    """Holds within the bound where every number does."""
+    return within(max(numbers.values()), bound, numbers)
 
 
-def depends(on: str, when: bool, otherwise: bool, numbers: Mapping[str, float], counterexample: str = "") -> Finding:
+def close(differences: Tensor | Iterable[Tensor], bound: float, name: str = "largest difference") -> Finding:
+    """Holds within the bound where no entry of one or more differences is larger."""
+    return all_within({name: largest(differences)}, bound)
+
+
+def depends(on: str, when: bool, otherwise: bool, numbers: Numbers, counterexample: str = "") -> Finding:
     """Depends, where the statement is true in the first case and not in the second; holds or fails in both."""
     if when and not otherwise:
-        return Finding(verdict=Verdict("depends on", on), numbers=numbers, counterexample=counterexample)
+        return _finding(Verdict("depends on", on), numbers, counterexample)
     return decide(when, numbers, counterexample)
 
 
-def needs_training(command: str, numbers: Mapping[str, float] | None = None) -> Finding:
+def needs_training(command: str, numbers: Numbers | None = None) -> Finding:
     """Open until the lab has run; the command would decide it."""
-    return Finding(verdict=Verdict("needs training"), numbers=numbers or {}, command=command)
+    return _finding(Verdict("needs training"), numbers or {}, command=command)
 
 
 # -- what is computed once for several claims -------------------------------------------------------------------------
@@ -237,26 +249,26 @@ LEDGER: dict[str, Claim] = {}
 Test = Callable[[], Finding]
 
 
-@dataclass(frozen=True)
 class About:
     """Decorators that write claims about these encodings into the ledger, one for each verdict that is expected.
 
-    ``rows`` are those of the study notes. With ``about_rope = About(("rope",), rows=("N26",))`` a claim that is known
-    to be wrong begins with ``@about_rope.fails("note.theta-one", …)``; it may name other encodings and rows.
+    A claim about RoPE that is known to be wrong begins with ``@About("rope", rows=("N26",)).fails("note.theta-one",``
+    and so on. ``rows`` are those of the study notes; ``says`` is who says it, for claims that do not name another.
     """
 
-    about: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
+    def __init__(self, *encodings: str, rows: tuple[str, ...] = (), says: str = "") -> None:
+        self._subject: dict[str, Any] = {"about": encodings, "rows": rows}
+        self._says = says
 
     def _write(
-        self, expected: Kind, id: str, english: str, chinese: str, *, says: str, how: str, **more: Any
+        self, expected: Kind, id: str, english: str, chinese: str, *, how: str, says: str = "", trained: bool = False
     ) -> Callable[[Test], Test]:
-        more = {"about": self.about, "rows": self.rows} | more
+        words = {"id": id, "english": english, "chinese": chinese, "says": says or self._says, "how": how}
 
         def add(test: Test) -> Test:
             assert id not in LEDGER, f"two claims are called {id}"
-            said = {"id": id, "english": english, "chinese": chinese, "says": says, "how": how, "expected": expected}
-            LEDGER[id] = Claim(**said, test=test, topic=_file(test).partition(".")[0], **more)
+            decided = {"expected": expected, "test": test, "trained": trained, "topic": _file(test).partition(".")[0]}
+            LEDGER[id] = Claim(**words, **decided, **self._subject)
             return test
 
         return add
@@ -267,9 +279,6 @@ class About:
     depends = partialmethod(_write, "depends on")
 
 
-claim = About()
-
-
 def _file(test: Test) -> str:
     return test.__module__.removeprefix("whorl.claims.")
 
@@ -278,7 +287,7 @@ def written() -> list[Claim]:
     """The claims that are written down one by one, topic by topic."""
     for file in FILES:
         import_module(f"whorl.claims.{file}")
-    return sorted(LEDGER.values(), key=lambda one: FILES.index(_file(one.test)))
+    return sorted(LEDGER.values(), key=lambda claim: FILES.index(_file(claim.test)))
 
 
 def every() -> list[Claim]:
@@ -290,7 +299,7 @@ def every() -> list[Claim]:
 
 def find(id: str) -> Claim:
     """The claim of that id."""
-    known = {one.id: one for one in every()}
+    known = {claim.id: claim for claim in every()}
     if id not in known:
         raise unknown("claim", id, known)
     return known[id]
@@ -299,17 +308,15 @@ def find(id: str) -> Claim:
 def run(claims: Iterable[Claim]) -> list[Row]:
     """One row for each claim, computed now."""
     with fresh():
-        return [_run_one(one) for one in claims]
+        return [_run(claim) for claim in claims]
 
 
-def _run_one(one: Claim) -> Row:
+def _run(claim: Claim) -> Row:
     start, raised = time.perf_counter(), False
     torch.manual_seed(0)  # each by itself: what a claim draws does not depend on those before it
     try:
-        found = one.test()
+        finding = claim.test()
     except Exception as error:  # a broken encoding is what the ledger is there to find, whatever it raises
         raised = True
-        found = Finding(
-            verdict=Verdict("fails"), numbers={}, counterexample=f"the test raised {type(error).__name__}: {error}"
-        )
-    return Row(claim=one, finding=found, seconds=time.perf_counter() - start, raised=raised)
+        finding = decide(False, {}, f"the test raised {type(error).__name__}: {error}")
+    return Row(claim=claim, finding=finding, seconds=time.perf_counter() - start, raised=raised)

@@ -1,4 +1,4 @@
-"""The encodings side by side: what the registry, their claims, committed results and a timing here say of each."""
+"""The table of all encodings: facts of the registry, claims, results of committed comparisons, and a timing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOW_TO_READ = (
     "decides. memory: what attention holds at a time on a CPU."
 )
 
-# What each hook changes, in words.
+# The thing that each hook changes, in words.
 PLACES = {
     "add_to_input": "token embeddings",
     "transform_qk": "queries and keys",
@@ -35,7 +35,16 @@ PLACES = {
     "mask": "mask",
 }
 
-# Where the study notes this project grew out of say otherwise.
+# The family of an encoding, by the first of these hooks that it uses; with none of them it is a mask.
+FAMILIES = {
+    "add_to_input": "absolute, at the input",
+    "branches": "relative, remapped rotation",
+    "transform_qk": "relative, rotation",
+    "score_bias": "relative, bias",
+    "adjust_scores": "relative, by content",
+}
+
+# Statements of the study notes, which this project grew out of, that are otherwise here.
 NOTES_SAY = {
     "alibi": "notes: attention is not scaled by √d (the bias is not, the scores are)",
     "axial_rope": "notes: a Kronecker product (one rotation per axis, side by side)",
@@ -62,7 +71,7 @@ def compare_all() -> list[dict[str, Any]]:
 
 
 def row(name: str, encoding: Encoding) -> dict[str, Any]:
-    """What the registry and the committed comparisons say of an encoding."""
+    """The facts of an encoding, from the registry and from the committed comparisons."""
     claims = encoding.claims
     q = torch.zeros(1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
     remembered = q.new_zeros(1, SIZES["heads"], q.shape[2]) if encoding.reads_hidden else None
@@ -84,12 +93,12 @@ def row(name: str, encoding: Encoding) -> dict[str, Any]:
 
 
 def places(hooks: Iterable[str]) -> str:
-    """Where position enters, in words, by the hooks that an encoding uses."""
+    """The places where position enters, in words, by the hooks that an encoding uses."""
     return ", ".join(PLACES.get(hook, hook) for hook in hooks) or "nowhere"
 
 
 def extrapolation(name: str, claimed: bool) -> str:
-    """How much the loss rises past the trained length in the committed comparisons, at worst, else what is claimed."""
+    """The largest rise of the loss past the trained length in the committed comparisons, else what is claimed."""
     measured = [one for one in evidence.losses_of(name) if one.rise(1.0) is not None]
     if not measured:
         return "claimed" if claimed else "not claimed"
@@ -99,23 +108,11 @@ def extrapolation(name: str, claimed: bool) -> str:
 
 
 def family(encoding: Encoding) -> str:
-    """Which branch of the family tree an encoding stands on, by where position enters."""
-    uses = encoding.enters()
-    if not uses:
-        return "none"
-    if "add_to_input" in uses:
-        return "absolute, at the input"
-    if "branches" in uses:
-        return "relative, remapped rotation"
-    if encoding.scales_queries_only:
+    """The branch of the family tree that an encoding stands on, by where position enters."""
+    hook = next((hook for hook in FAMILIES if hook in encoding.enters()), "")
+    if hook == "transform_qk" and encoding.scales_queries_only:
         return "temperature by position"
-    if "transform_qk" in uses:
-        return "relative, rotation"
-    if "score_bias" in uses:
-        return "relative, bias"
-    if "adjust_scores" in uses:
-        return "relative, by content"
-    return "mask"
+    return FAMILIES.get(hook, "mask") if encoding.enters() else "none"
 
 
 def measure(encodings: dict[str, Encoding]) -> dict[str, float]:

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, claim, decide, depends, shared, within
-from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
+from whorl.claims.ledger import About, Finding, all_within, close, decide, depends, shared
+from whorl.claims.probes import dtype_name, generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.rope import Rope
@@ -16,31 +16,36 @@ from whorl.encodings.rope import Rope
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
-about_rope = About(("rope",), rows=("N21", "N29"))
-about_alibi = About(("alibi",), rows=("N29",))
-about_kerple = About(("kerple",), rows=("N29",))
+about_rope = About("rope", rows=("N21", "N29"))
+about_alibi = About("alibi", rows=("N29",))
+about_kerple = About("kerple", rows=("N29",))
+
+
+def up_to(position: int) -> Tensor:
+    """The 64 positions up to this one."""
+    return torch.arange(position - 63, position + 1)
+
+
+def tables(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """cos and sin in float64, from the definition: (2, positions, pairs)."""
+    angles = positions.double()[:, None] * frequencies.double()
+    return torch.stack((angles.cos(), angles.sin()))
 
 
 @shared
 def true_tables(position: int) -> Tensor:
-    """cos and sin at the 64 positions up to this one, float64, from the definition: (2, 64, pairs)."""
-    angles = _angles(torch.arange(position - 63, position + 1, dtype=torch.float64), ladder(DIM))
-    return torch.stack((angles.cos(), angles.sin()))
+    """The tables at the 64 positions up to this one."""
+    return tables(up_to(position), ladder(DIM))
 
 
-def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
-    return positions.double()[:, None] * frequencies.double()
-
-
-def error(position: int, angles: Tensor) -> float:
-    """The largest error of cos and sin at the 64 positions up to this one."""
-    return largest(torch.stack((angles.cos(), angles.sin())) - true_tables(position))
+def error(position: int, positions: Tensor, frequencies: Tensor) -> float:
+    """The largest error of tables made from rounded positions or frequencies, at the 64 positions up to this one."""
+    return largest(tables(positions, frequencies) - true_tables(position))
 
 
 def own_error(position: int, rope: Rope) -> float:
-    """The same of the tables that an encoding makes, float32."""
-    tables = rope.tables(torch.arange(position - 63, position + 1))
-    return largest(torch.stack(tables).double() - true_tables(position))
+    """The largest error of the float32 tables that an encoding makes, at the same positions."""
+    return largest(torch.stack(rope.tables(up_to(position))).double() - true_tables(position))
 
 
 @about_rope.holds_within(
@@ -51,33 +56,30 @@ def own_error(position: int, rope: Rope) -> float:
     how="Tables at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a float32 step is 3.0e-8.",
 )
 def exact_tables() -> Finding:
-    numbers = {f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}
-    return within(max(numbers.values()), 3.1e-8, numbers)
+    return all_within({f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}, 3.1e-8)
 
 
-@about_rope.depends(
+@About("rope", rows=("N29",)).depends(
     "precision.float32-angles",
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="most frameworks, by computing them so",
     how="The same tables as frameworks compute them; below bfloat16's rounding of 0.002 they could not matter.",
-    rows=("N29",),
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
     numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
-    values = list(numbers.values())
-    text = f"at 131,071 cos and sin are off by {values[3]:.1g}, at 10 million by {values[5]:.1g}"
-    return depends("the position", values[1] < 2**-9, max(values) < 2**-9, numbers, text)
+    _, near, _, far, _, farthest = numbers.values()
+    text = f"at 131,071 cos and sin are off by {far:.1g}, at 10 million by {farthest:.1g}"
+    return depends("the position", near < 2**-9, max(numbers.values()) < 2**-9, numbers, text)
 
 
-@about_rope.holds(
+@About("rope", rows=("N29",)).holds(
     "precision.float32-grows",
     "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
     "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl; peers measured",
     how="Errors of float32 tables over the position they are at, for every place.",
-    rows=("N29",),
 )
 def float32_grows() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
@@ -97,15 +99,11 @@ def float32_grows() -> Finding:
 )
 def bfloat16_positions() -> Finding:
     ids = torch.arange(4096)
-    moved = (ids.bfloat16().long() != ids).nonzero()
-    own = torch.arange(937, 1001)
-    numbers = {
-        "first position that moves": float(moved[0]),
-        "positions left of 4,096": float(len(ids.bfloat16().unique())),
-        "error at 1,000": error(1000, _angles(own.bfloat16(), ladder(DIM))),
-    }
-    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
-    return decide(len(moved) == 0, numbers, text)
+    rounded = ids.bfloat16()
+    moved, off = (rounded.long() != ids).nonzero(), error(1000, rounded[937:1001], ladder(DIM))
+    numbers = {"first position that moves": moved[0], "positions left of 4,096": len(rounded.unique())}
+    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {off:.2f}"
+    return decide(len(moved) == 0, numbers | {"error at 1,000": off}, text)
 
 
 @about_rope.fails(
@@ -117,29 +115,25 @@ def bfloat16_positions() -> Finding:
 )
 def bfloat16_frequencies() -> Finding:
     rounded = ladder(DIM).bfloat16()
-    numbers = {
-        f"error at {place:,}": error(place, _angles(torch.arange(place - 63, place + 1), rounded))
-        for place in (64, *PLACES[:3])
-    }
+    numbers = {f"error at {place:,}": error(place, up_to(place), rounded) for place in (64, *PLACES[:3])}
     text = f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
     return decide(max(numbers.values()) < 2**-9, numbers, text)
 
 
-@about_rope.holds(
+@About("rope", rows=("N21",)).holds(
     "precision.half-positions-refused",
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says="whorl; N21",
     how="tables() with positions in both types.",
-    rows=("N21",),
 )
 def half_positions_refused() -> Finding:
     said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
     refused = sum("Half precision cannot tell neighbouring positions apart" in one for one in said)
-    return decide(refused == 2, {"refused, of 2": float(refused)}, "positions in half precision are taken")
+    return decide(refused == 2, {"refused, of 2": refused}, "positions in half precision are taken")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N21",)).holds_within(
     "precision.half-input",
     "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
@@ -148,28 +142,24 @@ def half_positions_refused() -> Finding:
         "Half-precision input at positions near 100,000 against products with e^(i m w) in float64, in roundings of "
         "the type."
     ),
-    rows=("N21",),
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
     for dtype in HALVES:
         x = normal(64, DIM).to(dtype)
         got = Rope(head_dim=DIM, layout="interleaved").rotate(x, ids)
-        true = turned(x.double(), _angles(ids, ladder(DIM)))
-        step = torch.finfo(dtype).eps / 2
-        numbers[f"error over one rounding, {str(dtype).removeprefix('torch.')}"] = largest(
-            (got.double() - true) / (true.abs() * step).clamp(min=1e-6)
-        )
-    return within(max(numbers.values()), 1.05, numbers)
+        true = turned(x.double(), ids.double()[:, None] * ladder(DIM))
+        rounding = (true.abs() * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
+        numbers[f"error over one rounding, {dtype_name(dtype)}"] = largest((got.double() - true) / rounding)
+    return all_within(numbers, 1.05)
 
 
-@about_rope.holds(
+@About("rope", rows=("N21",)).holds(
     "precision.cast",
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
     says="whorl; N21",
     how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
-    rows=("N21",),
 )
 def cast() -> Finding:
     same, ids = 0, torch.arange(1000, 1064)
@@ -179,38 +169,35 @@ def cast() -> Finding:
             rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
         before = torch.stack(rope.tables(ids))
         same += torch.equal(before, torch.stack(rope.bfloat16().tables(ids)))
-    return decide(same == 2, {"tables that stay, of 2": float(same)}, "a cast changes the tables")
+    return decide(same == 2, {"tables that stay, of 2": same}, "a cast changes the tables")
 
 
-@claim.depends(
+@About(rows=("N28", "N29")).depends(
     "precision.distinguishable-integers",
     "Whole positions stay distinguishable in any floating type.",
     "整数位置在任何浮点类型下都可区分。",
     says="N29 asks how many stay distinguishable",
     how="The first whole number that a type cannot hold, found by rounding.",
-    rows=("N28", "N29"),
 )
 def distinguishable_integers() -> Finding:
     numbers = {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         top = round(2 / torch.finfo(dtype).eps)
         ids = torch.arange(top - 2, top + 3)
-        numbers[f"told apart up to, {str(dtype).removeprefix('torch.')}"] = float(
-            ids[ids.to(dtype).double() != ids][0] - 1
-        )
+        numbers[f"told apart up to, {dtype_name(dtype)}"] = int(ids[ids.to(dtype).double() != ids][0]) - 1
     text = "bfloat16 holds whole numbers to 256, float16 to 2,048, float32 to 16,777,216"
-    values = list(numbers.values())
-    return depends("the type", values[2] >= 131_072, values[0] >= 131_072, numbers, text)
+    least, _, most = numbers.values()
+    return depends("the type", most >= 131_072, least >= 131_072, numbers, text)
 
 
 def distinct(rows: Tensor) -> int:
-    """How many different rows there are, by their bits."""
+    """The number of different rows, by their bits."""
     bits = rows.contiguous().view(torch.int32 if rows.dtype == torch.float32 else torch.int16).long()
     mixed = torch.randint(-(2**62), 2**62, bits.shape[-1:], generator=generator(8)) | 1
     return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64
 
 
-@about_rope.depends(
+@About("rope", rows=("N28", "N29")).depends(
     "precision.distinguishable-codes",
     "The codes (cos, sin) of 16,384 positions stay distinguishable in a pair, whatever its frequency.",
     "无论哪一对，16384 个位置的编码 (cos, sin) 都可区分。",
@@ -219,24 +206,18 @@ def distinct(rows: Tensor) -> int:
         "Distinct pairs of cos and sin in the fastest, a middle and the slowest pair, in three types; and of all 64 "
         "pairs."
     ),
-    rows=("N28", "N29"),
 )
 def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
     numbers = {}
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        word = str(dtype).removeprefix("torch.")
         for pair in (0, 32, 63):
             both = torch.stack((cos[:, pair], sin[:, pair]), -1).to(dtype)
-            numbers[f"pair {pair}, {word}"] = float(distinct(both))
-    numbers["all pairs, bfloat16"] = float(distinct(torch.cat((cos, sin), -1).bfloat16()))
-    text = (
-        f"in bfloat16 the slowest pair has {numbers['pair 63, bfloat16']:.0f} codes for 16,384 positions, the fastest "
-        f"{numbers['pair 0, bfloat16']:.0f}"
-    )
-    return depends(
-        "the type", numbers["pair 63, float32"] == 16_384, numbers["pair 63, bfloat16"] == 16_384, numbers, text
-    )
+            numbers[f"pair {pair}, {dtype_name(dtype)}"] = distinct(both)
+    numbers["all pairs, bfloat16"] = distinct(torch.cat((cos, sin), -1).bfloat16())
+    fastest, slowest, most = (numbers[name] for name in ("pair 0, bfloat16", "pair 63, bfloat16", "pair 63, float32"))
+    text = f"in bfloat16 the slowest pair has {slowest} codes for 16,384 positions, the fastest {fastest}"
+    return depends("the type", most == 16_384, slowest == 16_384, numbers, text)
 
 
 @about_alibi.fails(
@@ -252,11 +233,9 @@ def alibi_key_form() -> Finding:
     for keys in (512, 2048, 8192):
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
-        numbers[f"off by, {keys:,} keys"] = float(off.max() - off.min())
-    text = (
-        f"with slope 1/2, weights of 512 keys are off by a factor of e^{numbers['off by, 512 keys']:g} and of 8,192 "
-        f"by e^{numbers['off by, 8,192 keys']:g}"
-    )
+        numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
+    few, _, many = numbers.values()
+    text = f"with slope 1/2, weights of 512 keys are off by a factor of e^{few:g} and of 8,192 by e^{many:g}"
     return decide(max(numbers.values()) < 0.01, numbers, text)
 
 
@@ -268,15 +247,13 @@ def alibi_key_form() -> Finding:
     how="Biases of 8 and 12 heads between positions around 16 million against float64.",
 )
 def alibi_relative_form() -> Finding:
-    start, worst = 2**24 - 5000, 0.0
+    start, errors = 2**24 - 5000, []
     query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
     for heads in (8, 12):
-        slopes = torch.tensor(_press(heads), dtype=torch.float64)
-        true = slopes[:, None] * (keys - start).double()
-        worst = max(
-            worst, largest((Alibi(heads=heads).score_bias(query, keys)[:, 0].double() - true) / true.clamp(max=-1e-9))
-        )
-    return within(worst, 2**-23, {"largest relative error": worst})
+        true = torch.tensor(_press(heads), dtype=torch.float64)[:, None] * (keys - start).double()
+        own = Alibi(heads=heads).score_bias(query, keys)[:, 0].double()
+        errors.append((own - true) / true.clamp(max=-1e-9))
+    return close(errors, 2**-23, "largest relative error")
 
 
 def _press(heads: int) -> list[float]:
@@ -299,10 +276,7 @@ def kerple_distances() -> Finding:
     kerple.p.fill_(1.0)
     kerple.a.fill_(1.0)
     own = kerple.score_bias(torch.tensor([300]), 300 - distances)[0, 0]
-    numbers = {
-        "distances, of 46": float(len(distances.bfloat16().unique())),
-        "biases by whorl, of 46": float(len(own.unique())),
-    }
+    numbers = {"distances, of 46": len(distances.bfloat16().unique()), "biases by whorl, of 46": len(own.unique())}
     text = "257 becomes 256; above 256 bfloat16 has every other whole number"
     return decide(numbers["distances, of 46"] == 46, numbers, text)
 
@@ -326,4 +300,4 @@ def kerple_exact() -> Finding:
         true = -p * torch.log1p(a * d) if variant == "log" else -a * d**p
         own = kerple.score_bias(torch.tensor([1_000_000]), 1_000_000 - distance)[0, 0].double()
         numbers[f"relative error, {variant}"] = largest((own - true) / true.clamp(max=-1e-9))
-    return within(max(numbers.values()), 1e-6, numbers)
+    return all_within(numbers, 1e-6)

@@ -1,10 +1,10 @@
-"""What a claim needs to put an encoding to the test: its sizes, tokens to attend to, and the weights they get."""
+"""Probes of encodings, for claims: small encodings, tokens to attend to, the weights they get."""
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -23,13 +23,18 @@ FARTHEST = 16_500
 
 
 def generator(seed: int = 0) -> torch.Generator:
-    """A source of random numbers of its own, so that a claim's numbers depend on nothing else."""
+    """A new source of random numbers, so that a claim's numbers depend on nothing else."""
     return torch.Generator().manual_seed(seed)
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
     """Standard normal numbers, float64."""
     return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def doubles(values: Any) -> Tensor:
+    """The numbers as a float64 tensor."""
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def ladder(dim: int, base: float = 10_000.0) -> Tensor:
@@ -48,8 +53,13 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """The dtype as users write it: bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def refusal(call: Callable[[], object]) -> str:
-    """What a call says that whorl refuses; nothing where it goes through."""
+    """The text of the WhorlError that a call raises; empty where it raises none."""
     try:
         call()
     except WhorlError as error:
@@ -58,7 +68,7 @@ def refusal(call: Callable[[], object]) -> str:
 
 
 def build(encoding: str | type[Encoding]) -> Encoding:
-    """The encoding of that name or class, small."""
+    """The encoding of that name or class, for a small model."""
     cls = registry.encoding_class(encoding) if isinstance(encoding, str) else encoding
     sizes = {"heads": HEADS, "head_dim": HEAD_DIM, "width": WIDTH, "length": LENGTH}
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
@@ -86,16 +96,14 @@ class Sizes(NamedTuple):
 
 def sizes_of(encoding: Encoding) -> Sizes:
     """The sizes an encoding was built for, and small ones where it was built for none."""
-    parts = getattr(encoding, "encodings", [encoding])
-    configs = [part.config for part in parts]
+    configs = [each.config for each in getattr(encoding, "encodings", [encoding])]
 
     def given(name: str, default: int) -> int:
-        found = [getattr(one, name) for one in configs if isinstance(getattr(one, name, None), int)]
-        return found[0] if found else default
+        sizes = (getattr(config, name, None) for config in configs)
+        return next((size for size in sizes if isinstance(size, int)), default)
 
-    heads = given("heads", HEADS)
-    for one in configs:
-        heads = max(heads, 1 + max(getattr(one, "rotated_heads", None) or (0,)))
+    rotated = (getattr(config, "rotated_heads", None) or (0,) for config in configs)
+    heads = max(given("heads", HEADS), *(1 + max(each) for each in rotated))
     width = given("width", WIDTH) if {"add_to_input", "remember"} & uses(encoding) else WIDTH
     return Sizes(heads, given("head_dim", HEAD_DIM), width)
 
@@ -114,7 +122,7 @@ class Tokens(NamedTuple):
     hidden: Tensor | None
 
     def options(self) -> dict[str, Any]:
-        """What attention takes beside q, k and v."""
+        """The keyword arguments of attention beside q, k and v."""
         return {} if self.hidden is None else {"hidden": self.hidden}
 
     def part(self, start: int, stop: int) -> Tokens:
@@ -148,11 +156,8 @@ def weights_at(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: b
 def reach(encoding: Encoding) -> int:
     """The largest position, of those tried, that the encoding has an answer for."""
     for farthest in (FARTHEST, LENGTH - 1, 15):
-        try:
-            weights_at(encoding, torch.tensor([0, farthest]))
+        if not refusal(lambda last=farthest: weights_at(encoding, torch.tensor([0, last]))):
             return farthest
-        except WhorlError:
-            continue
     raise WhorlError(
         f"verify: {type(encoding).__name__} has no answer for position 15, so nothing of it can be measured. "
         "Give it at least 16 positions."
@@ -166,6 +171,8 @@ def spread(encoding: Encoding, count: int, farthest: int) -> Tensor:
     return torch.randint(0, 40, (encoding.axes, count), generator=generator(5))
 
 
-def largest(x: Tensor) -> float:
-    """The largest absolute value, and 0 of nothing."""
-    return float(x.abs().max()) if x.numel() else 0.0
+def largest(x: Tensor | Iterable[Tensor]) -> float:
+    """The largest absolute value of one tensor or of several, and 0 of nothing."""
+    if isinstance(x, Tensor):
+        return float(x.abs().max()) if x.numel() else 0.0
+    return float(torch.tensor([largest(part) for part in x], dtype=torch.float64).max())  # NaN, where one is

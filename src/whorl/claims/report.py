@@ -48,7 +48,7 @@ def verdict_of(claim: Mapping[str, Any]) -> str:
 
 
 def summary(document: Mapping[str, Any]) -> str:
-    """How many claims there are of each verdict, and which are not as expected."""
+    """The number of claims of each verdict, and the claims that are not as expected."""
     counts = ", ".join(f"{document['counts'][kind]} {kind}" for kind in KINDS if document["counts"][kind])
     red = document["unexpected"]
     rest = "all as expected" if not red else f"{len(red)} not as expected: {', '.join(red)}"
@@ -71,16 +71,8 @@ def markdown(document: Mapping[str, Any]) -> str:
 
 
 def _section(claim: Mapping[str, Any]) -> Sequence[str]:
-    lines = [
-        f"### {claim['id']}: {verdict_of(claim)}",
-        "",
-        claim["statement"]["en"],
-        "",
-        claim["statement"]["zh"],
-        "",
-        f"- said by: {claim['says']}",
-        f"- tested: {claim['how']}",
-    ]
+    lines = [f"### {claim['id']}: {verdict_of(claim)}", "", claim["statement"]["en"], "", claim["statement"]["zh"], ""]
+    lines += [f"- said by: {claim['says']}", f"- tested: {claim['how']}"]
     if claim["numbers"]:
         lines.append(f"- measured: {numbers_in_short(claim['numbers'], most=99)}")
     for name, label in (("counterexample", "but"), ("command", "to decide it")):

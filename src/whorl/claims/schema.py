@@ -82,10 +82,10 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def problems(data: Any) -> list[str]:
-    """What keeps data from being a document of this schema, in words; nothing where it is one. Needs jsonschema."""
+    """The errors of data against this schema, in words; none where it fits. Needs jsonschema."""
     try:
         from jsonschema import Draft202012Validator
     except ImportError:
         raise WhorlError("problems: jsonschema is not installed. Run: pip install jsonschema") from None
-    found = Draft202012Validator(SCHEMA).iter_errors(data)
-    return [f"{one.json_path.removeprefix('$').removeprefix('.') or 'the document'}: {one.message}" for one in found]
+    errors = Draft202012Validator(SCHEMA).iter_errors(data)
+    return [f"{error.json_path.lstrip('$.') or 'the document'}: {error.message}" for error in errors]

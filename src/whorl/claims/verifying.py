@@ -32,22 +32,22 @@ def verify(encodings: Which | Iterable[Which] | None = None) -> list[Row]:
         return ledger.run(ledger.every())
     asked = [encodings] if isinstance(encodings, (str, Encoding, type)) else list(encodings)
     chosen: dict[str, Claim] = {}
-    for one in asked:
-        chosen |= {claim.id: claim for claim in claims_about(one)}
+    for which in asked:
+        chosen |= {claim.id: claim for claim in claims_about(which)}
     return ledger.run(chosen.values())
 
 
-def claims_about(one: Which) -> list[Claim]:
-    """The claims about one encoding, which is given by itself, by its class or by its name."""
-    if isinstance(one, Encoding):
-        name = one.config.name
-        own = flags.of_encoding(name, lambda: one)
-    elif isinstance(one, str) or (isinstance(one, type) and issubclass(one, Encoding)):
-        name = one if isinstance(one, str) else one.Config.name
+def claims_about(which: Which) -> list[Claim]:
+    """The claims about an encoding, which is given itself, by its class or by its name."""
+    if isinstance(which, Encoding):
+        name = which.config.name
+        made = flags.of_encoding(name, lambda: which)
+    elif isinstance(which, str) or (isinstance(which, type) and issubclass(which, Encoding)):
+        name = which if isinstance(which, str) else which.Config.name
         if name in registry.JOINED:
             raise invalid("verify", "encoding", "a registered name, or the joined encoding itself", name)
-        cls = registry.encoding_class(one) if isinstance(one, str) else one
-        own = flags.of_encoding(name, lambda: build(cls))
+        cls = registry.encoding_class(which) if isinstance(which, str) else which
+        made = flags.of_encoding(name, lambda: build(cls))
     else:
-        raise invalid("verify", "encodings", "names, encodings or encoding classes", one)
-    return [*(claim for claim in ledger.written() if name in claim.about), *own]
+        raise invalid("verify", "encodings", "names, encodings or encoding classes", which)
+    return [*(claim for claim in ledger.written() if name in claim.about), *made]

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from whorl.benchmarks import registry
-from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
+from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest
 from whorl.cli.show import parse_settings
-from whorl.errors import WhorlError, unknown
+from whorl.errors import unknown
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -34,13 +34,11 @@ def bench(
     """Ratios measured in one run, with machine facts. Exits 1 where a path computes the wrong thing."""
     if name not in registry.BENCHMARKS:
         raise unknown("benchmark", name, registry.BENCHMARKS)
-    if out is not None and out.exists():
-        raise WhorlError(f"bench: {out} exists, and recorded results are kept. Choose another name for --out.")
+    refuse_existing(out, "bench")
     from whorl.benchmarks.runner import run
 
     report = run(name, repeats=repeats, settings=parse_settings(settings or [], "bench"), tell=note).to_dict()
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json_text(report) + "\n", encoding="utf-8")
         note(f"written to {out}")
     if as_json:
@@ -65,7 +63,7 @@ def print_report(report: dict[str, Any]) -> None:
     for group in report["groups"]:
         say()
         say(f"{group['name']}: {group['summary']}")
-        rows = [_row(one) for one in group["results"]]
+        rows = [_row(result) for result in group["results"]]
         shown = [i for i in range(len(HEADER)) if HEADER[i] not in ("GB/s", "peak") or any(row[i] for row in rows)]
         say_table([HEADER[i] for i in shown], [[row[i] for i in shown] for row in rows], right=HEADER[1:-1])
     say()
@@ -75,28 +73,28 @@ def print_report(report: dict[str, Any]) -> None:
 HEADER = ("path", "ratio", "middle half", "bar", "time", "GB/s", "peak", "check")
 
 
-def _row(one: dict[str, Any]) -> tuple[str, ...]:
-    check = one["check"]
-    if one["seconds"] is None:
-        return (one["name"], "-", "-", _bar(one), "not timed", "", "", check["text"])
-    low, high = one["ratio_spread"]
+def _row(result: dict[str, Any]) -> tuple[str, ...]:
+    check = result["check"]
+    if result["seconds"] is None:
+        return (result["name"], "-", "-", _bar(result), "not timed", "", "", check["text"])
+    low, high = result["ratio_spread"]
     return (
-        one["name"],
-        f"{one['ratio']:.2f}",
+        result["name"],
+        f"{result['ratio']:.2f}",
         f"{low:.2f}-{high:.2f}",
-        _bar(one),
-        _time(one["seconds"]),
-        "" if one["bandwidth"] is None else f"{one['bandwidth'] / 1e9:,.0f}",
-        "" if one["peak_memory"] is None else f"{one['peak_memory'] / 2**20:,.0f} MiB",
+        _bar(result),
+        _time(result["seconds"]),
+        "" if result["bandwidth"] is None else f"{result['bandwidth'] / 1e9:,.0f}",
+        "" if result["peak_memory"] is None else f"{result['peak_memory'] / 2**20:,.0f} MiB",
         check["text"],
     )
 
 
-def _bar(one: dict[str, Any]) -> str:
-    if one["bar"] is None:
+def _bar(result: dict[str, Any]) -> str:
+    if result["bar"] is None:
         return ""
-    verdict = {True: " met", False: " missed", None: ""}[one["met"]]
-    return f"≤ {one['bar']:g}{verdict}"
+    verdict = {True: " met", False: " missed", None: ""}[result["met"]]
+    return f"≤ {result['bar']:g}{verdict}"
 
 
 def _time(seconds: float) -> str:

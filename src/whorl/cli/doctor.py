@@ -13,7 +13,7 @@ from whorl.cli.output import say_json, say_table, suggest
 
 TORCH = (2, 11)  # the oldest release whorl is made for
 
-# What has an impl= to choose, with its kernels beside torch.
+# The operations that take impl=, with their kernels beside torch.
 OPERATIONS = {
     "rotate": ("triton", "numba"),
     "norm_rotate_qk": ("triton",),
@@ -55,9 +55,8 @@ def _torch() -> dict[str, Any]:
         return _row("torch", False, f"{error}. Run: pip install torch", required=True)
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if version < TORCH:
-        return _row(
-            "torch", False, f"{torch.__version__}, older than {TORCH[0]}.{TORCH[1]}. Upgrade it.", required=True
-        )
+        detail = f"{torch.__version__}, older than {TORCH[0]}.{TORCH[1]}. Upgrade it."
+        return _row("torch", False, detail, required=True)
     capability = torch.backends.cpu.get_cpu_capability()
     return _row("torch", True, f"{torch.__version__}, {torch.get_num_threads()} threads, {capability}", required=True)
 
@@ -82,7 +81,7 @@ def _package(name: str, extra: str) -> dict[str, Any]:
 
 
 def _kernels() -> list[dict[str, Any]]:
-    """What ``impl=`` can ask for, and why not."""
+    """One row for each operation and each value of ``impl=``: where it runs, or why it does not."""
     try:
         import torch
 

@@ -25,7 +25,7 @@ FACTOR = 4.0
 ORIGINAL_LENGTH = 4096
 
 
-# How far positions go along each axis where that is no text.
+# The largest position on each axis of encodings for images.
 CONTEXTS = {"axial_rope": 64, "mixed_rope": 64}
 
 

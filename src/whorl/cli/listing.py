@@ -37,25 +37,21 @@ def list_all(
     if as_json:
         say_json({"encodings": encodings, "scalings": scalings})
         return
-    say_table(
-        ("encoding", "what it is", "position enters", "parameters", "claims"),
-        [
-            (one["name"], one["summary"], enters(one["enters"]), parameters(one["parameters"]), claims(one["claims"]))
-            for one in encodings
-        ],
-    )
+    rows = [
+        (row["name"], row["summary"], enters(row["enters"]), parameters(row["parameters"]), claims(row["claims"]))
+        for row in encodings
+    ]
+    say_table(("encoding", "what it is", "position enters", "parameters", "claims"), rows)
     say()
-    say_table(
-        ("scaling", "what it does", "depends on the length served"),
-        [(one["name"], one["summary"], "yes" if one["length_dependent"] else "no") for one in scalings],
-    )
+    rows = [(row["name"], row["summary"], "yes" if row["length_dependent"] else "no") for row in scalings]
+    say_table(("scaling", "what it does", "depends on the length served"), rows)
     suggest("whorl show rope")
 
 
 def describe_encoding(name: str) -> dict[str, Any]:
-    """What the registry knows of an encoding, at example sizes, as JSON-ready data.
+    """The facts of an encoding at example sizes, as JSON-ready data.
 
-    One that must be told more than a model's sizes is listed all the same, with None for what depends on it.
+    One that needs more settings than a model's sizes has None for what depends on them.
     """
     cls = registry.encoding_class(name)
     out: dict[str, Any] = {"name": name, "summary": summary(cls), "enters": list(cls.enters())}
@@ -67,10 +63,10 @@ def describe_encoding(name: str) -> dict[str, Any]:
 
 
 def facts(encoding: Encoding) -> dict[str, Any]:
-    """Where position enters an encoding, what it trains and what it claims."""
+    """The hooks of an encoding, the shapes of its parameters, and its claims."""
     return {
         "enters": list(encoding.enters()),
-        "parameters": {key: list(one.shape) for key, one in encoding.named_parameters()},
+        "parameters": {key: list(tensor.shape) for key, tensor in encoding.named_parameters()},
         "claims": dataclasses.asdict(encoding.claims),
         "length_dependent": encoding.length_dependent,
     }

@@ -1,4 +1,4 @@
-"""What every command prints by: tables for people, JSON alone on stdout, the rest on stderr.
+"""Printing, for every command: tables for people, JSON alone on stdout, the rest on stderr.
 
 A terminal gets rich tables (which honour NO_COLOR); a pipe gets plain text that is never wrapped.
 """
@@ -9,13 +9,16 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from whorl.errors import WhorlError
 
 GAP = "…"  # a row of this alone stands for rows left out
 
 
 def on_terminal() -> bool:
-    """Whether a person reads stdout. FORCE_COLOR does not count: colours in a file help nobody."""
+    """Whether stdout is a terminal. FORCE_COLOR does not count: colours in a file help nobody."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
@@ -42,6 +45,18 @@ def say_json(data: Any) -> None:
 
 def json_text(data: Any) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def refuse_existing(out: Path | None, call: str) -> None:
+    """Raises, before any work is done, where the JSON could not be written after it."""
+    if out is None:
+        return
+    if out.exists():
+        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
 
 
 def mean_text(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
@@ -80,9 +95,8 @@ def _say_rich(header: Sequence[str], rows: Sequence[Sequence[str]], aligned: Seq
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for i, name in enumerate(header):
-        table.add_column(
-            name, justify="right" if aligned[i] else "left", no_wrap=i == 0 or aligned[i], style="bold" if not i else ""
-        )
+        side, bold = "right" if aligned[i] else "left", "" if i else "bold"
+        table.add_column(name, justify=side, no_wrap=i == 0 or aligned[i], style=bold)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console().print(table)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Kind(NamedTuple):
-    """What a kind draws when nothing is named, in how many dimensions, and which options it knows."""
+    """A kind of picture: the encodings and dimensions it draws by default, and the options it takes."""
 
     names: tuple[str, ...]
     dim: int
@@ -43,7 +43,7 @@ KINDS = {
     "losses": Kind((), 0, ("metric",)),
 }
 
-WIDTHS = ("head_dim", "width", "code_width")  # what --dim is called by one encoding or another
+WIDTHS = ("head_dim", "width", "code_width")  # the names that encodings have for --dim
 
 # the mark keeps the lines as they are
 HELP = "\b\nKinds:\n" + "\n".join(f"  {kind:<12} {seen}" for kind, (_, seen) in plots.KINDS.items())
@@ -133,8 +133,8 @@ def build(text: str, dim: int, asked: bool) -> Encoding:
     name, _, settings = text.partition(":")
     given = show.parse_settings(settings.split(",") if settings else [], "plot")
     if name in registry.SCALINGS:
-        own = registry.scaling_class(name).fields()
-        given = {f"scaling.{key}" if key in own else key: value for key, value in given.items()}
+        fields = registry.scaling_class(name).fields()
+        given = {f"scaling.{key}" if key in fields else key: value for key, value in given.items()}
     fields = registry.encoding_class(name if name in registry.ENCODINGS else "rope").Config.fields()
     widths = [width for width in WIDTHS if width in fields]
     for width in widths[:1]:

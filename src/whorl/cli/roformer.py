@@ -11,12 +11,13 @@ import typer
 
 from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
 from whorl.cli.lists import names_in, numbers_in
-from whorl.cli.output import mean_text, note, say, say_json, say_table
+from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
     from whorl.lab.classify import Dataset
 
+Show = Callable[[dict[str, Any]], None]
 Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
 OutFile = Annotated[Path | None, typer.Option(help="A new file for the JSON.")]
 Runs = Annotated[Path, typer.Option(help="The folder for runs; stopped ones go on, finished ones are not made again.")]
@@ -77,18 +78,16 @@ def match(
     names, read = encoding_names(encodings, call), sorted(set(numbers_in(lengths, "--lengths", call)))
     variants = [(names[0], length) for length in read] + [(name, read[0]) for name in names[1:]]
     known = {*MatchingConfig.fields(), *(() if file else ("train", "test"))}
-    own = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
-    own |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
-    shared: dict[str, Any] = {"seeds": seed_list(seeds, call), "variants": variants, "out": runs, "tell": _tell_match}
-    shared |= own
+    chosen = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
+    chosen |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
+    chosen |= {"seeds": seed_list(seeds, call), "variants": variants, "out": runs, "tell": _tell_match}
     if file is None:
-        found = match_stand_in(**shared)
+        result = match_stand_in(**chosen)
     else:
-        found = match_triples(read_triples(file), None if test is None else read_triples(test), **shared)
-    report = reported("match", found)
-    if (texts := max(run["shared_texts"] for run in report["runs"])) and file is not None:
+        result = match_triples(read_triples(file), None if test is None else read_triples(test), **chosen)
+    if (texts := max(run["shared_texts"] for run in result["runs"])) and file is not None:
         note(f"{texts} texts are both trained on and tested on: accuracy on new texts may be lower.")
-    give(report, out, as_json=as_json, show=_show_match)
+    report("match", result, out, as_json, _show_match)
 
 
 def _tell_match(run: dict[str, Any]) -> None:
@@ -96,12 +95,12 @@ def _tell_match(run: dict[str, Any]) -> None:
     note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds'] + run['test_seconds']:.0f} s")
 
 
-def _show_match(report: dict[str, Any]) -> None:
+def _show_match(result: dict[str, Any]) -> None:
     rows = [
         (row["evidence"], row["encoding"], str(row["length"]), mean_text(row["accuracy"], 1))
-        for row in report["summary"]
+        for row in result["summary"]
     ]
-    for evidence, gap in report["gaps"].items():
+    for evidence, gap in result["gaps"].items():
         say(f"evidence {evidence}: reading furthest is {gap:+.1f} points from reading least; chance is 50 %")
     say_table(("evidence", "encoding", "tokens read", "accuracy %"), rows, right=("tokens read", "accuracy %"))
 
@@ -152,7 +151,7 @@ def pretrain(
     done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
     for text in done.notes:
         note(text)
-    give(reported("pretrain", done.to_dict()), out, as_json=as_json, show=_show_stages)
+    report("pretrain", done.to_dict(), out, as_json, _show_stages)
 
 
 def read_stages(text: str, call: str) -> tuple[tuple[int, ...], ...]:
@@ -167,11 +166,11 @@ def read_stages(text: str, call: str) -> tuple[tuple[int, ...], ...]:
         raise invalid(call, "--stages", "LENGTHxBATCHxSTEPS with commas between", text, "As in 64x8x100.") from None
 
 
-def _show_stages(report: dict[str, Any]) -> None:
-    groups = list(report["stages"][0]["gradient_norms"])
+def _show_stages(result: dict[str, Any]) -> None:
+    groups = list(result["stages"][0]["gradient_norms"])
     header = ("length", "batch", "steps", "loss", "accuracy %", *(f"∇ {group}" for group in groups))
     rows = []
-    for stage in report["stages"]:
+    for stage in result["stages"]:
         norms = [stage["gradient_norms"][group] for group in groups]
         sizes = (str(stage[size]) for size in ("length", "batch", "steps"))
         scores = f"{stage['loss']:.3f}", f"{100 * stage['accuracy']:.1f}"
@@ -196,33 +195,30 @@ def classify(
     refuse_existing(out, call)
     from whorl.lab.classify import LABELS, ClassifyConfig, compare_classifiers
 
-    wanted = names_in(datasets)
-    for one in wanted:
-        if one not in LABELS:
-            raise unknown("dataset", one, LABELS, call=call)
-    if not wanted:
-        raise invalid(call, "--datasets", "names with commas between them", datasets)
-    own = read_settings(settings, ClassifyConfig.fields().keys() - {"encoding", "dataset", "seed", "steps"}, call)
-    own |= {} if steps is None else {"steps": steps}
+    wanted = cast("list[Dataset]", some_names(datasets, "--datasets", call))
+    for name in wanted:
+        if name not in LABELS:
+            raise unknown("dataset", name, LABELS, call=call)
+    chosen = read_settings(settings, ClassifyConfig.fields().keys() - {"encoding", "dataset", "seed", "steps"}, call)
+    chosen |= {} if steps is None else {"steps": steps}
 
     def tell(run: dict[str, Any]) -> None:
-        settings = run["config"]
-        what = f"{settings['dataset']}, {settings['encoding']}, seed {settings['seed']}"
+        what = "{dataset}, {encoding}, seed {seed}".format(**run["config"])
         note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
     kinds = cast("list[Dataset]", wanted)
-    rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **own)
+    rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **chosen)
     varied = {"name", "encoding", "dataset", "seed"}
-    common = {key: value for key, value in ClassifyConfig(**own).to_dict().items() if key not in varied}
-    give(reported("classify", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_classes)
+    common = {key: value for key, value in ClassifyConfig(**chosen).to_dict().items() if key not in varied}
+    report("classify", {"settings": common, "rows": rows}, out, as_json, _show_classes)
 
 
-def _show_classes(report: dict[str, Any]) -> None:
+def _show_classes(result: dict[str, Any]) -> None:
     header = ("dataset", "encoding", "accuracy %", "chance %")
     rows = [
         (row["dataset"], row["encoding"], mean_text(row["accuracy"], 1), f"{row['chance']:.1f}")
-        for row in report["rows"]
+        for row in result["rows"]
     ]
     say_table(header, rows, right=header[2:])
 
@@ -252,33 +248,29 @@ def ablate(
     from whorl.lab.settings import RunConfig
 
     taken = {"encoding", "seed", "corpus", "corpus_digest", "lengths", "repairs"}
-    own = read_settings(settings, RunConfig.fields().keys() - taken, call)
+    chosen = read_settings(settings, RunConfig.fields().keys() - taken, call)
     if steps is not None:
-        if "stages" in own:
+        if "stages" in chosen:
             raise WhorlError(f"{call}: --steps would be ignored beside --set stages. Leave one out.")
-        own["stages"] = [(length, batch, steps) for length, batch, _ in SIZES["stages"]]
-    own |= {"lengths": numbers_in(lengths, "--lengths", call)} if lengths is not None else {}
-    own |= {} if corpus is None else {"corpus": corpus}
+        chosen["stages"] = [(length, batch, steps) for length, batch, _ in SIZES["stages"]]
+    chosen |= {"lengths": numbers_in(lengths, "--lengths", call)} if lengths is not None else {}
+    chosen |= {} if corpus is None else {"corpus": corpus}
     make = {Ablation.base: base_ablation, Ablation.norm: norm_ablation, Ablation.slopes: slope_ablation}[what]
     with Progress() as progress:
-        rows = make(runs, seeds=seed_list(seeds, call), tell=progress, **own)
-    common = {key: value for key, value in {**SIZES, **own}.items() if key != "corpus"}
-    give(reported("ablate", {"settings": common, "rows": rows}), out, as_json=as_json, show=_show_ablation)
+        rows = make(runs, seeds=seed_list(seeds, call), tell=progress, **chosen)
+    common = {key: value for key, value in {**SIZES, **chosen}.items() if key != "corpus"}
+    report("ablate", {"settings": common, "rows": rows}, out, as_json, _show_ablation)
 
 
-def _show_ablation(report: dict[str, Any]) -> None:
-    rows = report["rows"]
+def _show_ablation(result: dict[str, Any]) -> None:
+    rows = result["rows"]
     lengths = [str(cell["length"]) for cell in rows[0]["by_length"]]
     errors = ["relativity error"] if "relativity_error" in rows[0] else []
     say(f"bits per byte, same last tokens: {rows[0]['usual']}, and how far the others are from it, seed by seed")
-    shown = [
-        (
-            row["setting"],
-            *(_bits(cell) for cell in row["by_length"]),
-            *([f"{row['relativity_error']:.1e}"] if errors else []),
-        )
-        for row in rows
-    ]
+    shown = []
+    for row in rows:
+        error = [f"{row['relativity_error']:.1e}"] if errors else []
+        shown.append((row["setting"], *(_bits(cell) for cell in row["by_length"]), *error))
     say_table((rows[0]["ablation"], *lengths, *errors), shown, right=[*lengths, *errors])
 
 
@@ -291,16 +283,21 @@ def encoding_names(text: str, call: str) -> list[str]:
     """The encodings of a list written with commas, each of them known."""
     from whorl.registry import encoding_class
 
-    names = names_in(text)
-    if not names:
-        raise invalid(call, "--encodings", "names with commas between them", text)
+    names = some_names(text, "--encodings", call)
     for name in names:
         encoding_class(name)
     return names
 
 
+def some_names(text: str, option: str, call: str) -> list[str]:
+    """The names of a list written with commas, at least one."""
+    if not (names := names_in(text)):
+        raise invalid(call, option, "names with commas between them", text)
+    return names
+
+
 def seed_list(count: int, call: str) -> list[int]:
-    """The seeds 0, 1, … of so many runs."""
+    """The seeds 0, 1, … count - 1."""
     if count < 1:
         raise invalid(call, "--seeds", "at least 1", count)
     return list(range(count))
@@ -310,41 +307,20 @@ def read_settings(pairs: Sequence[str] | None, known: set[str], call: str) -> di
     """The settings of ``--set``; those that have an option of their own are not among ``known``."""
     from whorl.cli.show import parse_settings
 
-    found = parse_settings(list(pairs or []), call)
-    for key in found:
+    given = parse_settings(list(pairs or []), call)
+    for key in given:
         if key not in known:
             raise unknown("setting", key, known, call=call)
-    return found
+    return given
 
 
-def refuse_existing(out: Path | None, call: str) -> None:
-    """Raises before any work is done where the JSON could not be written behind it."""
-    if out is None:
-        return
-    if out.exists():
-        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
+def report(kind: str, result: dict[str, Any], out: Path | None, as_json: bool, show: Show) -> None:
+    """Writes a result with its command, machine and versions where asked to, and prints it as JSON or as a table."""
+    from whorl.lab.storage import environment, write_json
 
-
-def reported(kind: str, found: dict[str, Any]) -> dict[str, Any]:
-    """What was found, with what made it: the command, the machine and the versions."""
-    from whorl.lab.storage import environment
-
-    known = {"schema": f"whorl-lab-{kind}/1", "command": this_command(), "environment": environment()}
-    return {**known, **found}
-
-
-def give(report: dict[str, Any], out: Path | None, *, as_json: bool, show: Callable[[dict[str, Any]], None]) -> None:
-    """Writes a report where it was asked for, and prints it as JSON or as a table, which comes last."""
+    origin = {"schema": f"whorl-lab-{kind}/1", "command": this_command(), "environment": environment()}
+    whole = {**origin, **result}
     if out is not None:
-        from whorl.lab.storage import write_json
-
-        write_json(out, report)
+        write_json(out, whole)
         note(f"written to {out}")
-    if as_json:
-        say_json(report)
-    else:
-        show(report)
+    (say_json if as_json else show)(whole)

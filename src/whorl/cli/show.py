@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -51,10 +51,11 @@ def show(
 ) -> None:
     """One encoding: formula, wavelengths, factors."""
     given = parse_settings(settings or [], "show")
-    for key, value in (("head_dim", head_dim), ("base", base), ("scaling.name", scaling)):
-        add_setting(given, key, value, f"--{key.removesuffix('.name').replace('_', '-')}")
-    for key, value in (("scaling.factor", factor), ("scaling.original_length", original_length)):
-        add_setting(given, key, value, f"--{key.removeprefix('scaling.').replace('_', '-')}")
+    options = {"head_dim": head_dim, "base": base, "scaling.name": scaling}
+    options |= {"scaling.factor": factor, "scaling.original_length": original_length}
+    for key, value in options.items():
+        option = key.removesuffix(".name").removeprefix("scaling.").replace("_", "-")
+        add_setting(given, key, value, f"--{option}")
     encoding, filled = build(name, given)
     answer = describe(encoding, length)
     if filled:
@@ -70,22 +71,22 @@ def show(
 
 def build(name: str, given: dict[str, Any]) -> tuple[Encoding, dict[str, Any]]:
     """The encoding of that name, or a rope with the scaling of that name, and what was filled in."""
-    own = {key: value for key, value in given.items() if not key.startswith("scaling.")}
-    scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in own}
-    if "scaling" in own:
-        whole = own.pop("scaling")  # a name, the dict of to_dict(), or null
+    settings = {key: value for key, value in given.items() if not key.startswith("scaling.")}
+    scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in settings}
+    if "scaling" in settings:
+        whole = settings.pop("scaling")  # a name, the dict of to_dict(), or null
         if whole is None and scaling:
             raise WhorlError("show: scaling=null leaves its settings without a scaling. Leave one of them out.")
         whole = whole if isinstance(whole, dict) else {"name": whole} if whole is not None else {}
         for key, value in whole.items():
             add_setting(scaling, key, value, f"scaling={_short(whole)}")
     if name in registry.ENCODINGS:
-        return examples.build(name, own, scaling or None)
+        return examples.build(name, settings, scaling or None)
     if name not in registry.SCALINGS:
         raise unknown("encoding or scaling", name, (*registry.ENCODINGS, *registry.SCALINGS))
     if scaling.setdefault("name", name) != name:
         raise WhorlError(f"show: {name} is a scaling already, got another, {scaling['name']!r}. Leave --scaling out.")
-    return examples.build("rope", own, scaling)
+    return examples.build("rope", settings, scaling)
 
 
 def parse_settings(pairs: list[str], call: str) -> dict[str, Any]:
@@ -119,26 +120,13 @@ def add_setting(settings: dict[str, Any], key: str, value: Any, option: str) -> 
 
 
 def describe(encoding: Encoding, length: int | None = None) -> dict[str, Any]:
-    """Everything ``whorl show`` prints, as JSON-ready data."""
+    """All that ``whorl show`` prints of an encoding, as JSON-ready data."""
     from whorl.encodings.rotary import Rotary
 
-    text = listing.description(type(encoding))
-    out: dict[str, Any] = {
-        "summary": listing.summary(type(encoding)),
-        "description": text,
-        "formula": formula(text),
-        "config": encoding.config.to_dict(),
-        **listing.facts(encoding),
-    }
+    out: dict[str, Any] = {**_texts(type(encoding)), "config": encoding.config.to_dict(), **listing.facts(encoding)}
     scaling = getattr(encoding.config, "scaling", None)
     if scaling is not None:
-        text = listing.description(type(scaling))
-        out["scaling"] = {
-            "name": scaling.name,
-            "summary": listing.summary(type(scaling)),
-            "description": text,
-            "formula": formula(text),
-        }
+        out["scaling"] = {"name": scaling.name, **_texts(type(scaling))}
     if isinstance(encoding, Rotary):
         out |= describe_rotary(encoding, length)
     elif length is not None:
@@ -146,6 +134,13 @@ def describe(encoding: Encoding, length: int | None = None) -> dict[str, Any]:
             f"show: --length would be ignored, {encoding.config.name} has no frequencies. Leave --length out."
         )
     return out
+
+
+def _texts(cls: type) -> dict[str, Any]:
+    """The description of an encoding or a scaling, its first line, and its formulas: the indented lines."""
+    text = listing.description(cls)
+    formulas = [line.strip() for line in text.splitlines() if line.startswith("    ")]
+    return {"summary": listing.summary(cls), "description": text, "formula": formulas}
 
 
 def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
@@ -156,10 +151,6 @@ def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
     scaling = getattr(encoding.config, "scaling", None)
     original = getattr(scaling, "original_length", None)
     context = length or original or examples.CONTEXTS.get(encoding.config.name, examples.ORIGINAL_LENGTH)
-    plain = None
-    if scaling is not None:
-        unscaled: dict[str, Any] = {"scaling": None}
-        plain = type(encoding).from_config(encoding.config.replace(**unscaled))
     return {
         "length": length,
         "context": context,
@@ -167,55 +158,40 @@ def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
         "attention_factor": encoding.attention_factor(length),
         "softmax_factor": encoding.softmax_factor(length),
         "axes": encoding.config.axes,
-        "pairs": pair_rows(encoding, plain, length, context),
+        "pairs": pair_rows(encoding, length, context),
     }
 
 
-def pair_rows(encoding: Rotary, plain: Rotary | None, length: int | None, context: int) -> list[dict[str, Any]]:
-    """One row for each frequency: its pair, its position axis, and its head where heads differ.
+def pair_rows(encoding: Rotary, length: int | None, context: int) -> list[dict[str, Any]]:
+    """One row for each frequency: its pair, its position axis, its head where heads differ.
 
-    ``plain`` is the same encoding without scaling, to say how much slower a pair turns.
+    With a scaling it says how much slower the pair turns than without.
     """
+    from whorl.analysis.scaling_changes import unscaled
     from whorl.rotary.frequencies import wavelengths
 
     frequencies = encoding.frequencies(length).detach()
     turns = wavelengths(frequencies.abs())
-    places: list[tuple[tuple[int, ...], dict[str, int]]]
-    if frequencies.ndim == 1:
-        axes = encoding.config.axis_of_pair
-        places = [((pair,), {"pair": pair, "axis": axes[pair]}) for pair in range(len(axes))]
-    else:
-        shape = (range(size) for size in frequencies.shape)
-        places = [(at, dict(zip(("axis", "head", "pair"), at, strict=True))) for at in itertools.product(*shape)]
-    unscaled = None if plain is None else plain.frequencies().detach()
+    scaled = getattr(encoding.config, "scaling", None) is not None
+    plain = cast("Rotary", unscaled(encoding)).frequencies().detach() if scaled else None
     rows = []
-    for at, place in places:
+    for at in itertools.product(*(range(size) for size in frequencies.shape)):
         w, turn = float(frequencies[at]), float(turns[at])
-        row: dict[str, Any] = {
-            **place,
-            "frequency": w,
-            "wavelength": turn if math.isfinite(turn) else None,
-            "turns": context / turn,
-        }
-        if unscaled is not None:
-            was = float(unscaled[at])
+        row: dict[str, Any] = dict(zip(("axis", "head", "pair"), at, strict=False))
+        if len(at) == 1:
+            row = {"pair": at[0], "axis": encoding.config.axis_of_pair[at[0]]}
+        row |= {"frequency": w, "wavelength": turn if math.isfinite(turn) else None, "turns": context / turn}
+        if plain is not None:
+            was = float(plain[at])
             row["slower"] = 1.0 if was == w else was / w if w else None
         rows.append(row)
     return rows
 
 
-def formula(text: str) -> list[str]:
-    """The indented lines of a description, which are its formulas."""
-    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
-
-
 def print_description(name: str, answer: dict[str, Any], every: bool) -> None:
-    if name == answer["config"]["name"]:
-        say(answer["description"])
-        say()
-    if "scaling" in answer:
-        say(answer["scaling"]["description"])
-        say()
+    described = [answer] if name == answer["config"]["name"] else []
+    for part in (*described, *([answer["scaling"]] if "scaling" in answer else [])):
+        say(f"{part['description']}\n")
     config = dict(answer["config"])
     scaling = config.pop("scaling", None)
     say(f"settings          {_settings(config)}")
@@ -261,9 +237,9 @@ def worth_showing(rows: list[dict[str, Any]]) -> list[int]:
     """The rows at the ends and where the wavelength passes the context, on each axis of the first head."""
     chosen: set[int] = set()
     for axis in {row["axis"] for row in rows}:
-        own = [i for i, row in enumerate(rows) if row["axis"] == axis and not row.get("head")]
-        chosen.update(own[:ENDS], own[-ENDS:])
-        for i, j in itertools.pairwise(own):
+        indices = [i for i, row in enumerate(rows) if row["axis"] == axis and not row.get("head")]
+        chosen.update(indices[:ENDS], indices[-ENDS:])
+        for i, j in itertools.pairwise(indices):
             if (rows[i]["turns"] < 1) != (rows[j]["turns"] < 1):
                 chosen |= {i, j}
     return sorted(chosen)

@@ -32,7 +32,7 @@ def verify(
     """What is claimed of encodings, measured. Exits 1 where a verdict is not the expected one."""
     if report is not None and report.suffix not in (".md", ".json"):
         raise WhorlError(f"verify: --report must end in .md or .json, got {str(report)!r}.")
-    asked = [found for name in names or [] for found in encodings_of(name)]
+    asked = [encoding for name in names or [] for encoding in encodings_of(name)]
     from whorl.claims import schema
     from whorl.claims import verify as run
     from whorl.claims.report import markdown, numbers_in_short, summary, verdict_of
@@ -44,13 +44,11 @@ def verify(
     if as_json:
         say_json(document)
     else:
-        say_table(
-            ("claim", "verdict", "numbers", "statement"),
-            [
-                (one["id"], verdict_of(one), numbers_in_short(one["numbers"]), one["statement"]["en"])
-                for one in document["claims"]
-            ],
-        )
+        rows = [
+            (claim["id"], verdict_of(claim), numbers_in_short(claim["numbers"]), claim["statement"]["en"])
+            for claim in document["claims"]
+        ]
+        say_table(("claim", "verdict", "numbers", "statement"), rows)
         say()
         say(f"{summary(document)} {document['seconds']:.1f} s.")
         suggest("whorl verify --report claims.md")
@@ -72,10 +70,10 @@ def encodings_of(name: str) -> list[str]:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     except Exception as error:
         raise WhorlError(f"verify: {name} cannot be run, {type(error).__name__}: {error}") from error
-    found = [one for one in registry.names() if one not in before]
-    if not found:
+    added = [encoding for encoding in registry.names() if encoding not in before]
+    if not added:
         raise WhorlError(f"verify: {name} registers no encoding. Call whorl.register(YourEncoding) in it.")
-    return found
+    return added
 
 
 def _write(path: Path, text: str) -> None:

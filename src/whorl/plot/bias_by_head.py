@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whorl.analysis.bias_maps import bias_map
 from whorl.encodings.alibi import Alibi
-from whorl.encodings.base import Encoding
-from whorl.errors import invalid
 from whorl.plot import style
-from whorl.plot.clock_hands import spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 COLUMNS = 4
 FLOOR = -10.0  # below this many logits a key has less than 1/20,000 of the weight of one at 0: no need to tell apart
 
 
 def bias(
-    encodings: Encoding | Sequence[Encoding] | None = None,
+    encodings: style.Encodings | None = None,
     length: int = 64,
     heads: Sequence[int] | None = None,
     *,
     causal: bool = True,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """The bias of a few heads for every query and key, a row for each encoding; of ALiBi by default.
 
     Four heads are drawn, from the first to the last, unless ``heads`` says which. Each row has its own colours, cut
@@ -37,10 +30,7 @@ def bias(
     drawn = style.encodings_of("bias", Alibi(heads=8) if encodings is None else encodings)
     style.check_length("bias", length)
     maps = [bias_map(each, length, causal=causal) for each in drawn]
-    chosen = [spread(len(each), COLUMNS) if heads is None else list(heads) for each in maps]
-    for each, its in zip(maps, chosen, strict=True):
-        if not its or not all(0 <= head < len(each) for head in its):
-            raise invalid("bias", "heads", f"indices from 0 to {len(each) - 1}", heads)
+    chosen = [style.indices("bias", "heads", heads, len(each), COLUMNS) for each in maps]
     columns = max(map(len, chosen))
     ax = style.axes(ax, (7.2, 1.0 + 1.75 * len(drawn)))
     names = style.labels(drawn)
@@ -52,7 +42,7 @@ def bias(
     return ax
 
 
-def _draw_row(row: Sequence[Axes], values: np.ndarray, heads: Sequence[int], y: str, x: str) -> None:
+def _draw_row(row: Sequence[style.Axes], values: np.ndarray, heads: Sequence[int], y: str, x: str) -> None:
     seen = values[list(heads)]
     finite = seen[np.isfinite(seen)]
     low, high = float(finite.min()), float(finite.max())
@@ -68,7 +58,5 @@ def _draw_row(row: Sequence[Axes], values: np.ndarray, heads: Sequence[int], y: 
         panel.set_title(f"head {heads[column]}", fontsize=style.SMALL)
         panel.tick_params(labelbottom=bool(x), labelleft=column == 0)
     assert image is not None
-    last = row[len(heads) - 1]
-    style.colour_bar(
-        last, image, "bias (logits)", place=(1.08, 0.0, 0.09, 1.0), extend="min" if floor > low else "neither"
-    )
+    last, cut = row[len(heads) - 1], "min" if floor > low else "neither"
+    style.colour_bar(last, image, "bias (logits)", place=(1.08, 0.0, 0.09, 1.0), extend=cut)

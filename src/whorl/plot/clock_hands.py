@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whorl.analysis.wavelengths import angles, frequencies_of, wavelengths
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
 from whorl.plot import style
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 MOST = 8
 COLUMNS = 4
@@ -27,8 +22,8 @@ def clocks(
     length: int = 8,
     pairs: Sequence[int] | None = None,
     *,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """The hand of each pair at the positions 0 … length - 1, from the right and counter-clockwise; RoPE by default.
 
     Later hands are longer, so that hands one over another can be told apart.
@@ -37,15 +32,14 @@ def clocks(
     encoding = Rope(head_dim=8) if encoding is None else encoding
     style.check_length("clocks", length)
     w = frequencies_of(encoding)
-    chosen = spread(len(w), MOST) if pairs is None else list(pairs)
-    if not chosen or not all(0 <= pair < len(w) for pair in chosen):
-        raise invalid("clocks", "pairs", f"indices from 0 to {len(w) - 1}", pairs)
+    chosen = style.indices("clocks", "pairs", pairs, len(w), MOST)
     hands = angles(w[chosen], np.arange(length))
     columns = min(COLUMNS, len(chosen))
     rows = math.ceil(len(chosen) / columns)
     high = rows * DIAL + (rows - 1) * CAPTION
     ax = style.axes(ax, (7.2, high + 0.95))
-    shades = _shades(length)
+    colours = _colours(length)
+    shades = colours.to_rgba(np.arange(length))
     title = f"{style.labels([encoding])[0]}: each position turns fast pairs far and slow pairs hardly"
     made = style.panels(ax, title, rows, columns, gap=(0.03, CAPTION / high), right=0.12, above=32.0)
     grid = [panel for row in made for panel in row]
@@ -67,33 +61,16 @@ def clocks(
         turn = turns[chosen[index]]
         period = f"turns in {style.count(turn)} positions" if np.isfinite(turn) else "does not turn"
         panel.set_title(f"pair {chosen[index]}\n{period}", fontsize=style.SMALL)
-    _position_bar(ax, length)
+    from matplotlib.ticker import MaxNLocator  # here, where matplotlib is known to be installed
+
+    bar = style.colour_bar(ax, colours, "position", place=(0.94, 0.0, 0.025, 1.0))
+    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
     return ax
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Up to ``most`` of the indices below count, the first and the last among them, evenly apart.
-
-    >>> spread(4, 8), spread(64, 4)
-    ([0, 1, 2, 3], [0, 21, 42, 63])
-    """
-    if count <= most:
-        return list(range(count))
-    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
-
-
-def _shades(length: int) -> list[tuple[float, float, float, float]]:
-    from matplotlib import colormaps
-
-    map_ = colormaps[style.SEQUENTIAL]
-    return [map_(position / max(1, length - 1)) for position in range(length)]
-
-
-def _position_bar(ax: Axes, length: int) -> None:
+def _colours(length: int) -> style.ScalarMappable:
+    """The colours of the positions, the first dark and the last bright."""
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
-    from matplotlib.ticker import MaxNLocator
 
-    mappable = ScalarMappable(Normalize(0, max(1, length - 1)), style.SEQUENTIAL)
-    bar = style.colour_bar(ax, mappable, "position", place=(0.94, 0.0, 0.025, 1.0))
-    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return ScalarMappable(Normalize(0, max(1, length - 1)), style.SEQUENTIAL)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from whorl.analysis.similarity import codes_of
@@ -11,13 +9,10 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MOST_NUMBERS = 160  # more cells than this have no room for their number
 
 
-def codes(encoding: Encoding | None = None, length: int = 8, *, ax: Axes | None = None) -> Axes:
+def codes(encoding: Encoding | None = None, length: int = 8, *, ax: style.Axes | None = None) -> style.Axes:
     """The codes of the first positions, a row for each; of a sinusoidal code of width 8 by default."""
     encoding = Sinusoidal(width=8) if encoding is None else encoding
     style.check_length("codes", length)
@@ -25,7 +20,7 @@ def codes(encoding: Encoding | None = None, length: int = 8, *, ax: Axes | None 
     rows, width = values.shape
     ax = style.axes(ax)
     limit = float(np.abs(values).max()) or 1.0
-    image = style.show_map(ax, values, cmap=style.signed_colours(), vmin=-limit, vmax=limit)
+    style.signed_map(ax, values, "value", limit)
     if values.size <= MOST_NUMBERS:
         for row, column in np.ndindex(rows, width):
             value = values[row, column]
@@ -38,5 +33,4 @@ def codes(encoding: Encoding | None = None, length: int = 8, *, ax: Axes | None 
     if isinstance(encoding, Sinusoidal):
         title += ": left columns turn fast, right ones hardly move"
     style.dress_map(ax, title, "column", "position")
-    style.colour_bar(ax, image, "value")
     return ax

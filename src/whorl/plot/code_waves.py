@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,17 +13,14 @@ from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.errors import invalid
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 def waves(
     encoding: Encoding | None = None,
     columns: Sequence[int] = (0, 32, 64),
     length: int = 512,
     *,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """The value of some columns of a code at each position; of a sinusoidal code of width 128 by default.
 
     The panels are the ``child_axes`` of the Axes that comes back.

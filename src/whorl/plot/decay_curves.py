@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,8 @@ from whorl.encodings.rope import Rope
 from whorl.plot import style
 from whorl.plot.score_by_distance import scores
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def decay(encodings: Encoding | Sequence[Encoding] | None = None, length: int = 256, *, ax: Axes | None = None) -> Axes:
+def decay(encodings: style.Encodings | None = None, length: int = 256, *, ax: style.Axes | None = None) -> style.Axes:
     """sum_i cos(w_i k) and mean_j |S_j| at the distances 0 … length; of a RoPE of 128 dimensions by default.
 
     An encoding without frequencies has no such sum. Where one is among them, all are drawn by what they do to a

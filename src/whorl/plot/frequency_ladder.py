@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,15 +13,12 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 MOST_NUMBERS = 8  # pairs that have room for their wavelength
 
 
 def frequencies(
-    encodings: Encoding | Sequence[Encoding] | None = None, *, length: int | None = None, ax: Axes | None = None
-) -> Axes:
+    encodings: style.Encodings | None = None, *, length: int | None = None, ax: style.Axes | None = None
+) -> style.Axes:
     """The wavelength of each pair, and on the right its frequency; of a RoPE of 8 dimensions by default.
 
     ``length`` is what a scaling is to serve.
@@ -39,14 +35,9 @@ def frequencies(
         ax.plot(np.arange(len(turns)), turns, marker, color=colour, markersize=size, label=label)
         if len(drawn) == 1 and len(turns) <= MOST_NUMBERS:
             for pair, turn in enumerate(turns):
-                ax.annotate(
-                    f"{turn:,.1f}" if turn >= 1000 else f"{turn:.4g}",
-                    (pair, turn),
-                    (0, 7),
-                    textcoords="offset points",
-                    ha="center",
-                    fontsize=style.SMALL,
-                )
+                text = f"{turn:,.1f}" if turn >= 1000 else f"{turn:.4g}"
+                above = {"textcoords": "offset points", "ha": "center", "fontsize": style.SMALL}
+                ax.annotate(text, (pair, turn), (0, 7), **above)
     ax.set_yscale("log")
     ax.set_ylim(2 * math.pi / 2, ax.get_ylim()[1] * 2.5)
     margin = max(0.5, 0.02 * most)

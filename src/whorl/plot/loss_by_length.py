@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +12,10 @@ from whorl.analysis.losses import METRICS, loss_curves
 from whorl.plot import style
 from whorl.results import ComparisonResult, check_comparison
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def losses(comparison: Mapping[str, Any] | str | Path, metric: str = "same_last", *, ax: Axes | None = None) -> Axes:
+def losses(
+    comparison: Mapping[str, Any] | str | Path, metric: str = "same_last", *, ax: style.Axes | None = None
+) -> style.Axes:
     """Bits per byte at each length, a line for each row with its interval, the trained length marked.
 
     ``comparison`` is a comparison.json of the lab, or what is in it. ``metric`` is "same_last", "sliding" or

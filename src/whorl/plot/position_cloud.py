@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.errors import unknown
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 METHODS = ("pca", "tsne")
 
 
@@ -23,8 +20,8 @@ def positions(
     length: int = 100,
     method: Literal["pca", "tsne"] = "pca",
     *,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """Each position as a point, near where its code is near; of a sinusoidal code of width 64 by default.
 
     ``method="tsne"`` needs scikit-learn.

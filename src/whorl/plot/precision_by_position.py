@@ -1,8 +1,6 @@
-"""What rounding does to cos and sin, by position."""
+"""Errors of cos and sin by position, for each thing that is rounded."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from whorl.analysis.precision import BFLOAT16_ROUNDING, MODES, errors_by_octave
 from whorl.analysis.wavelengths import frequencies_of
@@ -10,11 +8,8 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: Axes | None = None) -> Axes:
+def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: style.Axes | None = None) -> style.Axes:
     """The largest error of cos and sin in each octave of positions up to ``length``, for each thing that is rounded.
 
     Up to 64 positions of an octave are looked at. A RoPE of 128 dimensions by default.
@@ -37,8 +32,7 @@ def precision(encoding: Encoding | None = None, length: int = 2**24 - 1, *, ax: 
     ax.set_ylim(1e-9, 5.0)
     how = f"pass bfloat16 rounding near position {beyond:,}" if beyond else "stay within bfloat16 rounding"
     title = f"float32 angles {how}; in bfloat16 positions fail from 257 on, frequencies at once"
-    style.dress(
-        ax, f"{style.labels([encoding])[0]}: {title}", "position (last of its octave)", "largest error of cos and sin"
-    )
+    title = f"{style.labels([encoding])[0]}: {title}"
+    style.dress(ax, title, "position (last of its octave)", "largest error of cos and sin")
     style.key(ax)
     return ax

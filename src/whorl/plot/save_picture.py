@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".pdf", ".png", ".svg")
 DOTS_PER_INCH = 160
 
-# What each format would say of the day it was written or of the version that wrote it.
+# The fields of each format that hold a date or a version, left out.
 UNDATED: dict[str, dict[str, Any]] = {
     ".pdf": {"CreationDate": None, "Producer": None, "Creator": None},
     ".png": {"Software": None},

@@ -1,9 +1,8 @@
-"""What a scaling leaves of each pair's speed."""
+"""The speed that a scaling leaves to each pair."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +17,10 @@ from whorl.rotary.scalings.llama3 import Llama3
 from whorl.rotary.scalings.ntk import Ntk
 from whorl.rotary.scalings.yarn import Yarn
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 
 def scaling(
-    encodings: Encoding | Sequence[Encoding] | None = None, *, length: int | None = None, ax: Axes | None = None
-) -> Axes:
+    encodings: style.Encodings | None = None, *, length: int | None = None, ax: style.Axes | None = None
+) -> style.Axes:
     """Frequency after over frequency before, for each pair; of four scalings by 4 from 4096 positions by default.
 
     ``length`` is what a scaling that depends on it is to serve. A dotted line marks the pair that makes one turn
@@ -44,7 +40,7 @@ def scaling(
         look = style.line_style(index)
         marker = style.MARKERS[index % len(style.MARKERS)]
         look |= {"marker": marker, "markersize": 4.5, "markevery": (2 * index % 8, 8)}  # not all over one another
-        ax.plot(np.arange(len(kept)), kept, label=_short(label), **look)
+        ax.plot(np.arange(len(kept)), kept, label=label.removeprefix("rope + "), **look)
         lowest = min(lowest, float(kept[kept > 0].min(initial=1.0)))
     _mark_one_turn(ax, drawn)
     ax.set_yscale("log", base=2)
@@ -56,20 +52,12 @@ def scaling(
 
 
 def _usual() -> list[Encoding]:
-    schemes = (
-        Linear(factor=4.0),
-        Ntk(factor=4.0),
-        Yarn(factor=4.0, original_length=4096),
-        Llama3(factor=4.0, original_length=4096),
-    )
+    trained = {"factor": 4.0, "original_length": 4096}
+    schemes = (Linear(factor=4.0), Ntk(factor=4.0), Yarn(**trained), Llama3(**trained))
     return [Rope(head_dim=128, scaling=scheme) for scheme in schemes]
 
 
-def _short(label: str) -> str:
-    return label.removeprefix("rope + ")
-
-
-def _mark_one_turn(ax: Axes, drawn: Sequence[Encoding]) -> None:
+def _mark_one_turn(ax: style.Axes, drawn: Sequence[Encoding]) -> None:
     for each in drawn:
         original = getattr(each.config.scaling, "original_length", None)  # pyright: ignore[reportAttributeAccessIssue]
         if original is not None:

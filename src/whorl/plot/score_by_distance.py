@@ -1,30 +1,20 @@
-"""What encodings do to the score of a key that equals its query, by distance."""
+"""Scores by distance of a key that equals its query, with several encodings."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whorl.analysis.scores import scores_by_distance
 from whorl.encodings.alibi import Alibi
-from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
 from whorl.encodings.xpos import XPos
 from whorl.plot import style
-from whorl.plot.clock_hands import spread
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HEADS = 4
 FLOOR = -20.0  # a score 20 logits lower has 2e-9 of the weight: what falls further is out of sight
 
 
-def scores(
-    encodings: Encoding | Sequence[Encoding] | None = None, length: int = 1024, *, ax: Axes | None = None
-) -> Axes:
+def scores(encodings: style.Encodings | None = None, length: int = 1024, *, ax: style.Axes | None = None) -> style.Axes:
     """The score at the distances 0 … length less that at distance 0; RoPE, xPos and ALiBi by default.
 
     Query and key are vectors of ones everywhere, so that only position makes a difference. Where heads differ, four
@@ -42,7 +32,7 @@ def scores(
         found = scores_by_distance(encoding, length)
         change = found - found[:, :1]
         look = style.line_style(index, length)
-        chosen = [0] if (change == change[0]).all() else spread(len(change), HEADS)
+        chosen = [0] if (change == change[0]).all() else style.spread(len(change), HEADS)
         if len(chosen) > 1:
             label, look["linewidth"] = f"{label}, heads {', '.join(map(str, chosen))}", 0.9
         for head in chosen:

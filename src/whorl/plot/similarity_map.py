@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from whorl.analysis.similarity import codes_of, products
@@ -11,11 +9,8 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.plot import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
-
-def similarity(encoding: Encoding | None = None, length: int = 100, *, ax: Axes | None = None) -> Axes:
+def similarity(encoding: Encoding | None = None, length: int = 100, *, ax: style.Axes | None = None) -> style.Axes:
     """<p_i, p_j> of the codes of every two positions; of a sinusoidal code of width 64 by default.
 
     Colours go from -d/2 to d/2 for a sinusoidal code, whose norm is sqrt(d/2), and to the largest product otherwise.
@@ -32,7 +27,6 @@ def similarity(encoding: Encoding | None = None, length: int = 100, *, ax: Axes 
         title += " depends on their distance alone"
     else:
         limit = float(np.abs(values).max()) or 1.0
-    image = style.show_map(ax, values, cmap=style.signed_colours(), vmin=-limit, vmax=limit)
+    style.signed_map(ax, values, "inner product", limit)
     style.dress_map(ax, title, "position", "position")
-    style.colour_bar(ax, image, "inner product")
     return ax

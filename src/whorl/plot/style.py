@@ -1,4 +1,4 @@
-"""What every picture shares: where it is drawn, colours that everyone can tell apart, titles, labels, panels."""
+"""The style of all pictures: Axes to draw into, colours that everyone can tell apart, titles, labels, panels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import math
 import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from whorl.config import Config
 from whorl.encodings.base import Encoding
@@ -15,20 +17,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.cm import ScalarMappable
     from matplotlib.colorbar import Colorbar
-    from matplotlib.colors import Colormap
     from matplotlib.image import AxesImage
 
+Encodings = Encoding | Sequence[Encoding]
+
 # Okabe and Ito 2008, "Color Universal Design", in the order of contrast on white; its yellow is too pale for a line.
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-)
-COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK)
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
 DASHES = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)))
 GREY, FAINT, PALE = "#666666", "#B8B8B8", "#E8E8E8"
 MARKERS = "osD^v"
@@ -70,7 +65,7 @@ def dress(ax: Axes, title: str, x: str = "", y: str = "", *, grid: bool = True) 
 
 
 def set_title(ax: Axes, title: str, above: float = 6.0) -> None:
-    """Writes a title on the left, so many points above the Axes, in lines of about one length that fit its width."""
+    """Writes a title on the left, ``above`` points over the Axes, in lines of about one length that fit its width."""
     points = ax.get_window_extent().width / ax.figure.dpi * 72
     most = max(20, int(points / (0.52 * LARGE)))  # a letter is about so wide
     lines = math.ceil(len(title) / most)
@@ -96,7 +91,7 @@ def count(value: float) -> str:
 
 
 def dress_map(ax: Axes, title: str, x: str, y: str) -> None:
-    """Gives an Axes with a picture in it its title and labels, and leaves it its box."""
+    """Gives an Axes that holds a map its title and labels, and leaves it its box."""
     dress(ax, title, x, y, grid=False)
     ax.spines[["top", "right"]].set_visible(True)
 
@@ -104,23 +99,13 @@ def dress_map(ax: Axes, title: str, x: str, y: str) -> None:
 def key(ax: Axes, *, inside: str | None = None, title: str = "") -> None:
     """The legend, to the right of the Axes where it can hide nothing, or inside where a corner is known to be free."""
     place: dict[str, Any] = {"loc": inside} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    legend = ax.legend(
-        fontsize=SMALL,
-        frameon=False,
-        handlelength=2.6,
-        borderaxespad=0.3,
-        title=title or None,
-        title_fontsize=SMALL,
-        **place,
-    )
+    place |= {"title": title or None, "title_fontsize": SMALL}
+    legend = ax.legend(fontsize=SMALL, frameon=False, handlelength=2.6, borderaxespad=0.3, **place)
     legend.set_alignment("left")
 
 
 def line_style(index: int, points: int = 0) -> dict[str, Any]:
-    """Colour and dashes of the line so many after the first, thinner where it has many points to show.
-
-    Dashes change once colours are used up.
-    """
+    """Colour and dashes of a line by its index, thinner where it has many points; dashes change after seven lines."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
@@ -128,11 +113,12 @@ def line_style(index: int, points: int = 0) -> dict[str, Any]:
     }
 
 
-def signed_colours() -> Colormap:
-    """Blue for negative, white for 0, vermilion for positive."""
+def signed_map(ax: Axes, values: np.ndarray, label: str, limit: float) -> None:
+    """A matrix in blue for negative, white for 0 and vermilion for positive, up to the limit, with its colour bar."""
     from matplotlib.colors import LinearSegmentedColormap
 
-    return LinearSegmentedColormap.from_list("whorl_signed", [BLUE, "#FFFFFF", VERMILION])
+    colours = LinearSegmentedColormap.from_list("whorl_signed", [BLUE, "#FFFFFF", VERMILION])
+    colour_bar(ax, show_map(ax, values, cmap=colours, vmin=-limit, vmax=limit), label)
 
 
 def colour_bar(
@@ -143,7 +129,7 @@ def colour_bar(
     place: tuple[float, float, float, float] = (1.03, 0.0, 0.035, 1.0),
     extend: Literal["neither", "min"] = "neither",
 ) -> Colorbar:
-    """A colour bar in a panel of its own at a place (left, bottom, width, height) in shares of the Axes."""
+    """A colour bar in its own panel at a place (left, bottom, width, height) in shares of the Axes."""
     bar = ax.figure.colorbar(image, cax=ax.inset_axes(place), extend=extend)
     bar.set_label(label, fontsize=NORMAL)
     bar.ax.tick_params(labelsize=SMALL)
@@ -152,36 +138,46 @@ def colour_bar(
 
 
 def panels(
-    ax: Axes,
-    title: str,
-    rows: int,
-    columns: int,
-    *,
-    gap: tuple[float, float],
-    right: float = 0.0,
-    above: float = 20.0,
+    ax: Axes, title: str, rows: int, columns: int, *, gap: tuple[float, float], right: float = 0.0, above: float = 20.0
 ) -> list[list[Axes]]:
-    """Axes in rows and columns inside an Axes, which keeps its title alone.
+    """Axes in rows and columns inside an Axes, which keeps nothing but its title.
 
-    ``gap`` and ``right``, what is left free on the right, are shares of its width and height; the title stands
-    ``above`` points higher than the first row, whose panels have titles of their own.
+    ``gap`` (between columns, between rows) and ``right`` (free space on the right) are shares of its width and height.
+    The title stands ``above`` points over the first row, because the panels have titles too.
     """
     ax.set_axis_off()
     set_title(ax, title, above)
     wide = (1 - right - gap[0] * (columns - 1)) / columns
     high = (1 - gap[1] * (rows - 1)) / rows
-    return [
-        [
-            ax.inset_axes((column * (wide + gap[0]), 1 - high - row * (high + gap[1]), wide, high))
-            for column in range(columns)
-        ]
-        for row in range(rows)
-    ]
+
+    def panel(row: int, column: int) -> Axes:
+        return ax.inset_axes((column * (wide + gap[0]), 1 - high - row * (high + gap[1]), wide, high))
+
+    return [[panel(row, column) for column in range(columns)] for row in range(rows)]
 
 
 def show_map(ax: Axes, values: Any, **settings: Any) -> AxesImage:
     """A matrix as a picture, first row on top, one cell for each number."""
     return ax.imshow(values, aspect="auto", interpolation="nearest", origin="upper", **settings)
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Up to ``most`` of the indices below count, the first and the last among them, evenly apart.
+
+    >>> spread(4, 8), spread(64, 4)
+    ([0, 1, 2, 3], [0, 21, 42, 63])
+    """
+    if count <= most:
+        return list(range(count))
+    return [round(i * (count - 1) / (most - 1)) for i in range(most)]
+
+
+def indices(call: str, name: str, given: Sequence[int] | None, count: int, most: int) -> list[int]:
+    """The indices given, each of them below count; up to ``most`` spread over all of them where none are given."""
+    chosen = spread(count, most) if given is None else list(given)
+    if not chosen or not all(0 <= index < count for index in chosen):
+        raise invalid(call, name, f"indices from 0 to {count - 1}", given)
+    return chosen
 
 
 def check_length(call: str, length: int) -> None:
@@ -190,7 +186,7 @@ def check_length(call: str, length: int) -> None:
         raise invalid(call, "length", "at least 1", length)
 
 
-def encodings_of(call: str, given: Encoding | Sequence[Encoding]) -> list[Encoding]:
+def encodings_of(call: str, given: Encodings) -> list[Encoding]:
     """One encoding or several, as a list that has at least one."""
     found = [given] if isinstance(given, Encoding) else list(given)
     for each in found:
@@ -231,11 +227,8 @@ def _word(key: str) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, Config):
-        return " ".join(
-            f"{_word(key)} {_text(getattr(value, key))}"
-            for key, field in value.fields().items()
-            if getattr(value, key) != field.default
-        )
+        changed = [key for key, field in value.fields().items() if getattr(value, key) != field.default]
+        return " ".join(f"{_word(key)} {_text(getattr(value, key))}" for key in changed)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,.10g}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from whorl.analysis.scaling_changes import unscaled
@@ -14,9 +12,6 @@ from whorl.errors import invalid
 from whorl.plot import style
 from whorl.rotary.scalings.yarn import Yarn
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 TRAINED = 4096
 
 
@@ -25,8 +20,8 @@ def context(
     *,
     trained: int | None = None,
     length: int | None = None,
-    ax: Axes | None = None,
-) -> Axes:
+    ax: style.Axes | None = None,
+) -> style.Axes:
     """The wavelength of each pair, with the trained length and what finished a turn within it marked.
 
     ``trained`` is the scaling's original length unless given, else 4096; ``length`` is what is to be served, the

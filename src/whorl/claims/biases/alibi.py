@@ -9,13 +9,13 @@ from torch import Tensor
 
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, close, decide, depends, needs_training, shared, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.ledger import About, Finding, all_within, close, decide, depends, needs_training, shared
+from whorl.claims.probes import doubles, largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.bias import Bias
 
 PRESS = "Press et al. 2021, ALiBi"
-about_alibi = About(("alibi",), rows=("N5",))
+about_alibi = About("alibi", rows=("N5",))
 
 
 def bias(encoding: Bias, distances: Tensor, head: int = 0) -> Tensor:
@@ -40,11 +40,8 @@ def slopes() -> Finding:
         12: [*range(-1, -9, -1), -0.5, -1.5, -2.5, -3.5],
         16: [-0.5 * h for h in range(1, 17)],
     }
-    numbers = {
-        f"{heads} heads": largest(Alibi(heads=heads).slopes().double().log2() - torch.tensor(own, dtype=torch.float64))
-        for heads, own in known.items()
-    }
-    return within(max(numbers.values()), 1e-6, numbers)
+    logarithms = {heads: Alibi(heads=heads).slopes().double().log2() for heads in known}
+    return all_within({f"{n} heads": largest(logarithms[n] - doubles(known[n])) for n in known}, 1e-6)
 
 
 @about_alibi.depends(
@@ -55,13 +52,9 @@ def slopes() -> Finding:
     how='slopes="geometric" against slopes="press" for 8 and for 12 heads.',
 )
 def slope_rules() -> Finding:
-    apart = {
-        heads: largest(Alibi(heads=heads, slopes="geometric").slopes() - Alibi(heads=heads).slopes())
-        for heads in (8, 12)
-    }
-    numbers = {f"largest difference, {heads} heads": value for heads, value in apart.items()}
-    text = f"with 12 heads a slope differs by {apart[12]:.3f}"
-    return depends("the number of heads", apart[8] == 0, apart[12] == 0, numbers, text)
+    few, many = (largest(Alibi(heads=n, slopes="geometric").slopes() - Alibi(heads=n).slopes()) for n in (8, 12))
+    numbers = {"largest difference, 8 heads": few, "largest difference, 12 heads": many}
+    return depends("the number of heads", few == 0, many == 0, numbers, f"with 12 heads a slope differs by {many:.3f}")
 
 
 @about_alibi.holds(
@@ -74,7 +67,7 @@ def slope_rules() -> Finding:
 def alibi_linear() -> Finding:
     distances, alibi = torch.tensor([0, 1, 2, 100, 5000]), Alibi(heads=8)
     good = sum(torch.equal(bias(alibi, distances, h), -(2.0 ** -(h + 1)) * distances) for h in range(8))
-    return decide(good == 8, {"heads that agree, of 8": float(good)}, f"head 0 has {bias(alibi, distances).tolist()}")
+    return decide(good == 8, {"heads that agree, of 8": good}, f"head 0 has {bias(alibi, distances).tolist()}")
 
 
 @about_alibi.holds_within(
@@ -120,7 +113,7 @@ def receptive_field() -> Finding:
         # the geometric series: 1 - e^(-m n) = 0.99
         wanted = [math.ceil(math.log(100) * 2 ** (h + 1)) for h in range(8)]
         good &= reach == wanted
-        numbers |= {f"head {h}, {keys:,} keys": float(reach[h]) for h in (0, 7)}
+        numbers |= {f"head {h}, {keys:,} keys": reach[h] for h in (0, 7)}
     return decide(good, numbers, "a head sees another number of keys")
 
 
@@ -149,32 +142,29 @@ def key_form() -> Finding:
 def symmetric() -> Finding:
     ids = torch.arange(9)
     both, split = (Alibi(heads=8, form=form).score_bias(ids[4:5], ids)[:, 0] for form in ("symmetric", "split"))
-    numbers = {
-        "symmetric: left against right": largest(both[:, :4].flip(-1) - both[:, 5:]),
-        "split: heads that see only one side": float(
-            (split[:, :4].isinf().all(-1) ^ split[:, 5:].isinf().all(-1)).sum()
-        ),
-    }
+    apart = largest(both[:, :4].flip(-1) - both[:, 5:])
+    one_sided = split[:, :4].isinf().all(-1) ^ split[:, 5:].isinf().all(-1)
+    numbers = {"symmetric: left against right": apart, "split: heads that see only one side": one_sided.sum()}
     text = "a key 3 before the query and one 3 after it have the same bias; split heads see one side each"
-    return decide(numbers["symmetric: left against right"] > 0, numbers, text)
+    return decide(apart > 0, numbers, text)
 
 
-@about_alibi.fails(
+@About("alibi", rows=("N32",)).fails(
     "alibi.slopes-robust",
     "ALiBi's slopes make no difference: random ones in (0, 1) give the loss of the usual ones.",
     "ALiBi 的斜率怎么取都一样：在 (0, 1) 内随机取，损失与默认斜率相同。",
     says="the notes, who call slopes robust; N32",
     how="Loss of three draws of slopes less that of the usual ones, seed by seed, in an ablation of the lab.",
-    rows=("N32",),
     trained=True,
 )
 def slopes_robust() -> Finding:
-    found = evidence.differences("slopes")
-    if not found:
+    differences = evidence.differences("slopes")
+    if not differences:
         return needs_training("whorl lab ablate slopes --seeds 3")
-    numbers = {f"{one.setting}, bits per byte": one.mean for one in found}
-    apart = [one for one in found if one.low > 0 or one.high < 0]
-    text = "; ".join(
-        f"{one.setting} differs by {one.mean:+.2f} bits per byte, {one.low:+.2f} to {one.high:+.2f}" for one in apart
+    numbers = {f"{setting}, bits per byte": mean for setting, mean, _, _ in differences}
+    apart = [difference for difference in differences if difference.low > 0 or difference.high < 0]
+    texts = (
+        f"{name} differs by {mean:+.2f} bits per byte, {low:+.2f} to {high:+.2f}" for name, mean, low, high in apart
     )
-    return decide(not apart, numbers, f"{text}, in small models that are little trained", "experiments/ablations.json")
+    text = f"{'; '.join(texts)}, in small models that are little trained"
+    return decide(not apart, numbers, text, "experiments/ablations.json")

@@ -11,7 +11,7 @@ from whorl.claims.probes import normal
 from whorl.encodings.t5 import T5
 
 RAFFEL = "Raffel et al. 2019, T5"
-about_t5 = About(("t5",), rows=("N4",))
+about_t5 = About("t5", rows=("N4",))
 
 
 def buckets(t5: T5, distances: Tensor) -> Tensor:
@@ -27,21 +27,13 @@ def buckets(t5: T5, distances: Tensor) -> Tensor:
     how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal; and of both sides for encoders.",
 )
 def t5_edges() -> Finding:
-    own = buckets(T5(heads=1), torch.arange(1001))
-    starts = (own.diff() != 0).nonzero().flatten() + 1
+    own, sides = buckets(T5(heads=1), torch.arange(1001)), T5(heads=1, bidirectional=True)
+    before, after = buckets(sides, torch.arange(200)), buckets(sides, -torch.arange(200))
+    starts, past = ((found.diff() != 0).nonzero().flatten() + 1 for found in (own, before))
     known = [*range(1, 17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
-    sides = T5(heads=1, bidirectional=True)
-    past = (buckets(sides, torch.arange(200)).diff() != 0).nonzero().flatten() + 1
-    both = past.tolist() == [*range(1, 9), 12, 16, 23, 32, 46, 64, 91]
-    after = buckets(sides, -torch.arange(1, 200)) - buckets(sides, torch.arange(1, 200))
-    good = (
-        starts.tolist() == known and both and bool((after == 16).all()) and int(buckets(sides, torch.tensor([0]))) == 0
-    )
-    numbers = {
-        "buckets": float(own.max() + 1),
-        "last begins at": float(starts[-1]),
-        "last of a side begins at": float(past[-1]),
-    }
+    good = starts.tolist() == known and past.tolist() == [*range(1, 9), 12, 16, 23, 32, 46, 64, 91]
+    good = good and int(before[0]) == 0 and bool((after - before == 16)[1:].all())
+    numbers = {"buckets": own.max() + 1, "last begins at": starts[-1], "last of a side begins at": past[-1]}
     return decide(good, numbers, f"they begin at {starts.tolist()}")
 
 
@@ -55,7 +47,7 @@ def t5_edges() -> Finding:
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
     first = int((own == own[-1]).nonzero()[0])
-    return decide(first >= 128, {"all alike from": float(first)}, f"from {first} on all keys share the last bucket")
+    return decide(first >= 128, {"all alike from": first}, f"from {first} on all keys share the last bucket")
 
 
 @about_t5.holds_within(
@@ -83,13 +75,9 @@ def t5_unscaled() -> Finding:
     how="Buckets that 64 positions reach against those that 256 reach, with max_distance 32 and 128.",
 )
 def untrained_buckets() -> Finding:
-    fresh = {}
-    for reach in (32, 128):
-        t5 = T5(heads=1, max_distance=reach)
-        fresh[reach] = len(set(buckets(t5, torch.arange(256)).tolist()) - set(buckets(t5, torch.arange(64)).tolist()))
-    numbers = {f"buckets never trained, max_distance {reach}": float(value) for reach, value in fresh.items()}
-    text = (
-        f"trained on 64 positions with max_distance 128, {fresh[128]} of 32 buckets are read at 256 that were never "
-        "trained"
-    )
-    return depends("max_distance", fresh[32] == 0, fresh[128] == 0, numbers, text)
+    read = {reach: buckets(T5(heads=1, max_distance=reach), torch.arange(256)).tolist() for reach in (32, 128)}
+    near, far = (len(set(found) - set(found[:64])) for found in read.values())
+    numbers = {"buckets never trained, max_distance 32": near, "buckets never trained, max_distance 128": far}
+    text = f"{far} of 32 buckets are read at 256 that were never trained"
+    text = f"trained on 64 positions with max_distance 128, {text}"
+    return depends("max_distance", near == 0, far == 0, numbers, text)

@@ -14,44 +14,32 @@ from whorl.encodings.forgetting_gate import ForgettingGate
 from whorl.encodings.shaw import Shaw
 from whorl.encodings.transformer_xl import TransformerXL
 
-claim = About(rows=("N3",))
 
-
-@claim.holds(
+@About("shaw", rows=("N3",)).holds(
     "shaw.clip",
     "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
     "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
     says="Shaw et al. 2018; N3",
     how="The term of one query for 40 keys with k = 8, at both ends.",
-    about=("shaw",),
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
     ids = torch.arange(41)
     term = shaw.adjust_scores(torch.zeros(1, 1, 1, 41, dtype=torch.float64), q, k, ids[20:21], ids, scale=1.0).flatten()
-    alike = [largest(term[:13] - term[0]), largest(term[28:] - term[-1])]  # 8 and more before the query, and after it
-    inside = term[12:29].diff().abs().min()
-    numbers = {
-        "spread beyond 8, before": alike[0],
-        "spread beyond 8, after": alike[1],
-        "least step within": float(inside),
-    }
-    wanted = q.flatten() @ shaw.key_table.double().mT
-    order = largest(term[12:29] - wanted)
-    return decide(
-        max(alike) == 0 and float(inside) > 1e-6 and order < 1e-6,
-        numbers | {"off the table by": order},
-        "the clip is elsewhere",
-    )
+    before, after = largest(term[:13] - term[0]), largest(term[28:] - term[-1])  # 8 and more from the query
+    inside = float(term[12:29].diff().abs().min())
+    order = largest(term[12:29] - q.flatten() @ shaw.key_table.double().mT)
+    numbers = {"spread beyond 8, before": before, "spread beyond 8, after": after}
+    numbers |= {"least step within": inside, "off the table by": order}
+    return decide(before == after == 0 and inside > 1e-6 > order, numbers, "the clip is elsewhere")
 
 
-@claim.holds_within(
+@About("transformer_xl", rows=("N3",)).holds_within(
     "transformer-xl.term",
     "Transformer-XL's position term is (q + v) . W r_(i-j), the sinusoidal code of the distance.",
     "Transformer-XL 的位置项是 (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
     says="Dai et al. 2019",
     how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
-    about=("transformer_xl",),
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
@@ -66,30 +54,28 @@ def transformer_xl_term() -> Finding:
     return close(own - wanted, 1e-9)
 
 
-@claim.holds(
+@About("deberta", rows=("N3",)).holds(
     "deberta.buckets",
     "DeBERTa's buckets of 256 up to 512: 128, 150, 200, 256, 511, 512 fall into 128, 143, 169, 192, 255, 256.",
     "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
     says="He et al. 2021, the released code; known values",
     how="bucket() of these distances and of their negatives.",
-    about=("deberta",),
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
     known = [0, 1, 128, 143, 169, 192, 255, 256]
     starts = deberta.bucket_starts(256, 512)
     own, mirrored = (deberta.bucket(sign * distances, 256, starts).tolist() for sign in (1, -1))
-    numbers = {f"bucket of {d}": float(b) for d, b in zip(distances.tolist(), own, strict=True)}
+    numbers = {f"bucket of {d}": b for d, b in zip(distances.tolist(), own, strict=True)}
     return decide(own == known and mirrored == [-b for b in known], numbers, f"they are {own}")
 
 
-@claim.holds_within(
+@About("cope", rows=("N3",)).holds_within(
     "cope.counts",
     "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
     "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
     says="Golovneva et al. 2024",
     how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
-    about=("cope",),
 )
 def cope_counts() -> Finding:
     cope = Cope(head_dim=4, max_position=8).double()
@@ -101,16 +87,15 @@ def cope_counts() -> Finding:
     own = (cope.adjust_scores(scores, q, k, ids, ids, scale=1.0) - scores)[0, 0].tril()
     wanted = (ids[:, None] - ids + 1).clamp(max=7).double().tril()
     worst = largest(own - wanted)
-    return within(worst, 1e-9, {"largest difference": worst, "farthest position": float(own.max())})
+    return within(worst, 1e-9, {"largest difference": worst, "farthest position": own.max()})
 
 
-@claim.holds_within(
+@About("forgetting_gate", rows=("N3",)).holds_within(
     "forgetting.alibi",
     "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
     "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
     says="Lin et al. 2025",
     how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
-    about=("forgetting_gate",),
 )
 def forgetting_alibi() -> Finding:
     gate = ForgettingGate(heads=1, width=8, bias=2.0).double()

@@ -7,19 +7,17 @@ import math
 import torch
 
 from whorl.claims.biases.alibi import bias
-from whorl.claims.ledger import About, Finding, decide, depends, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.ledger import About, Finding, all_within, decide, depends, within
+from whorl.claims.probes import doubles, largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.fire import Fire, progress
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.sandwich import Sandwich
 
-about_kerple = About(("kerple",), rows=("N8",))
-about_fire = About(("fire",), rows=("N3",))
-about_sandwich = About(("sandwich",), rows=("N25",))
+about_fire = About("fire", rows=("N3",))
 
 
-@about_kerple.holds(
+@About("kerple", rows=("N8",)).holds(
     "kerple.alibi",
     "KERPLE's power kernel with p = 1 is ALiBi.",
     "p = 1 的 KERPLE 幂核就是 ALiBi。",
@@ -32,16 +30,15 @@ def kerple_alibi() -> Finding:
     kerple.a.copy_(alibi.slopes().clamp(min=0.01))
     heads = range(6)  # slopes below 0.01 are held at 0.01
     good = sum(torch.equal(bias(kerple, distances, h), bias(alibi, distances, h)) for h in heads)
-    return decide(good == 6, {"heads that agree, of 6": float(good)}, "a bias differs")
+    return decide(good == 6, {"heads that agree, of 6": good}, "a bias differs")
 
 
-@about_kerple.holds(
+@About("kerple", rows=("N8", "N27")).holds(
     "kerple.held",
     "Whatever is learned, KERPLE falls with the distance: p and a count as 0.01 at least.",
     "无论学到什么，KERPLE 都随距离下降：p 与 a 至少按 0.01 计。",
     says="Chi et al. 2022, the authors' code; N8",
     how="Both kernels with p and a from -5 to 5: the largest step of the bias up to distance 200.",
-    rows=("N8", "N27"),
 )
 def kerple_held() -> Finding:
     worst = -math.inf
@@ -63,12 +60,9 @@ def kerple_held() -> Finding:
 )
 def fire_progress() -> Finding:
     i, j = torch.tensor([[100, 99], [100, 0], [1000, 999], [1000, 500], [1000, 0]]).mT
-    own = progress(i, j, torch.tensor(0.1, dtype=torch.float64), torch.tensor(512.0, dtype=torch.float64))
-    known = torch.tensor([0.0241, 0.60628, 0.02065, 0.85194, 1.0], dtype=torch.float64)
-    worst = largest(own - known)
-    return within(
-        worst, 5.1e-5, {f"({a}, {b})": float(x) for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst}
-    )
+    own = progress(i, j, doubles(0.1), doubles(512.0))
+    worst = largest(own - doubles([0.0241, 0.60628, 0.02065, 0.85194, 1.0]))
+    return within(worst, 5.1e-5, {f"({a}, {b})": x for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst})
 
 
 @about_fire.depends(
@@ -88,16 +82,13 @@ def fire_relative() -> Finding:
         found = torch.stack([fire.score_bias(torch.tensor([i]), torch.tensor([i - 5])).flatten() for i in places])
         return largest(found - found[0])
 
-    numbers = {
-        "change for queries at 5 … 64": moves((5, 20, 64)),
-        "change for queries at 64 … 4,096": moves((64, 500, 4096)),
-    }
+    trained, beyond = moves((5, 20, 64)), moves((64, 500, 4096))
+    numbers = {"change for queries at 5 … 64": trained, "change for queries at 64 … 4,096": beyond}
     text = "past L the denominator knows where the query is, so equal distances have other biases"
-    within_l, beyond = numbers.values()
-    return depends("the place of the query", within_l < 1e-6, beyond < 1e-3, numbers, text)
+    return depends("the place of the query", trained < 1e-6, beyond < 1e-3, numbers, text)
 
 
-@about_sandwich.holds_within(
+@About("sandwich", rows=("N25",)).holds_within(
     "sandwich.products",
     (
         "Sandwich is H / (8h) times the product of sinusoidal codes: 64, 62.0937, 45.7205, 30.5201, 14.0432 at 0, 1, "
@@ -109,25 +100,21 @@ def fire_relative() -> Finding:
 )
 def sandwich_products() -> Finding:
     sandwich, distances = Sandwich(heads=8), torch.tensor([0, 1, 8, 64, 512])
-    known = torch.tensor([64, 62.0937, 45.7205, 30.5201, 14.0432], dtype=torch.float64)
-    numbers = {
-        "first head": largest(bias(sandwich, distances) - known),
-        "last head": largest(bias(sandwich, distances, 7) - known / 8),
-    }
-    return within(max(numbers.values()), 6e-5, numbers)
+    known = doubles([64, 62.0937, 45.7205, 30.5201, 14.0432])
+    first, last = bias(sandwich, distances) - known, bias(sandwich, distances, 7) - known / 8
+    return all_within({"first head": largest(first), "last head": largest(last)}, 6e-5)
 
 
-@about_sandwich.fails(
+@About("sandwich", rows=("N27",)).fails(
     "sandwich.falls",
     "Sandwich falls with every step of distance.",
     "Sandwich 的偏置随距离逐步下降。",
     says='"decaying bias"',
     how="Steps of the bias from distance 0 to 256.",
-    rows=("N27",),
 )
 def sandwich_falls() -> Finding:
     steps = bias(Sandwich(heads=8), torch.arange(257)).diff()
     rises = (steps > 0).nonzero().flatten()
-    numbers = {"steps that rise, of 256": float(len(rises)), "first": float(rises[0])}
+    numbers = {"steps that rise, of 256": len(rises), "first": rises[0]}
     text = f"{len(rises)} of 256 steps rise, the first from {int(rises[0])} to {int(rises[0]) + 1}"
     return decide(not len(rises), numbers, text)

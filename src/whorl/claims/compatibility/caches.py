@@ -9,13 +9,13 @@ from whorl import registry
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.claims import flags
-from whorl.claims.ledger import About, Finding, claim, decide, shared, within
+from whorl.claims.ledger import About, Finding, decide, shared, within
 from whorl.claims.probes import build, largest, normal, refusal
 from whorl.encodings.rope import Rope
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 COUNT, DIM = 256, 16
-about_rope = About(("rope",), rows=("N19",))
+about_rope = About("rope", rows=("N19",))
 
 
 @shared
@@ -25,23 +25,18 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-@claim.fails(
+@About(rows=("N19",)).fails(
     "note.relative-no-cache",
     "Relative encodings do not suit a KV cache.",
     "相对位置编码不适合 KV 缓存。",
     says="the notes; N19",
     how="Every registered encoding that is relative: steps with KVCache against a full pass.",
-    rows=("N19",),
 )
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]
     good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
     raw = [name for name in good if build(name).key_policy == "raw"]
-    numbers = {
-        "relative encodings": float(len(relative)),
-        "that decode as they prefill": float(len(good)),
-        "of raw keys": float(len(raw)),
-    }
+    numbers = {"relative encodings": len(relative), "that decode as they prefill": len(good), "of raw keys": len(raw)}
     text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
     return decide(not good, numbers, text)
 
@@ -60,7 +55,7 @@ def rotated_keys_stay() -> Finding:
     k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
     apart = largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512))
     refused = bool(refusal(lambda: KVCache(encoding=rope, policy="transformed")))
-    numbers = {"largest difference": apart, "whorl refuses to keep them": float(refused)}
+    numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
     text = f"a key near position 256 differs by {apart:.2f} between two lengths"
     return decide(apart < 1e-9 and not refused, numbers, text)
 

@@ -15,7 +15,7 @@ from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import flags
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
-from whorl.claims.ledger import About, Finding, claim, close, decide, shared, within
+from whorl.claims.ledger import About, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.rope import Rope
@@ -23,8 +23,8 @@ from whorl.encodings.rotary import Rotary
 from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
-about_rope = About(("rope",), rows=("N20",))
-about_rope_and_xpos = About(("rope", "xpos"), rows=("N20",))
+about_rope = About("rope", rows=("N20",))
+about_rope_and_xpos = About("rope", "xpos", rows=("N20",))
 
 
 @about_rope.holds_within(
@@ -44,7 +44,7 @@ def forms_agree() -> Finding:
         steps = torch.cat([state.step(*(x[:, :, i : i + 1] for x in (q, k, v))) for i in range(32)], dim=2)
         # the denominator of "both" may cancel, and what float64 leaves grows with it
         numbers[form] = max(largest(chunked - parallel), largest(steps - chunked[:, :, :32]))
-    return within(max(numbers.values()), 1e-8, numbers)
+    return all_within(numbers, 1e-8)
 
 
 @about_rope.holds_within(
@@ -78,20 +78,15 @@ def rotate_before() -> Finding:
 
         return (put(q, place) * put(k, place + 5)).sum(-1)
 
-    numbers = {
-        "rotated before: largest change": largest(weight(0, True) - weight(100, True)),
-        "rotated after: largest change": largest(weight(0, False) - weight(100, False)),
-    }
-    text = (
-        f"rotated before, a weight at distance 5 changes by {numbers['rotated before: largest change']:.2f} between "
-        "two places"
-    )
-    return decide(numbers["rotated before: largest change"] < 1e-9, numbers, text)
+    first, after = (largest(weight(0, before) - weight(100, before)) for before in (True, False))
+    numbers = {"rotated before: largest change": first, "rotated after: largest change": after}
+    text = f"rotated before, a weight at distance 5 changes by {first:.2f} between two places"
+    return decide(first < 1e-9, numbers, text)
 
 
 @shared
 def stats(form: str) -> dict[str, float]:
-    """What the weights of a form are like, with RoPE and elu + 1."""
+    """Statistics of the weights of a form, with RoPE and elu + 1."""
     _, found = linear_attention(*tokens(), encoding=Rope(head_dim=DIM), form=form, return_stats=True)  # pyright: ignore[reportArgumentType]
     return {
         "share of negative weights": float(found.negative_share),
@@ -110,13 +105,9 @@ def stats(form: str) -> dict[str, float]:
     how="The share of negative weights and the row sums of 256 tokens.",
 )
 def numerator_probability() -> Finding:
-    own = stats("numerator")
-    text = (
-        f"{own['share of negative weights']:.1%} of the weights are negative, and rows sum to "
-        f"{own['least row sum']:.2f} … {own['largest row sum']:.2f}"
-    )
-    right = own["share of negative weights"] == 0 and abs(own["least row sum"] - 1) < 1e-6
-    return decide(right, own, text)
+    negative, least, most, *_ = stats("numerator").values()
+    text = f"{negative:.1%} of the weights are negative, and rows sum to {least:.2f} … {most:.2f}"
+    return decide(negative == 0 and abs(least - 1) < 1e-6, stats("numerator"), text)
 
 
 @about_rope.fails(
@@ -130,18 +121,16 @@ def both_safe() -> Finding:
     given = normal(3, 50, 1, COUNT, 4, seed=22)
     _, found = linear_attention(*given, encoding=Rope(head_dim=4), form="both", return_stats=True)
     sums = found.row_sums[found.denominators.abs() > 1e-3]
+    zeros, negative, count = int(found.near_zero), int((found.denominators < 0).sum()), found.denominators.numel()
     numbers = {
-        "near-zero denominators": float(found.near_zero),
-        "negative denominators": float((found.denominators < 0).sum()),
-        "least |denominator|": float(found.min_denominator),
+        "near-zero denominators": zeros,
+        "negative denominators": negative,
+        "least |denominator|": found.min_denominator,
         "largest |row sum - 1|": largest(sums - 1),
-        "tokens": float(found.denominators.numel()),
+        "tokens": count,
     }
-    text = (
-        f"{numbers['near-zero denominators']:.0f} of {numbers['tokens']:,.0f} denominators cancel to a thousandth and "
-        f"{numbers['negative denominators']:.0f} are negative"
-    )
-    return decide(numbers["near-zero denominators"] == 0 and numbers["negative denominators"] == 0, numbers, text)
+    text = f"{zeros} of {count:,} denominators cancel to a thousandth and {negative} are negative"
+    return decide(zeros == negative == 0, numbers, text)
 
 
 @about_rope.holds(
@@ -152,30 +141,25 @@ def both_safe() -> Finding:
     how="The same 256 tokens.",
 )
 def one_plus_cosine() -> Finding:
-    own = stats("one_plus_cosine")
-    apart = max(abs(own["least row sum"] - 1), abs(own["largest row sum"] - 1))
-    good = own["share of negative weights"] == 0 and apart < 1e-5 and own["least denominator"] > 0
-    return decide(good, own, "a weight is negative, or a row does not sum to 1")
+    negative, least, most, _, denominator = stats("one_plus_cosine").values()
+    good = negative == 0 and max(abs(least - 1), abs(most - 1)) < 1e-5 and denominator > 0
+    return decide(good, stats("one_plus_cosine"), "a weight is negative, or a row does not sum to 1")
 
 
-@claim.fails(
+@About(rows=("N20",)).fails(
     "linear.one-plus-cosine-sharp",
     "1 + cos(q, k) can be as sharp as a softmax.",
     "1 + cos(q, k) 可以像 softmax 一样尖锐。",
     says="its use in place of a softmax",
     how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and any length.",
-    rows=("N20",),
 )
 def one_plus_cosine_sharp() -> Finding:
-    q = torch.eye(8, dtype=torch.float64)[None, None, :1] * 1000
-    keys = torch.eye(8, dtype=torch.float64)[None, None] * 1000
-    values = torch.eye(8, dtype=torch.float64)[None, None]
-    place = torch.zeros(8, dtype=torch.int64)
+    values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
+    keys, at = 1000 * values, {"positions": place[:1], "key_positions": place, "encoding": Rope(head_dim=8)}
     weights = linear_attention(
-        q, keys, values, encoding=Rope(head_dim=8), form="one_plus_cosine", feature="identity", causal=False,
-        positions=place[:1], key_positions=place,
-    ).flatten()  # fmt: skip
-    ratio = float(weights[0] / weights[1])
+        keys[:, :, :1], keys, values, form="one_plus_cosine", feature="identity", causal=False, **at
+    )
+    ratio = float(weights[..., 0] / weights[..., 1])
     text = f"an equal key weighs {ratio:.2f} times an orthogonal one, however long they are"
     return decide(ratio > 2 + 1e-6, {"equal key over orthogonal key": ratio}, text)
 
@@ -211,16 +195,11 @@ def decay_not_linear() -> Finding:
     a, b = feature_map(q, "elu+1"), feature_map(k, "elu+1")
     plain = (a @ b.mT) * fade
     quadratic = plain @ v / plain.sum(-1, keepdim=True)
-    own = linear_attention(q, k, v, form="decay", decay=0.02, chunk=16, eps=0.0)
-    numbers = {
-        "largest difference": largest(own - quadratic),
-        "work at 512 over 256": _growth(_linear(None, decay=0.02)),
-    }
-    text = (
-        f"e^(-l(i-j)) = e^(-li) e^(lj): the sums are the same to {numbers['largest difference']:.0e}, and work "
-        "doubles with the length"
-    )
-    return decide(numbers["largest difference"] > 1e-6 or numbers["work at 512 over 256"] > 2.5, numbers, text)
+    apart = largest(linear_attention(q, k, v, form="decay", decay=0.02, chunk=16, eps=0.0) - quadratic)
+    growth = _growth(_linear(None, decay=0.02))
+    text = f"the sums are the same to {apart:.0e}, and work doubles with the length"
+    numbers = {"largest difference": apart, "work at 512 over 256": growth}
+    return decide(apart > 1e-6 or growth > 2.5, numbers, f"e^(-l(i-j)) = e^(-li) e^(lj): {text}")
 
 
 class Multiplications(TorchFunctionMode):
@@ -240,7 +219,7 @@ class Multiplications(TorchFunctionMode):
 
 
 def _growth(call: Callable[[Tensor, Tensor, Tensor], Any]) -> float:
-    """How many times the multiplications grow when the length doubles from 256."""
+    """The growth of the multiplications when the length doubles from 256."""
     found = []
     for count in (COUNT, 2 * COUNT):
         with Multiplications() as counter:
@@ -269,13 +248,10 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     how="Multiplications counted at 256 and 512 tokens, chunks of 32.",
 )
 def cost() -> Finding:
-    numbers = {
-        "RoPE": _growth(_linear(Rope(head_dim=DIM))),
-        "xPos": _growth(_linear(XPos(head_dim=DIM))),
-        "softmax with RoPE": _growth(_softmax),
-    }
-    good = numbers["RoPE"] < 2.2 and numbers["xPos"] < 2.2 and numbers["softmax with RoPE"] > 3.5
-    return decide(good, numbers, "work grows faster than the length")
+    rope, xpos = (_growth(_linear(encoding)) for encoding in (Rope(head_dim=DIM), XPos(head_dim=DIM)))
+    softmax = _growth(_softmax)
+    numbers = {"RoPE": rope, "xPos": xpos, "softmax with RoPE": softmax}
+    return decide(max(rope, xpos) < 2.2 and softmax > 3.5, numbers, "work grows faster than the length")
 
 
 @about_rope_and_xpos.fails(
@@ -293,18 +269,16 @@ def only_rope_linear() -> Finding:
         if stated and flags.linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
     others = [name for name in works if not isinstance(one := build(name), Rotary) and one.enters()]
-    numbers = {"relative encodings that work": float(len(works)), "that are no RoPE, nor none": float(len(others))}
+    numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}
     return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
 
-@claim.fails(
+@About("xpos", rows=("N20",)).fails(
     "note.xpos-quadratic",
     "xPos costs O(L^2).",
     "xPos 的代价是 O(L²)。",
     says="the notes; N20",
     how="Multiplications of linear attention with xPos at 256 and 512 tokens.",
-    about=("xpos",),
-    rows=("N20",),
 )
 def xpos_quadratic() -> Finding:
     growth = _growth(_linear(XPos(head_dim=DIM)))

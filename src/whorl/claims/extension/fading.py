@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import largest, normal, refusal
+from whorl.claims.ledger import About, Finding, all_within, close, decide
+from whorl.claims.probes import dtype_name, largest, normal, refusal
 from whorl.encodings.xpos import XPos
 
-about_xpos = About(("xpos",), rows=("N7", "N27"))
+about_xpos = About("xpos", rows=("N7", "N27"))
 
 
 @about_xpos.holds_within(
@@ -22,28 +22,30 @@ about_xpos = About(("xpos",), rows=("N7", "N27"))
     how="Length of the complex score of one pair at distances 0 … 2,000 against the formula, all 32 pairs.",
 )
 def xpos_factor() -> Finding:
-    xpos, worst = XPos(head_dim=64, layout="interleaved"), 0.0
-    zeta = (torch.arange(32, dtype=torch.float64) / 32 + 0.4) / 1.4
-    one, turned = (torch.tensor(x, dtype=torch.float64).repeat(32)[None, None, None] for x in ([1.0, 0.0], [0.0, 1.0]))
-    for distance in (0, 1, 512, 2000):
-        there = torch.tensor([7000])
-        parts = [
-            (a * b)[0, 0, 0].view(32, 2).sum(-1)
-            for key in (one, turned)
-            for a, b in [xpos.transform_qk(one, key, there + distance, there)]
-        ]
-        size = torch.hypot(*parts)
-        worst = max(worst, largest(size / zeta ** (distance / 512) - 1))
-    return within(worst, 1e-9, {"largest relative difference": worst})
+    xpos, (one, turned) = XPos(head_dim=64, layout="interleaved"), _axes(32)
+    zeta, there = (torch.arange(32, dtype=torch.float64) / 32 + 0.4) / 1.4, torch.tensor([7000])
+
+    def part(key: Tensor, distance: int) -> Tensor:
+        a, b = xpos.transform_qk(one, key, there + distance, there)
+        return (a * b)[0, 0, 0].view(32, 2).sum(-1)
+
+    sizes = {distance: torch.hypot(part(one, distance), part(turned, distance)) for distance in (0, 1, 512, 2000)}
+    differences = (size / zeta ** (distance / 512) - 1 for distance, size in sizes.items())
+    return close(differences, 1e-9, "largest relative difference")
 
 
-@about_xpos.holds_within(
+def _axes(pairs: int) -> tuple[Tensor, Tensor]:
+    """A vector with every pair at 0 degrees and one with every pair at 90: (1, 1, 1, dimensions)."""
+    one, turned = torch.eye(2, dtype=torch.float64).repeat(1, pairs)[:, None, None, None]
+    return one, turned
+
+
+@About("xpos", rows=("N7", "N19")).holds_within(
     "xpos.centre",
     "xPos scores do not depend on which queries are computed together: queries and keys share one centre.",
     "xPos 的分数与哪些查询一起计算无关：查询与键共用一个中心。",
     says="rotary-embedding-torch#27 is the bug",
     how="Scores of 40 queries at once against one at a time and in two halves, each with all keys before it.",
-    rows=("N7", "N19"),
 )
 def xpos_centre() -> Finding:
     xpos, ids = XPos(head_dim=64), torch.arange(40) * 100
@@ -56,11 +58,10 @@ def xpos_centre() -> Finding:
     whole = scores(slice(0, 40)).tril()
     single = torch.cat([scores(slice(i, i + 1)) for i in range(40)]).tril()
     halves = torch.cat((scores(slice(0, 20)), scores(slice(20, 40)))).tril()
-    numbers = {"one at a time": largest(single - whole), "two halves": largest(halves - whole)}
-    return within(max(numbers.values()), 1e-9, numbers)
+    return all_within({"one at a time": largest(single - whole), "two halves": largest(halves - whole)}, 1e-9)
 
 
-@about_xpos.holds(
+@About("xpos", rows=("N7", "N29")).holds(
     "xpos.overflow",
     (
         "Centred on the queries, xPos takes 32,862 of them in float32 and 1,134 in float16 without overflow, and "
@@ -72,24 +73,19 @@ def xpos_centre() -> Finding:
         "The fastest pair of the first and last query at the limit, and one query more; and where an uncentred one "
         "ends."
     ),
-    rows=("N7", "N29"),
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64), {}, 0
     rate = -math.log(0.4 / 1.4) / 512
     for dtype, known in ((torch.float32, 32_862), (torch.float16, 1_134)):
-        word = str(dtype).removeprefix("torch.")
-        limit = xpos.query_limit(dtype)
+        word, limit = dtype_name(dtype), xpos.query_limit(dtype)
         ends = torch.tensor([0, limit - 1])
         x = torch.ones(1, 1, 2, 64, dtype=dtype)
         a, b = xpos.transform_qk(x, x, ends, ends)
         finite = bool(a.isfinite().all() and b.isfinite().all())
         refused = refusal(lambda x=x, last=limit, ends=ends: xpos.transform_qk(x, x, torch.tensor([0, last]), ends))
         good += limit == known and finite and bool(refused)
-        numbers |= {
-            f"queries, {word}": float(limit),
-            f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate,
-        }
+        numbers |= {f"queries, {word}": limit, f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate}
     return decide(good == 2, numbers, "a limit is elsewhere, or a number within it overflows")
 
 
@@ -103,16 +99,11 @@ def xpos_overflow() -> Finding:
 def xpos_bidirectional() -> Finding:
     xpos = XPos(head_dim=16, layout="interleaved")
     ids, keys = torch.tensor([1000, 3000]), torch.tensor([488, 1000, 1512])  # the last key comes before one query
-    one, turned = (torch.tensor(x, dtype=torch.float64).repeat(8).view(1, 1, 1, 16) for x in ([1.0, 0.0], [0.0, 1.0]))
-    parts = []
-    for key in (one, turned):
+    one, parts = _axes(8)[0], []
+    for key in _axes(8):
         a, b = xpos.transform_qk(one.expand(1, 1, 2, 16), key.expand(1, 1, 3, 16), ids, keys)
         parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
     before, at, after = torch.hypot(*parts).tolist()
-    numbers = {
-        "key 512 before": before / at,
-        "key 512 after": after / at,
-        "whorl refuses encoders": float(xpos.causal_only),
-    }
+    numbers = {"key 512 before": before / at, "key 512 after": after / at, "whorl refuses encoders": xpos.causal_only}
     text = f"a key 512 after the query grows by {after / at:.2f} in the fastest pair, and without bound beyond"
     return decide(numbers["key 512 after"] < 1, numbers, text)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
-
 from whorl.claims import evidence
 from whorl.claims.ledger import About, Finding, decide, needs_training
 from whorl.rotary.scalings.base import factor_for
 
-about_rope = About(("rope",), rows=("N16",))
+about_rope = About("rope", rows=("N16",))
 
 
 @about_rope.holds(
@@ -37,31 +35,28 @@ def factor_from_data() -> Finding:
     trained=True,
 )
 def factor_from_data_helps() -> Finding:
-    return needs_training(
-        "whorl lab sweep FILE.toml: train on 3,072 of a window of 4,096, then Linear 8/3 against Linear 2 at 8,192"
-    )
+    what = "train on 3,072 of a window of 4,096, then Linear 8/3 against Linear 2 at 8,192"
+    return needs_training(f"whorl lab sweep FILE.toml: {what}")
 
 
-@about_rope.fails(
+@About("rope", rows=("N13",)).fails(
     "extension.pi-untrained",
     "Interpolation (PI) repairs a RoPE model past its trained length without any training.",
     "无需训练，线性插值（PI）就能修复 RoPE 模型在训练长度之外的表现。",
     says="how PI is often read; the paper fine-tunes",
     how="Bits per byte at 4 times the trained length with PI against nothing, from the lab.",
-    rows=("N13",),
     trained=True,
 )
 def pi_untrained() -> Finding:
     return _repair("pi")
 
 
-@about_rope.holds(
+@About("rope", rows=("N14",)).holds(
     "extension.ntk-untrained",
     "NTK-aware scaling repairs part of it without any training.",
     "无需训练，NTK-aware 缩放就能部分修复。",
     says="bloc97 2023; N14",
     how="The same with NTK.",
-    rows=("N14",),
     trained=True,
 )
 def ntk_untrained() -> Finding:
@@ -70,13 +65,10 @@ def ntk_untrained() -> Finding:
 
 def _repair(variant: str) -> Finding:
     """Whether a repair of a trained RoPE is better than nothing at 4 times its length, in every lab result."""
-    bare, repaired = (
-        {one.source: one.by_ratio.get(4.0) for one in evidence.losses("rope", what)}
-        for what in (evidence.AS_TRAINED, variant)
-    )
-    gains = evidence.gaps(bare, repaired)
-    if not gains:
-        return needs_training("whorl compare rope --preset laptop --seeds 3")
-    source, gain = min(gains.items(), key=itemgetter(1))
+    bare, repaired = (evidence.losses("rope", what) for what in (evidence.AS_TRAINED, variant))
+    least = evidence.least_gap(bare, repaired, lambda loss: loss.by_ratio.get(4.0))
+    if least is None:
+        return needs_training(evidence.command_for("rope"))
+    source, gain = least
     text = f"at 4 times the trained length it is {-gain:.2f} bits per byte worse than nothing"
     return decide(gain > 0, {"loss taken off at 4x, bits per byte": gain}, text, source)

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, close, decide, within
-from whorl.claims.probes import ladder, largest, normal
+from whorl.claims.ledger import About, Finding, all_within, close, decide, within
+from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
@@ -24,7 +24,7 @@ from whorl.rotary.scalings.yarn import Yarn
 CHEN = "Chen et al. 2023, PI"
 PENG = "Peng et al. 2023, YaRN"
 DIM, BASE = 128, 10_000.0
-about_rope = About(("rope",), rows=("N14",))
+about_rope = About("rope", rows=("N14",))
 
 
 def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -> Tensor:
@@ -32,7 +32,7 @@ def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -
     return Rope(head_dim=dim, scaling=scaling).frequencies(length)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N13", "N14", "N15")).holds_within(
     "extension.factor-one",
     (
         "With a factor of 1 every scheme is plain RoPE: PI, NTK, NTK-by-parts, Llama 3, YaRN, and dynamic NTK in its "
@@ -44,7 +44,6 @@ def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -
         "Frequencies and factors of eight schemes with factor 1 against base^(-2i/d), at the original and a longer "
         "length."
     ),
-    rows=("N13", "N14", "N15"),
 )
 def factor_one() -> Finding:
     schemes = (
@@ -59,22 +58,23 @@ def factor_one() -> Finding:
     )
     numbers = {}
     for scheme in schemes:
-        variant = getattr(scheme, "variant", "")
-        off = largest(scaled(scheme, length=8192) / ladder(DIM) - 1) + abs(scheme.factors(8192).attention - 1)
-        numbers[f"{scheme.name} {variant}".strip()] = off
-    numbers["dynamic_ntk within its length"] = largest(
-        scaled(DynamicNtk(factor=1.0, original_length=4096), length=4096) / ladder(DIM) - 1
-    )
-    return within(max(numbers.values()), 1e-12, numbers)
+        name = f"{scheme.name} {getattr(scheme, 'variant', '')}".strip()
+        numbers[name] = _off(scheme, 8192) + abs(scheme.factors(8192).attention - 1)
+    dynamic = DynamicNtk(factor=1.0, original_length=4096)
+    return all_within(numbers | {"dynamic_ntk within its length": _off(dynamic, 4096)}, 1e-12)
 
 
-@about_rope.holds_within(
+def _off(scaling: Scaling, length: int) -> float:
+    """The largest relative difference of the frequencies from those without a scaling."""
+    return largest(scaled(scaling, length=length) / ladder(DIM) - 1)
+
+
+@About("rope", rows=("N13",)).holds_within(
     "extension.pi-divides",
     "Linear interpolation by s is the same as dividing every position by s.",
     "按 s 做线性插值等价于把每个位置除以 s。",
     says=f"{CHEN}; N13",
     how="Rotations at positions 0 … 4,000 with Linear(4) against plain RoPE at a quarter of them.",
-    rows=("N13",),
 )
 def pi_divides() -> Finding:
     x, ids = normal(9, DIM), torch.arange(9) * 500
@@ -91,13 +91,9 @@ def pi_divides() -> Finding:
 )
 def ntk_ends() -> Finding:
     ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
-    numbers = {
-        "first pair": float(ratio[0]),
-        "last pair": float(ratio[-1]),
-        "largest step up": float(ratio.diff().max()),
-    }
-    worst = max(abs(numbers["first pair"] - 1), abs(numbers["last pair"] * 8 - 1), max(numbers["largest step up"], 0.0))
-    return within(worst, 1e-12, numbers)
+    first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
+    numbers = {"first pair": first, "last pair": last, "largest step up": step}
+    return within(max(abs(first - 1), abs(last * 8 - 1), step), 1e-12, numbers)
 
 
 @about_rope.holds_within(
@@ -109,22 +105,18 @@ def ntk_ends() -> Finding:
 )
 def dynamic_within() -> Finding:
     dynamic = DynamicNtk(factor=4.0, original_length=4096)
-    numbers = {
-        "at 1": largest(scaled(dynamic, length=1) / ladder(DIM) - 1),
-        "at 4,096": largest(scaled(dynamic, length=4096) / ladder(DIM) - 1),
-        "slowest pair at 16,384 is divided by": float((ladder(DIM) / scaled(dynamic, length=16_384))[-1]),
-    }
-    worst = max(numbers["at 1"], numbers["at 4,096"], abs(numbers["slowest pair at 16,384 is divided by"] / 13 - 1))
-    return within(worst, 1e-9, numbers)
+    slower = float((ladder(DIM) / scaled(dynamic, length=16_384))[-1])
+    numbers = {"at 1": _off(dynamic, 1), "at 4,096": _off(dynamic, 4096)}
+    worst = max(*numbers.values(), abs(slower / 13 - 1))
+    return within(worst, 1e-9, numbers | {"slowest pair at 16,384 is divided by": slower})
 
 
-@about_rope.holds(
+@About("rope", rows=("N15",)).holds(
     "extension.yarn-ramp",
     "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
     "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
     says=f"{PENG}, the authors' code; N15",
     how="Frequencies of Yarn(16) over plain ones: where the ratio leaves 1, and where it reaches 1/16.",
-    rows=("N15",),
 )
 def yarn_ramp() -> Finding:
     ratio = scaled(Yarn(factor=16.0, original_length=4096)) / ladder(DIM)
@@ -132,49 +124,39 @@ def yarn_ramp() -> Finding:
     divided = int((ratio < 1 / 16 + 1e-9).sum())
     # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
     edges = [DIM * math.log(4096 / (2 * math.pi * turns)) / (2 * math.log(BASE)) for turns in (32, 1)]
-    numbers = {
-        "pairs kept": float(kept),
-        "pairs divided": float(divided),
-        "32 turns at pair": edges[0],
-        "1 turn at pair": edges[1],
-        "half-way pair 33": float(ratio[33]),
-    }
-    half = abs(numbers["half-way pair 33"] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
-    straight = bool((ratio[20:47].diff().diff().abs() < 1e-9).all())
-    text = f"{kept} pairs are kept and {divided} divided"
-    return decide((kept, divided) == (21, 18) and half and straight, numbers, text)
+    numbers = {"pairs kept": kept, "pairs divided": divided, "32 turns at pair": edges[0], "1 turn at pair": edges[1]}
+    half = largest(ratio[33] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
+    straight = largest(ratio[20:47].diff().diff()) < 1e-9
+    good, text = (kept, divided) == (21, 18) and half and straight, f"{kept} pairs are kept and {divided} divided"
+    return decide(good, numbers | {"half-way pair 33": ratio[33]}, text)
 
 
-@about_rope.fails(
+@About("rope", rows=("N15",)).fails(
     "extension.yarn-short",
     "YaRN with its default betas leaves the fast pairs alone, whatever length the model was trained on.",
     "无论训练长度多少，YaRN 用默认 beta 都会保留快的那些维度。",
     says=f"{PENG}, as its defaults are used",
     how="Pairs that Yarn(4) and NtkByParts(4) leave within 1 % at trained lengths 64 and 4,096, heads of 64.",
-    rows=("N15",),
 )
 def yarn_short() -> Finding:
     numbers = {}
     for length in (64, 4096):
         for scheme in (Yarn(factor=4.0, original_length=length), NtkByParts(factor=4.0, original_length=length)):
             kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
-            numbers[f"{scheme.name}, trained on {length:,}"] = float(kept)
+            numbers[f"{scheme.name}, trained on {length:,}"] = kept
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
-    text = (
-        "trained on 64 positions no pair makes 32 turns (the fastest makes 10): YaRN keeps "
-        f"{numbers['yarn, trained on 64']:.0f} "
-        f"of 32 pairs and NTK-by-parts {numbers['ntk_by_parts, trained on 64']:.0f}, the rest is interpolated"
-    )
-    return decide(numbers["yarn, trained on 64"] >= 8, numbers, text)
+    yarn, by_parts, *_ = numbers.values()
+    kept = f"YaRN keeps {yarn} of 32 pairs and NTK-by-parts {by_parts}, the rest is interpolated"
+    text = f"trained on 64 positions no pair makes 32 turns (the fastest makes 10): {kept}"
+    return decide(yarn >= 8, numbers, text)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N15",)).holds_within(
     "extension.yarn-temperature",
     "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
     "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而分数乘以它的平方。",
     says=f"{PENG}, section 3.4; N15",
     how="Scores of random q, k with Yarn(16) over those of the same frequencies without a factor.",
-    rows=("N15",),
 )
 def yarn_temperature() -> Finding:
     yarn = Rope(head_dim=DIM, scaling=Yarn(factor=16.0, original_length=4096))
@@ -183,9 +165,7 @@ def yarn_temperature() -> Finding:
     ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
     wanted = (0.1 * math.log(16) + 1) ** 2
     worst = largest(ratio / wanted - 1)
-    return within(
-        worst, 1e-9, {"scores are multiplied by": float(ratio.mean()), "(0.1 ln 16 + 1)^2": wanted, "off by": worst}
-    )
+    return within(worst, 1e-9, {"scores are multiplied by": ratio.mean(), "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
 
 
 @about_rope.holds_within(
@@ -200,13 +180,11 @@ def longrope_factor() -> Finding:
     scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
     numbers = {
         "at 4,096": largest(scaled(scheme, 64, 4096) / ladder(64) - 1),
-        "at 4,097": largest(scaled(scheme, 64, 4097) * torch.tensor(long, dtype=torch.float64) / ladder(64) - 1),
-        "attention factor": Rope(head_dim=64, scaling=scheme).attention_factor(8192),
+        "at 4,097": largest(scaled(scheme, 64, 4097) * doubles(long) / ladder(64) - 1),
     }
-    wanted = math.sqrt(1 + math.log(32) / math.log(4096))
-    return within(
-        max(numbers["at 4,096"], numbers["at 4,097"], abs(numbers["attention factor"] - wanted)), 1e-12, numbers
-    )
+    factor = Rope(head_dim=64, scaling=scheme).attention_factor(8192)
+    worst = max(*numbers.values(), abs(factor - math.sqrt(1 + math.log(32) / math.log(4096))))
+    return within(worst, 1e-12, numbers | {"attention factor": factor})
 
 
 @about_rope.holds(
@@ -224,33 +202,26 @@ def llama3_bands() -> Finding:
     between = ratio[~fast & ~slow]
     turns = 8192 / length[~fast & ~slow]
     wanted = 1 / 8 + 7 / 8 * (turns - 1) / 3
-    numbers = {
-        "kept": largest(ratio[fast] - 1),
-        "divided": largest(ratio[slow] * 8 - 1),
-        "blended": largest(between / wanted - 1),
-        "pairs between": float(len(between)),
-    }
-    good = max(numbers["kept"], numbers["divided"], numbers["blended"]) < 1e-9 and len(between) > 3
-    return decide(good, numbers, "a pair is scaled otherwise")
+    kept, divided, blended = ratio[fast] - 1, ratio[slow] * 8 - 1, between / wanted - 1
+    numbers = {"kept": largest(kept), "divided": largest(divided), "blended": largest(blended)}
+    good = max(numbers.values()) < 1e-9 and len(between) > 3
+    return decide(good, numbers | {"pairs between": len(between)}, "a pair is scaled otherwise")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N14", "N29")).holds_within(
     "extension.resonance",
     "Resonance gives every pair a whole wavelength, so that it repeats itself exactly.",
     "Resonance 使每一对的波长为整数，从而严格周期重复。",
     says="Wang et al. 2024",
     how="Wavelengths of 64 dimensions, and tables one wavelength on.",
-    rows=("N14", "N29"),
 )
 def resonance() -> Finding:
     rope = Rope(head_dim=64, scaling=Resonance())
     length = wavelengths(rope.frequencies())
-    worst = largest(length - length.round())
     wave = largest(length.round() / (2 * math.pi / ladder(64)) - 1)  # not far from what they were
+    differences = [length - length.round()]
     for i in (0, 5, 31):
         here = torch.tensor([3, 3 + int(length[i].round())])
-        tables = torch.stack(rope.tables(here, dtype=torch.float64))[..., i]
-        worst = max(worst, largest(tables[:, 0] - tables[:, 1]))
-    return within(
-        worst if wave < 0.1 else math.inf, 1e-9, {"largest difference": worst, "largest change of a wavelength": wave}
-    )
+        differences.append(torch.stack(rope.tables(here, dtype=torch.float64))[..., i].diff())
+    numbers = {"largest difference": largest(differences), "largest change of a wavelength": wave}
+    return within(numbers["largest difference"] if wave < 0.1 else math.inf, 1e-9, numbers)

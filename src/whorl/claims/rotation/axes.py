@@ -9,7 +9,7 @@ from whorl.claims.ledger import About, Finding, close, decide
 from whorl.claims.rotation.turning import EXACT, by_hand
 from whorl.encodings.axial_rope import AxialRope
 
-about_axial_rope = About(("axial_rope",), rows=("N11",))
+about_axial_rope = About("axial_rope", rows=("N11",))
 
 
 @about_axial_rope.holds_within(
@@ -32,14 +32,10 @@ def one_axis_per_block() -> Finding:
     how="The same matrix of 16 dimensions against kron(R_row, R_column) of 4 each, by their eigenvalues.",
 )
 def kronecker() -> Finding:
-    own, _, kron = _axial()
-    traces = {"trace of AxialRope": float(own.trace()), "trace of the Kronecker product": float(kron.trace())}
-    apart = abs(traces["trace of AxialRope"] - traces["trace of the Kronecker product"])
-    text = (
-        "at row 3, column 5 the traces differ, so no change of basis makes them equal: angles would add, not stand "
-        "side by side"
-    )
-    return decide(apart < EXACT, traces, text)
+    own, _, kron = (matrix.trace() for matrix in _axial())
+    numbers = {"trace of AxialRope": own, "trace of the Kronecker product": kron}
+    text = "at row 3, column 5 the traces differ, so no change of basis makes them equal"
+    return decide((own - kron).abs() < EXACT, numbers, f"{text}: angles would add, not stand side by side")
 
 
 def _axial() -> tuple[Tensor, Tensor, Tensor]:

@@ -8,22 +8,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, rms_norm
 
-from whorl.claims.ledger import About, Finding, claim, decide, within
+from whorl.claims.ledger import About, Finding, all_within, decide
 from whorl.claims.probes import largest, normal
 from whorl.claims.rotation.turning import EXACT, PLACES, at, matrix, plain
 from whorl.encodings.xpos import XPos
 
-about_rope = About(("rope",), rows=("N26", "N32"))
+about_rope = About("rope", rows=("N26", "N32"))
 
 
-@claim.fails(
+@About("rope", "xpos", rows=("N26",)).fails(
     "rope.axioms-unique",
     "The three axioms of the derivation (relative scores, f(q, 0) = q, lengths kept) leave RoPE as the only solution.",
     "推导所用的三条公理（分数只依赖相对位置、f(q, 0) = q、保范数）唯一确定 RoPE。",
     says="the notes' derivation; N26",
     how="A dense e^(mA) with A skew-symmetric put to the same three tests; and xPos, which gives up only the third.",
-    about=("rope", "xpos"),
-    rows=("N26",),
 )
 def axioms_unique() -> Finding:
     skew = normal(8, 8)
@@ -32,28 +30,24 @@ def axioms_unique() -> Finding:
     q, k = normal(2, 8, seed=1)
     dense = float((turn[3] @ q) @ (turn[7] @ k) - (turn[103] @ q) @ (turn[107] @ k))
     lengths = largest((turn[103] @ q).norm() - q.norm())
+    apart = largest(turn[7] - matrix(plain(8), 7))
     x, ids = normal(2, 1, 1, 2, 8, seed=2), torch.tensor([3, 7])
-    xpos = XPos(head_dim=8)
+    by_rope = at(plain(8, "half"), x[0, 0, 0, 1], 7) @ at(plain(8, "half"), x[1, 0, 0, 0], 3)
 
-    def score(shift: int) -> float:
-        a, b = xpos.transform_qk(x[0], x[1], ids + shift, ids + shift)
+    def by_xpos(shift: int) -> float:
+        a, b = XPos(head_dim=8).transform_qk(x[0], x[1], ids + shift, ids + shift)
         return float(a[0, 0, 1] @ b[0, 0, 0])
 
-    others = {
+    numbers = {
         "dense e^(mA): change of a score": abs(dense),
         "dense e^(mA): change of a length": lengths,
-        "dense e^(mA): distance from RoPE": largest(turn[7] - matrix(plain(8), 7)),
-        "xPos: change of a score": abs(score(0) - score(100)),
-        "xPos: distance from RoPE": abs(
-            score(0) - float(at(plain(8, "half"), x[0, 0, 0, 1], 7) @ at(plain(8, "half"), x[1, 0, 0, 0], 3))
-        ),
+        "dense e^(mA): distance from RoPE": apart,
+        "xPos: change of a score": abs(by_xpos(0) - by_xpos(100)),
+        "xPos: distance from RoPE": abs(by_xpos(0) - float(by_rope)),
     }
-    solves = others["dense e^(mA): change of a score"] < EXACT and lengths < EXACT
-    unique = not solves or others["dense e^(mA): distance from RoPE"] < EXACT
-    text = (
-        "e^(mA) with a dense skew-symmetric A is relative, starts from the identity and keeps lengths, and is not RoPE"
-    )
-    return decide(unique, others, text)
+    solves = abs(dense) < EXACT and lengths < EXACT
+    what = "is relative, starts from the identity and keeps lengths, and is not RoPE"
+    return decide(not solves or apart < EXACT, numbers, f"e^(mA) with a dense skew-symmetric A {what}")
 
 
 @about_rope.fails(
@@ -65,11 +59,9 @@ def axioms_unique() -> Finding:
 )
 def layernorm_after() -> Finding:
     moved = _normed(lambda x: layer_norm(x, x.shape[-1:]))
-    text = (
-        f"the score of one pair at distance 5 moves by {moved:.3g} between places: the mean of turned entries depends "
-        "on the place"
-    )
-    return decide(moved < EXACT, {"largest change of a score": moved}, text)
+    text = f"the score of one pair at distance 5 moves by {moved:.3g} between places"
+    reason = "the mean of turned entries depends on the place"
+    return decide(moved < EXACT, {"largest change of a score": moved}, f"{text}: {reason}")
 
 
 @about_rope.holds_within(
@@ -81,11 +73,11 @@ def layernorm_after() -> Finding:
 )
 def rmsnorm_after() -> Finding:
     moved = _normed(lambda x: rms_norm(x, x.shape[-1:]))
-    return within(moved, 1e-8, {"largest change of a score": moved})
+    return all_within({"largest change of a score": moved}, 1e-8)
 
 
 def _normed(norm: Callable[[Tensor], Tensor]) -> float:
-    """How far scores of vectors that are turned, then normed, move between places; at one distance."""
+    """The change of scores at one distance between places, of vectors that are turned and then normed."""
     q, k = normal(2, 100, 64)
     scores = torch.stack([(norm(at(plain(64), q, m)) * norm(at(plain(64), k, m + 5))).sum(-1) for m in PLACES])
     return largest(scores - scores[0])

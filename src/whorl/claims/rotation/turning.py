@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, shared, within
-from whorl.claims.probes import ladder, largest, normal, turned
+from whorl.claims.ledger import About, Finding, all_within, close, decide, shared, within
+from whorl.claims.probes import doubles, ladder, largest, normal, turned
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
 from whorl.rotary.rotation import Layout
@@ -19,7 +19,7 @@ SU = "Su et al. 2021, RoFormer"
 DIM = 6
 PLACES = (0, 1, 2, 17, 511, 4096, 1_000_003)
 EXACT = 1e-9  # what float64 leaves of angles of a million radians, and a thousand times less than float32
-about_rope = About(("rope",), rows=("N26",))
+about_rope = About("rope", rows=("N26",))
 
 
 @shared
@@ -36,6 +36,11 @@ def at(rope: Rope, x: Tensor, position: float) -> Tensor:
     return rope.rotate(flat, ids).view(x.shape)
 
 
+def score_at(rope: Rope, q: Tensor, k: Tensor, m: int, n: int) -> Tensor:
+    """The scores of queries at m and keys at n, vector by vector."""
+    return (at(rope, q, m) * at(rope, k, n)).sum(-1)
+
+
 def matrix(rope: Rope, position: float) -> Tensor:
     """R_m, read off the unit vectors."""
     return at(rope, torch.eye(rope.config.head_dim, dtype=torch.float64), position).mT
@@ -44,9 +49,7 @@ def matrix(rope: Rope, position: float) -> Tensor:
 def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
     """R_m from its definition: 2 x 2 rotations by m base^(-2i/d) along the diagonal."""
     angles = [position * base ** (-2 * i / dim) for i in range(dim // 2)]
-    turns = [
-        torch.tensor([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]], dtype=torch.float64) for a in angles
-    ]
+    turns = (doubles([[math.cos(a), -math.sin(a)], [math.sin(a), math.cos(a)]]) for a in angles)
     return torch.block_diag(*turns)
 
 
@@ -60,28 +63,23 @@ def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
 def identity_at_zero() -> Finding:
     x = normal(5, 64).float()
     same = [torch.equal(at(plain(64, layout), x, 0), x) for layout in ("half", "interleaved")]
-    return decide(all(same), {"layouts that keep every bit": float(sum(same))}, "a vector at position 0 is changed")
+    return decide(all(same), {"layouts that keep every bit": sum(same)}, "a vector at position 0 is changed")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N6", "N26")).holds_within(
     "rope.golden",
     "q = (1, 2, 3, 4) at position 2 becomes the two vectors of the worked example, one for each layout.",
     "q = (1, 2, 3, 4) 在位置 2 处变为算例中的两个向量，每种排列各一个。",
     says="N6, worked by hand",
     how="Rope(head_dim=4) against six decimals of the example.",
-    rows=("N6", "N26"),
 )
 def golden() -> Finding:
-    q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
-    known: dict[Layout, list[float]] = {
-        "interleaved": [-2.234742, 0.077004, 2.919405, 4.059196],
-        "half": [-3.144039, 1.919605, -0.339143, 4.039197],
-    }
+    interleaved, half = (at(plain(4, layout), doubles([1, 2, 3, 4]), 2) for layout in ("interleaved", "half"))
     numbers = {
-        f"largest difference, {layout}": largest(at(plain(4, layout), q, 2) - torch.tensor(value, dtype=torch.float64))
-        for layout, value in known.items()
+        "largest difference, interleaved": largest(interleaved - doubles([-2.234742, 0.077004, 2.919405, 4.059196])),
+        "largest difference, half": largest(half - doubles([-3.144039, 1.919605, -0.339143, 4.039197])),
     }
-    return within(max(numbers.values()), 1e-6, numbers)
+    return all_within(numbers, 1e-6)
 
 
 @about_rope.holds_within(
@@ -92,9 +90,8 @@ def golden() -> Finding:
     how="R_m of 6 dimensions, read off the unit vectors at positions up to a million, times its transpose.",
 )
 def orthogonal() -> Finding:
-    eye = torch.eye(DIM, dtype=torch.float64)
-    worst = max(largest(r @ r.mT - eye) for r in (matrix(plain(), m) for m in PLACES))
-    return within(worst, EXACT, {"largest entry of R R^T - I": worst})
+    eye, turns = torch.eye(DIM, dtype=torch.float64), (matrix(plain(), m) for m in PLACES)
+    return close((r @ r.mT - eye for r in turns), EXACT, "largest entry of R R^T - I")
 
 
 @about_rope.holds_within(
@@ -106,8 +103,8 @@ def orthogonal() -> Finding:
 )
 def group_law() -> Finding:
     pairs = [(1, 1), (3, 14), (511, 1), (-7, 7), (4096, 1_000_003)]
-    worst = max(largest(matrix(plain(), m) @ matrix(plain(), n) - matrix(plain(), m + n)) for m, n in pairs)
-    return within(worst, EXACT, {"largest entry of R_m R_n - R_(m+n)": worst})
+    differences = (matrix(plain(), m) @ matrix(plain(), n) - matrix(plain(), m + n) for m, n in pairs)
+    return close(differences, EXACT, "largest entry of R_m R_n - R_(m+n)")
 
 
 @about_rope.holds_within(
@@ -119,10 +116,8 @@ def group_law() -> Finding:
 )
 def relative() -> Finding:
     q, k = normal(2, 100, 64)
-    worst = 0.0
-    for distance in (0, 1, 5, 300, 4000):
-        scores = torch.stack([(at(plain(64), q, m) * at(plain(64), k, m + distance)).sum(-1) for m in PLACES])
-        worst = max(worst, largest(scores - scores[0]))
+    scores = {(m, d): score_at(plain(64), q, k, m, m + d) for m in PLACES for d in (0, 1, 5, 300, 4000)}
+    worst = largest(score - scores[0, d] for (_, d), score in scores.items())
     return within(worst, 1e-8, {"largest change of a score": worst, "typical score": 64**0.5})
 
 
@@ -135,8 +130,8 @@ def relative() -> Finding:
 )
 def norm() -> Finding:
     x = normal(100, 64)
-    worst = max(largest(at(plain(64), x, m).norm(dim=-1) / x.norm(dim=-1) - 1) for m in PLACES)
-    return within(worst, 1e-12, {"largest relative change": worst})
+    ratios = (at(plain(64), x, m).norm(dim=-1) / x.norm(dim=-1) for m in PLACES)
+    return close((ratio - 1 for ratio in ratios), 1e-12, "largest relative change")
 
 
 @about_rope.holds_within(
@@ -147,8 +142,7 @@ def norm() -> Finding:
     how="Vector-Jacobian products of 100 random gradients at positions up to a million, by autograd.",
 )
 def gradient_norm() -> Finding:
-    numbers = {"largest relative change": max(largest(gradient_ratio(m) - 1) for m in PLACES)}
-    return within(numbers["largest relative change"], 1e-12, numbers)
+    return close((gradient_ratio(m) - 1 for m in PLACES), 1e-12, "largest relative change")
 
 
 def gradient_ratio(position: int) -> Tensor:
@@ -169,27 +163,24 @@ def gradient_ratio(position: int) -> Tensor:
     how="Determinants of R_m with an odd number of pairs, where a mirrored pair would show.",
 )
 def determinant() -> Finding:
-    worst = max(abs(float(torch.linalg.det(matrix(plain(), m))) - 1) for m in PLACES)
-    return within(worst, EXACT, {"largest |det - 1|": worst})
+    return close((torch.linalg.det(matrix(plain(), m)) - 1 for m in PLACES), EXACT, "largest |det - 1|")
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N6", "N26")).holds_within(
     "rope.three-forms",
     "The matrix form, the complex form and the elementwise form of RoPE are the same.",
     "RoPE 的矩阵形式、复数形式与逐元素形式是同一个变换。",
     says=f"{SU}, equations 14, 15 and 34; N6, N26",
     how="The rotation by whorl against products with the block matrix and with e^(i m w), 64 dimensions, float64.",
-    rows=("N6", "N26"),
 )
 def three_forms() -> Finding:
-    numbers = {"elementwise against matrix": 0.0, "elementwise against complex": 0.0}
     x = normal(10, 64)
-    for m in PLACES[:-1]:
-        here = at(plain(64), x, m)
-        for name, other in (("matrix", x @ by_hand(m, 64).mT), ("complex", turned(x, m * ladder(64)))):
-            key = f"elementwise against {name}"
-            numbers[key] = max(numbers[key], largest(here - other))
-    return within(max(numbers.values()), EXACT, numbers)
+    rotated = {m: at(plain(64), x, m) for m in PLACES[:-1]}
+    numbers = {
+        "elementwise against matrix": largest(y - x @ by_hand(m, 64).mT for m, y in rotated.items()),
+        "elementwise against complex": largest(y - turned(x, m * ladder(64)) for m, y in rotated.items()),
+    }
+    return all_within(numbers, EXACT)
 
 
 @about_rope.holds_within(
@@ -200,21 +191,21 @@ def three_forms() -> Finding:
     how="rotate and rotate(inverse=True) of random vectors, plain and with YaRN, in three layouts.",
 )
 def inverse() -> Finding:
-    x, ids, worst = normal(9, 64), torch.arange(9) * 1000, 0.0
-    for scaling in (None, Yarn(factor=8.0, original_length=1024)):
-        for layout in ("half", "interleaved", "interleaved_to_half"):
-            rope = Rope(head_dim=64, layout=layout, scaling=scaling)
-            worst = max(worst, largest(rope.rotate(rope.rotate(x, ids), ids, inverse=True) - x))
-    return within(worst, 1e-12, {"largest difference": worst})
+    x, ids = normal(9, 64), torch.arange(9) * 1000
+    ropes = [
+        Rope(head_dim=64, layout=layout, scaling=scaling)
+        for scaling in (None, Yarn(factor=8.0, original_length=1024))
+        for layout in ("half", "interleaved", "interleaved_to_half")
+    ]
+    return close((rope.rotate(rope.rotate(x, ids), ids, inverse=True) - x for rope in ropes), 1e-12)
 
 
-@about_rope.holds_within(
+@About("rope", rows=("N6", "N26")).holds_within(
     "rope.layouts-permute",
     "The half and the interleaved layout are the same rotation up to one fixed permutation of dimensions.",
     "半分排列与交错排列只差一个固定的维度置换。",
     says="N6; the notes call both RoPE",
     how="Interleaved rotation of permuted vectors against the permuted half rotation, and the scores of both.",
-    rows=("N6", "N26"),
 )
 def layouts_permute() -> Finding:
     x, ids = normal(2, 9, 64), torch.arange(9) * 100
@@ -227,16 +218,15 @@ def layouts_permute() -> Finding:
         "scores": largest(half[0] @ half[1].mT - inter[0] @ inter[1].mT),
         "vectors, interleaved to half": largest(half - moved),
     }
-    return within(max(numbers.values()), 1e-11, numbers)
+    return all_within(numbers, 1e-11)
 
 
-@about_rope.holds(
+@About("rope", rows=("N6", "N26")).holds(
     "rope.partial",
     "With a partial rotary head the other dimensions pass through untouched.",
     "部分旋转时，其余维度原样通过。",
     says="GPT-NeoX, GPT-J; N6",
     how="rotary_dim=16 of 64 at either end: the other 48 dimensions bit for bit, the 16 against a head of 16.",
-    rows=("N6", "N26"),
 )
 def partial() -> Finding:
     x, ids = normal(9, 64), torch.arange(9) * 100
@@ -247,7 +237,7 @@ def partial() -> Finding:
         rest[own] = False
         good += torch.equal(out[:, rest], x[:, rest])
         good += torch.equal(out[:, own], Rope(head_dim=16).rotate(x[:, own].contiguous(), ids))
-    return decide(good == 4, {"comparisons that agree, of 4": float(good)}, "dimensions outside the slice changed")
+    return decide(good == 4, {"comparisons that agree, of 4": good}, "dimensions outside the slice changed")
 
 
 @about_rope.holds_within(
@@ -264,4 +254,4 @@ def moves() -> Finding:
     for name, here, there in (("to YaRN", *ropes), ("back", *reversed(ropes))):
         got = rerotate(here.rotate(k, old), here, there, old, new_positions=new)
         numbers[f"largest difference, {name}"] = largest(got - there.rotate(k, new))
-    return within(max(numbers.values()), 1e-11, numbers)
+    return all_within(numbers, 1e-11)

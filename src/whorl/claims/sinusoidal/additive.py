@@ -12,7 +12,7 @@ from whorl.claims.ledger import About, Finding, decide, shared
 from whorl.claims.probes import normal
 from whorl.claims.sinusoidal.codes import DIM, codes
 
-about_sinusoidal = About(("sinusoidal",), rows=("N25",))
+about_sinusoidal = About("sinusoidal", rows=("N25",))
 
 
 def content() -> Tensor:
@@ -36,9 +36,8 @@ def share(scores: Tensor) -> float:
 def shares() -> dict[float, float]:
     """By |q|/|p|: the share of a score's variance over positions that the distance m - n alone explains."""
     p, (q, k) = codes(torch.arange(256)), content()
-    return {
-        ratio: share((ratio * q[:, None] + p) @ (ratio * k[:, None] + p).mT) for ratio in (0.1, 0.5, 1.0, 2.0, 10.0)
-    }
+    ratios = (0.1, 0.5, 1.0, 2.0, 10.0)
+    return {ratio: share((ratio * q[:, None] + p) @ (ratio * k[:, None] + p).mT) for ratio in ratios}
 
 
 @about_sinusoidal.holds(
@@ -83,8 +82,6 @@ def when_small() -> Finding:
     how="The same share at |q|/|p| = 10: above nine tenths.",
 )
 def when_large() -> Finding:
-    share = shares()[10.0]
-    text = (
-        f"at |q|/|p| = 10 only {share:.3f} of the variance depends on m - n alone; <q, p_n> and <p_m, k> are the rest"
-    )
+    share, rest = shares()[10.0], "<q, p_n> and <p_m, k> are the rest"
+    text = f"at |q|/|p| = 10 only {share:.3f} of the variance depends on m - n alone; {rest}"
     return decide(share > 0.9, {"share at |q|/|p| = 10": share, "at 0.1": shares()[0.1]}, text)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from whorl import reference
-from whorl.claims.ledger import About, Finding, decide, shared, within
-from whorl.claims.probes import largest
+from whorl.claims.ledger import About, Finding, all_within, close, decide, shared, within
+from whorl.claims.probes import doubles, largest
 from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
 
 VASWANI = "Vaswani et al. 2017"
 DIM = 128
 FAR = 65_536
-about_sinusoidal = About(("sinusoidal",), rows=("N25",))
+about_sinusoidal = About("sinusoidal", rows=("N25",))
 
 
 def codes(positions: Tensor, width: int = DIM) -> Tensor:
@@ -33,22 +33,18 @@ def products() -> Tensor:
     return every
 
 
-@about_sinusoidal.holds_within(
+@About("sinusoidal", rows=("N2", "N25")).holds_within(
     "sinusoidal.golden",
     "The code of position 2 at d = 8 is [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998].",
     "d = 8 时位置 2 的编码为 [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]。",
     says=f"{VASWANI}, section 3.5; N2",
     how="Sinusoidal(width=8) against the decimals, and against the NumPy reference.",
-    rows=("N2", "N25"),
 )
 def golden() -> Finding:
-    known = [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]
-    own = codes(torch.tensor([2]), 8)[0]
-    numbers = {
-        "largest difference": largest(own - torch.tensor(known, dtype=torch.float64)),
-        "largest difference from NumPy": largest(own - torch.from_numpy(reference.sinusoidal(2, 8))),
-    }
-    return within(max(numbers.values()), 5.1e-6, numbers)
+    known = doubles([0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998])
+    own, by_numpy = codes(torch.tensor([2]), 8)[0], torch.from_numpy(reference.sinusoidal(2, 8))
+    numbers = {"largest difference": largest(own - known), "largest difference from NumPy": largest(own - by_numpy)}
+    return all_within(numbers, 5.1e-6)
 
 
 @about_sinusoidal.holds_within(
@@ -59,14 +55,11 @@ def golden() -> Finding:
     how="shift_matrix against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T against I.",
 )
 def moves_on() -> Finding:
-    numbers = {"p_(t+k) - M_k p_t": 0.0, "M_k M_k^T - I": 0.0}
-    t = torch.tensor([0, 1, 100, 1_000_000])
-    for k in (1, 7, 300, -5):
-        matrix = shift_matrix(DIM, k)
-        numbers["p_(t+k) - M_k p_t"] = max(numbers["p_(t+k) - M_k p_t"], largest(codes(t + k) - codes(t) @ matrix.mT))
-        eye = torch.eye(DIM, dtype=torch.float64)
-        numbers["M_k M_k^T - I"] = max(numbers["M_k M_k^T - I"], largest(matrix @ matrix.mT - eye))
-    return within(max(numbers.values()), 1e-9, numbers)
+    t, eye = torch.tensor([0, 1, 100, 1_000_000]), torch.eye(DIM, dtype=torch.float64)
+    shifts = {k: shift_matrix(DIM, k) for k in (1, 7, 300, -5)}
+    moved = largest(codes(t + k) - codes(t) @ matrix.mT for k, matrix in shifts.items())
+    turned = largest(matrix @ matrix.mT - eye for matrix in shifts.values())
+    return all_within({"p_(t+k) - M_k p_t": moved, "M_k M_k^T - I": turned}, 1e-9)
 
 
 @about_sinusoidal.holds_within(
@@ -78,26 +71,23 @@ def moves_on() -> Finding:
 )
 def inner_products() -> Finding:
     known = {0: 64.0, 1: 62.0937, 2: 57.3819, 8: 45.7205, 64: 30.5201, 256: 20.5248}
-    k, worst = torch.tensor(list(known)), 0.0
-    for t in (0, 500, 100_000):
-        own = codes(t + k) @ codes(torch.tensor([t]))[0]
-        worst = max(worst, largest(own - torch.tensor(list(known.values()), dtype=torch.float64)))
-    numbers = {f"at k = {k}": float(products()[k]) for k in known}
+    k, wanted = torch.tensor(list(known)), doubles(list(known.values()))
+    worst = largest(codes(t + k) @ codes(torch.tensor([t]))[0] - wanted for t in (0, 500, 100_000))
+    numbers = {f"at k = {k}": products()[k] for k in known}
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
 
-@about_sinusoidal.holds(
+@About("sinusoidal", rows=("N25", "N29")).holds(
     "sinusoidal.first-negative",
     "The product of two codes of 128 dimensions first falls below zero at distance 1707.",
     "128 维编码的内积在距离 1707 处首次小于零。",
     says="N25",
     how="The first of 65,536 products below zero.",
-    rows=("N25", "N29"),
 )
 def first_negative() -> Finding:
     below = (products() < 0).nonzero()
     first = int(below[0]) if len(below) else -1
-    return decide(first == 1707, {"first negative at": float(first)}, f"it is at {first}")
+    return decide(first == 1707, {"first negative at": first}, f"it is at {first}")
 
 
 @about_sinusoidal.holds_within(
@@ -109,17 +99,16 @@ def first_negative() -> Finding:
 )
 def norm() -> Finding:
     t = torch.tensor([0, 1, 99, 12_345, 10_000_000])
-    worst = max(largest(codes(t, d).norm(dim=-1) / math.sqrt(d / 2) - 1) for d in (8, 128, 512))
-    return within(worst, 1e-12, {"largest relative difference": worst})
+    differences = (codes(t, d).norm(dim=-1) / math.sqrt(d / 2) - 1 for d in (8, 128, 512))
+    return close(differences, 1e-12, "largest relative difference")
 
 
-@about_sinusoidal.fails(
+@About("sinusoidal", rows=("N28",)).fails(
     "sinusoidal.direction",
     "The product of two codes, or the cosines that it sums, tells whether the other position comes before or after.",
     "两个编码的内积，或组成它的各个余弦，能区分对方在前还是在后。",
     says="N28 asks",
     how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000, summed and pair by pair.",
-    rows=("N28",),
 )
 def direction() -> Finding:
     here, k = codes(torch.tensor([5000]))[0], torch.arange(1, 1001)
@@ -128,17 +117,16 @@ def direction() -> Finding:
     return decide(max(numbers.values()) > 1e-6, numbers, "cosines are even: both products are the same number")
 
 
-@about_sinusoidal.holds(
+@About("sinusoidal", rows=("N2", "N25")).holds(
     "sinusoidal.orders",
     "Interleaved and concatenated codes are the same numbers in another order.",
     "交错排列与拼接排列的编码只是同一组数换了次序。",
     says="codes in use: the paper's order, and that of GPT-NeoX and Transformer-XL",
     how="Codes of 64 dimensions at five positions, one order permuted to the other.",
-    rows=("N2", "N25"),
 )
 def orders() -> Finding:
     t = torch.tensor([0, 1, 2, 77, 4096])
     one = Sinusoidal(width=64).codes(t)
     other = Sinusoidal(width=64, order="concatenated").codes(t)
     same = torch.equal(one, other.unflatten(-1, (2, 32)).mT.flatten(-2))
-    return decide(same, {"entries compared": float(one.numel())}, "the two orders hold different numbers")
+    return decide(same, {"entries compared": one.numel()}, "the two orders hold different numbers")

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from operator import itemgetter
 
 import torch
-from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training, shared, within
+from whorl.claims.ledger import About, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
 from whorl.encodings.sinusoidal import Sinusoidal
 
 NOISE = 0.5
-about_sinusoidal = About(("sinusoidal",), rows=("N28",))
+about_sinusoidal = About("sinusoidal", rows=("N28",), says="the notes; N28")
 
 
 @about_sinusoidal.holds(
@@ -30,11 +28,7 @@ about_sinusoidal = About(("sinusoidal",), rows=("N28",))
 def unique() -> Finding:
     apart = (2 * (DIM / 2 - products()[1:])).clamp(min=0).sqrt()
     nearest = 1 + int(apart.argmin())
-    numbers = {
-        "distance to the neighbour": float(apart[0]),
-        "nearest at": float(nearest),
-        "nearest but it": float(apart[1:].min()),
-    }
+    numbers = {"distance to the neighbour": apart[0], "nearest at": nearest, "nearest but it": apart[1:].min()}
     return decide(nearest == 1 and float(apart[0]) > 1, numbers, f"the code {nearest} positions on is nearest")
 
 
@@ -42,22 +36,18 @@ def unique() -> Finding:
     "ideal.equal-offset",
     "Equal offsets have equal distances of codes, wherever they are and however long the text.",
     "相同的间隔对应相同的编码距离，与所在位置和文本长度无关。",
-    says="the notes; N28",
     how="|p_t - p_(t+k)| at t = 0, 1000 and 10 million for k = 1, 5, 100.",
 )
 def equal_offset() -> Finding:
-    t, worst = torch.tensor([0, 1000, 10_000_000]), 0.0
-    for k in (1, 5, 100):
-        apart = (codes(t + k) - codes(t)).norm(dim=-1)
-        worst = max(worst, largest(apart - apart[0]))
-    return within(worst, 1e-7, {"largest change of a distance": worst})
+    t = torch.tensor([0, 1000, 10_000_000])
+    apart = [(codes(t + k) - codes(t)).norm(dim=-1) for k in (1, 5, 100)]
+    return close((distances - distances[0] for distances in apart), 1e-7, "largest change of a distance")
 
 
 @about_sinusoidal.holds(
     "ideal.deterministic",
     "The same position has the same code, bit for bit, whatever else is asked for beside it.",
     "同一位置的编码逐位相同，与同时请求的其他位置无关。",
-    says="the notes; N28",
     how="Codes of 9 positions alone, in a long range, shuffled and in a batch, float32.",
 )
 def deterministic() -> Finding:
@@ -70,14 +60,13 @@ def deterministic() -> Finding:
         own.codes(torch.arange(4096).view(4, 1024)).flatten(0, 1)[t],
     )
     same = sum(torch.equal(alone, way) for way in ways)
-    return decide(same == 3, {"ways that agree, of 3": float(same)}, "a code depends on what is beside it")
+    return decide(same == 3, {"ways that agree, of 3": same}, "a code depends on what is beside it")
 
 
 @about_sinusoidal.holds(
     "ideal.bounded",
     "Codes stay within -1 and 1 at any position.",
     "任何位置的编码都在 -1 与 1 之间。",
-    says="the notes; N28",
     how="The largest entry of the codes of 1,000 positions up to a thousand million.",
 )
 def bounded() -> Finding:
@@ -90,54 +79,43 @@ def bounded() -> Finding:
     "ideal.neighbours-close",
     "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51.",
     "相邻位置的编码相近：前十步内编码距离逐步增大，从 1.95 到 6.51。",
-    says="the notes; N28",
     how="|p_0 - p_k| for k = 1 … 10 and the mean over 65,536 positions, d = 128.",
 )
 def neighbours() -> Finding:
     apart = (2 * (DIM / 2 - products())).clamp(min=0).sqrt()
-    numbers = {f"at {k}": float(apart[k]) for k in (1, 2, 5, 10)} | {"mean over all": float(apart.mean())}
+    numbers = {f"at {k}": apart[k] for k in (1, 2, 5, 10)} | {"mean over all": apart.mean()}
     right = abs(numbers["at 1"] - 1.9526) < 1e-4 and abs(numbers["at 10"] - 6.5085) < 1e-4
     return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, "a nearer neighbour has a farther code")
 
 
-@claim.fails(
+@About(rows=("N28",)).fails(
     "ideal.index",
     "The index i itself would do as a code.",
     "直接用下标 i 作为编码即可。",
     says="the notes ask why not; N28",
     how="The size of i at 10,000 against entries of a token (1); and how its layer norm tells neighbours apart there.",
-    rows=("N28",),
 )
 def index() -> Finding:
     x = normal(64, seed=5)
     here, after = (layer_norm(x + i, (64,)) for i in (10_000.0, 10_001.0))
-    numbers = {
-        "code at 10,000 over the largest entry of a token": 10_000.0 / largest(x),
-        "change by one position after LayerNorm": largest(after - here),
-    }
+    size, change = 10_000.0 / largest(x), largest(after - here)
+    numbers = {"code at 10,000 over the largest entry of a token": size}
+    numbers |= {"change by one position after LayerNorm": change}
     text = "it is unbounded, thousands of times a token's entries at 10,000, and a LayerNorm takes it away altogether"
-    size, change = numbers.values()
     return decide(size <= 10 and change > 1e-6, numbers, text)
 
 
-@claim.fails(
+@About(rows=("N28",)).fails(
     "ideal.fraction",
     "The fraction i / length would do as a code.",
     "用比例 i / 长度 作为编码即可。",
     says="the notes ask why not; N28",
     how="What one step is worth at lengths 10 and 1000, and where two lengths give two positions one code.",
-    rows=("N28",),
 )
 def fraction() -> Finding:
-    numbers = {
-        "one step at length 10": 1 / 10,
-        "one step at length 1000": 1 / 1000,
-        "5 of 10": 5 / 10,
-        "500 of 1000": 500 / 1000,
-    }
-    same = numbers["one step at length 10"] == numbers["one step at length 1000"]
+    steps = {f"one step at length {length}": 1 / length for length in (10, 1000)}
     text = "one step is worth 0.1 or 0.001 by the length, and token 5 of 10 has the code of token 500 of 1000"
-    return decide(same, numbers, text)
+    return decide(len(set(steps.values())) == 1, steps | {"5 of 10": 5 / 10, "500 of 1000": 500 / 1000}, text)
 
 
 @shared
@@ -174,23 +152,15 @@ def noise() -> Finding:
     "ideal.bits",
     "ceil(log2 L) dimensions suffice to tell L positions apart.",
     "⌈log2 L⌉ 个维度就足以区分 L 个位置。",
-    says="the notes; N28",
     how="512 positions need 9 bits: codes of 10 real dimensions without and with noise of 0.5, and of 2 without it.",
 )
 def bits() -> Finding:
-    least = {width: _least_distance(codes(torch.arange(512), width)) for width in (2, 10)}
+    least = {width: float(torch.pdist(codes(torch.arange(512), width)).min()) for width in (2, 10)}
     numbers = {f"least distance at d = {width}, no noise": value for width, value in least.items()}
     numbers |= {f"found at d = {width} under noise": recovered(width) for width in (10, 256)}
-    found = numbers["found at d = 10 under noise"]
-    text = (
-        f"it counts bits, not dimensions: without noise 2 tell 512 positions apart already (by {least[2]:.1g}), under "
-        f"noise 10 find {found:.0%} of them"
-    )
-    return depends("the noise", least[10] > 1e-3, found > 0.99, numbers, text)
-
-
-def _least_distance(points: Tensor) -> float:
-    return float(torch.pdist(points).min())
+    bare = f"without noise 2 tell 512 positions apart already (by {least[2]:.1g})"
+    text = f"it counts bits, not dimensions: {bare}, under noise 10 find {recovered(10):.0%} of them"
+    return depends("the noise", least[10] > 1e-3, recovered(10) > 0.99, numbers, text)
 
 
 @about_sinusoidal.holds(
@@ -205,7 +175,7 @@ def cosine_vector() -> Finding:
     # the slowest cosine falls all the way to half a turn at 27,000, so it alone orders the distances
     steps = cosines[:, -1].diff()
     least = float((cosines[1:] - cosines[:-1]).norm(dim=-1).min())
-    numbers = {"largest step of the slowest cosine": float(steps.max()), "least distance of neighbours": least}
+    numbers = {"largest step of the slowest cosine": steps.max(), "least distance of neighbours": least}
     return decide(bool((steps < 0).all()) and least > 0.5, numbers, "two distances have the same cosines")
 
 
@@ -221,13 +191,10 @@ def cosine_sum() -> Finding:
     gap, where = sums.diff().min(0)
     a, b = sorted(int(order[i]) for i in (where, where + 1))
     rises = int((products()[:4096].diff() > 0).sum())
-    numbers = {"closest sums differ by": float(gap), "steps that rise, of 4095": float(rises)}
-    return decide(
-        float(gap) > torch.finfo(torch.float32).eps * DIM / 2,  # what float32 keeps of 64 cosines
-        numbers,
-        f"distances {a} and {b} have sums {float(gap):.1g} apart, less than float32 keeps of 64 cosines; {rises} of "
-        "4,095 steps rise",
-    )
+    kept = torch.finfo(torch.float32).eps * DIM / 2  # what float32 keeps of 64 cosines
+    text = f"distances {a} and {b} have sums {gap:.1g} apart, less than float32 keeps of 64 cosines"
+    numbers = {"closest sums differ by": gap, "steps that rise, of 4095": rises}
+    return decide(gap > kept, numbers, f"{text}; {rises} of 4,095 steps rise")
 
 
 @about_sinusoidal.fails(
@@ -240,10 +207,10 @@ def cosine_sum() -> Finding:
 )
 def generalises() -> Finding:
     numbers = {"largest entry at position 10 million": largest(codes(torch.tensor([10_000_000])))}
-    rises = evidence.rises("sinusoidal")
-    if not rises:
+    largest_rise = evidence.largest_rise("sinusoidal")
+    if largest_rise is None:
         return needs_training("whorl compare sinusoidal none --preset laptop --seeds 3", numbers)
-    source, rise = max(rises.items(), key=itemgetter(1))
+    source, rise = largest_rise
     numbers["rise of the loss at 4x, bits per byte"] = rise
     text = f"the loss rises by {rise:.2f} bits per byte at 4 times the trained length"
     return decide(rise <= 0.2, numbers, text, source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from whorl.claims.ledger import Finding, claim, decide
+from whorl.claims.ledger import About, Finding, decide
 from whorl.claims.probes import refusal
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.alibi import Alibi
@@ -15,7 +15,7 @@ TRAINED = 256
 
 
 def fit_errors(name: str) -> dict[str, float]:
-    """How well a score fitted to -0.05 d on distances below 256 does there, and up to twice and four times as far.
+    """The errors of a score fitted to -0.05 d on distances below 256: there, and up to twice and four times as far.
 
     Least squares with a ridge that keeps the weights small, as those of a trained head are.
     """
@@ -37,7 +37,7 @@ def fit_errors(name: str) -> dict[str, float]:
     }
 
 
-@claim.fails(
+@About("rope", "alibi", rows=("N30",)).fails(
     "note.rope-any-length",
     "RoPE extrapolates to any length.",
     "RoPE 可以外推到任意长度。",
@@ -46,52 +46,41 @@ def fit_errors(name: str) -> dict[str, float]:
         "The score that q and k can make with RoPE, fitted to -0.05 d for d < 256, read at up to 1,023; ALiBi beside "
         "it."
     ),
-    about=("rope", "alibi"),
-    rows=("N30",),
 )
 def rope_any_length() -> Finding:
     numbers = fit_errors("rope") | fit_errors("alibi")
-    values = list(numbers.values())
+    inside, near, far, *_ = numbers.values()
     text = (
-        f"a score fitted to {values[0]:.1g} nats on 256 distances is off by {values[1]:.3g} at up to 511 and by "
-        f"{values[2]:.3g} "
-        "at up to 1,023: computable, and wrong. Slow pairs meet angles that they were not fitted on"
+        f"a score fitted to {inside:.1g} nats on 256 distances is off by {near:.3g} at up to 511 and by {far:.3g} at "
+        "up to 1,023: computable, and wrong. Slow pairs meet angles that they were not fitted on"
     )
-    return decide(values[2] < 10 * max(values[0], 0.01), numbers, text)
+    return decide(far < 10 * max(inside, 0.01), numbers, text)
 
 
-@claim.fails(
+@About("rope", "learned", rows=("N30",)).fails(
     "note.ran-so-extrapolates",
     "A longer input ran without an error, so the encoding extrapolates.",
     "更长的输入没有报错，所以该编码能外推。",
     says=f"{NOTES}, a test script",
     how="The same fitted RoPE at 1,023: whether it runs, and whether it is right; and a learned table, which raises.",
-    about=("rope", "learned"),
-    rows=("N30",),
 )
 def ran_so_extrapolates() -> Finding:
     ran = bool(torch.cat(Rope(head_dim=64).tables(torch.arange(4 * TRAINED))).isfinite().all())
-    off = list(fit_errors("rope").values())
+    inside, _, far, _ = fit_errors("rope").values()
     learned = Learned(width=8, length=TRAINED)
-    raised = refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED])))
-    numbers = {
-        "ran": float(ran),
-        "error at its end": off[2],
-        "error below the trained length": off[0],
-        "a learned table raises": float(bool(raised)),
-    }
-    text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {off[2]:.3g} where it was right to {off[0]:.1g}"
-    return decide(not ran or off[2] < 10 * max(off[0], 0.01), numbers, text)
+    raised = bool(refusal(lambda: learned.add_to_input(torch.zeros(1, 1, 8), torch.tensor([TRAINED]))))
+    numbers = {"ran": ran, "error at its end": far, "error below the trained length": inside}
+    text = f"it ran to {4 * TRAINED} with finite numbers, and is off by {far:.3g} where it was right to {inside:.1g}"
+    holds = not ran or far < 10 * max(inside, 0.01)
+    return decide(holds, numbers | {"a learned table raises": raised}, text)
 
 
-@claim.fails(
+@About("rope", rows=("N23", "N33")).fails(
     "note.roformer-1024",
     "RoFormer at 1,024 tokens shows extrapolation past 512.",
     "RoFormer 用 1024 长度的结果说明它能外推到 512 之外。",
     says=f"{NOTES}, of the CAIL2019-SCM table",
     how="The stages of its pre-training as the paper lists them: (length, batch, thousand steps).",
-    about=("rope",),
-    rows=("N23", "N33"),
 )
 def roformer_1024() -> Finding:
     stages = (
@@ -104,9 +93,6 @@ def roformer_1024() -> Finding:
     )
     longest = max(length for length, _, _ in stages)
     long_steps = sum(steps for length, _, steps in stages if length > 1024)
-    numbers = {"longest stage": float(longest), "thousand steps past 1,024": long_steps}
-    text = (
-        f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps: it shows use of long text, "
-        "not extrapolation"
-    )
-    return decide(longest < 1024, numbers, text)
+    text = f"it was pre-trained on {longest} tokens for {long_steps:g} thousand steps"
+    numbers = {"longest stage": longest, "thousand steps past 1,024": long_steps}
+    return decide(longest < 1024, numbers, f"{text}: it shows use of long text, not extrapolation")

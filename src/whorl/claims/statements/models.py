@@ -7,85 +7,62 @@ import torch
 from whorl.attend.softmax import attention
 from whorl.claims.biases.alibi import alibi_weights
 from whorl.claims.biases.masks import shuffled
-from whorl.claims.ledger import About, Finding, claim, decide, depends, needs_training
-from whorl.claims.probes import largest, normal, turned
+from whorl.claims.ledger import About, Finding, decide, depends, needs_training
+from whorl.claims.probes import doubles, generator, largest, normal, turned
 from whorl.claims.rotation.turning import at, gradient_ratio, plain
 from whorl.claims.statements.frequencies import NOTES
 from whorl.encodings.learned import Learned
 from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.encodings.t5 import T5
 
-about_rope = About(("rope",), rows=("N6",))
+about_rope = About("rope", rows=("N6",))
 
 
-@claim.fails(
+@About("alibi", rows=("N5",), says=NOTES).fails(
     "note.alibi-unscaled",
     "ALiBi's attention is not scaled by sqrt(d).",
     "ALiBi 的注意力不除以 √d。",
-    says=NOTES,
     how="Weights by whorl against softmax(q k - m d), and against both divided by sqrt(d).",
-    about=("alibi",),
-    rows=("N5",),
 )
 def alibi_unscaled() -> Finding:
-    own, scaled, unscaled, both = alibi_weights()
-    numbers = {
-        "scores scaled, bias not": largest(own - scaled),
-        "nothing scaled": largest(own - unscaled),
-        "both scaled": largest(own - both),
-    }
-    text = (
-        f"without the scale a weight differs by {numbers['nothing scaled']:.2f}: the scores are scaled, the bias is not"
-    )
-    return decide(numbers["nothing scaled"] < 1e-6, numbers, text)
+    own, *by_hand = alibi_weights()
+    scaled, unscaled, both = (largest(own - weights) for weights in by_hand)
+    numbers = {"scores scaled, bias not": scaled, "nothing scaled": unscaled, "both scaled": both}
+    text = f"without the scale a weight differs by {unscaled:.2f}: the scores are scaled, the bias is not"
+    return decide(unscaled < 1e-6, numbers, text)
 
 
-@claim.fails(
+@About("t5", rows=("N4",), says=NOTES).fails(
     "note.t5-stores-length",
     "T5 stores O(L) biases.",
     "T5 要存储 O(L) 个偏置。",
-    says=NOTES,
     how="Parameters of T5's bias, and distinct biases of 64, 1,024 and 16,384 keys.",
-    about=("t5",),
-    rows=("N4",),
 )
 def t5_stores_length() -> Finding:
     t5 = T5(heads=8)
     numbers = {"parameters a head": t5.table.numel() / 8}
     for keys in (64, 1024, 16_384):
-        numbers[f"biases, {keys:,} keys"] = float(
-            len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
-        )
+        numbers[f"biases, {keys:,} keys"] = len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
     text = f"{numbers['parameters a head']:.0f} numbers a head, whatever the length"
     return decide(numbers["biases, 16,384 keys"] > 1000, numbers, text)
 
 
-@claim.fails(
+@About("sinusoidal", "learned", rows=("N1",), says=NOTES).fails(
     "note.bert-sinusoidal",
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
-    says=NOTES,
     how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768.",
-    about=("sinusoidal", "learned"),
-    rows=("N1",),
 )
 def bert_sinusoidal() -> Finding:
     width, layers, inner, vocab = 768, 12, 3072, 30_522
     norm, dense = 2 * width, width * width + width
     layer = 4 * dense + norm + (width * inner + inner) + (inner * width + width) + norm
     rest = (vocab + 2) * width + norm + layers * layer + dense
-    table = sum(p.numel() for p in Learned(width=width, length=512).parameters())
-    waves = sum(p.numel() for p in Sinusoidal(width=width).parameters())
-    numbers = {
-        "published": 109_482_240.0,
-        "with a learned table": float(rest + table),
-        "with sinusoids": float(rest + waves),
-    }
-    text = (
-        f"with sinusoids it would have {rest + waves:,} parameters; it has {rest + table:,}, a learned row for "
-        "each of 512 positions"
-    )
-    return decide(rest + waves == 109_482_240, numbers, text)
+    encodings = Learned(width=width, length=512), Sinusoidal(width=width)
+    table, waves = (rest + sum(p.numel() for p in encoding.parameters()) for encoding in encodings)
+    numbers = {"published": 109_482_240, "with a learned table": table, "with sinusoids": waves}
+    text = f"with sinusoids it would have {waves:,} parameters; it has {table:,}"
+    return decide(waves == 109_482_240, numbers, f"{text}, a learned row for each of 512 positions")
 
 
 @about_rope.fails(
@@ -111,58 +88,50 @@ def llama_simplified() -> Finding:
     how="Both on q = (1, 2, 3, 4) at position 2, and on vectors whose dimensions are permuted to fit.",
 )
 def layouts_equal() -> Finding:
-    q = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    q = doubles([1, 2, 3, 4])
     half, inter = at(plain(4, "half"), q, 2), at(plain(4), q, 2)
     fit = torch.tensor([0, 2, 1, 3])  # half pairs (0, 2) and (1, 3); interleaved wants them side by side
-    numbers = {"as they are": largest(half - inter), "permuted": largest(half[fit] - at(plain(4), q[fit], 2))}
-    text = (
-        f"q = (1, 2, 3, 4) at 2 becomes {[round(float(x), 4) for x in half]} and {[round(float(x), 4) for x in inter]}"
-    )
-    return depends(
-        "a permutation of dimensions", numbers["permuted"] < 1e-12, numbers["as they are"] < 1e-12, numbers, text
-    )
+    apart, permuted = largest(half - inter), largest(half[fit] - at(plain(4), q[fit], 2))
+    shown = " and ".join(str([round(float(x), 4) for x in vector]) for vector in (half, inter))
+    numbers, text = {"as they are": apart, "permuted": permuted}, f"q = (1, 2, 3, 4) at 2 becomes {shown}"
+    return depends("a permutation of dimensions", permuted < 1e-12, apart < 1e-12, numbers, text)
 
 
-@claim.fails(
+@About("none", rows=("N18",), says=NOTES).fails(
     "note.permutation-invariant",
     "Attention is permutation-invariant.",
     "注意力具有置换不变性。",
-    says=NOTES,
     how="Outputs of 16 tokens against those of the same tokens shuffled: as they are, shuffled back, and causal.",
-    about=("none",),
-    rows=("N18",),
 )
 def permutation_invariant() -> Finding:
     q, k, v = normal(3, 1, 2, 16, 8)
-    order = torch.randperm(16, generator=torch.Generator().manual_seed(3))
-    moved = attention(q, k, v, causal=False) - attention(*(x[:, :, order] for x in (q, k, v)), causal=False)
+    order = torch.randperm(16, generator=generator(3))
+    moved = largest(attention(q, k, v, causal=False) - attention(*(x[:, :, order] for x in (q, k, v)), causal=False))
     numbers = {
-        "invariant would be": largest(moved),
+        "invariant would be": moved,
         "equivariant would be": largest(shuffled(causal=False)),
         "equivariant under a causal mask would be": largest(shuffled(causal=True)),
     }
     text = "outputs move with their tokens: it is equivariant, and under a causal mask not even that"
-    return decide(numbers["invariant would be"] < 1e-9, numbers, text)
+    return decide(moved < 1e-9, numbers, text)
 
 
-@about_rope.fails(
+@About("rope", rows=("N26",), says=NOTES).fails(
     "note.turns-vanish",
     "Many turns make gradients vanish.",
     "转很多圈会使梯度消失。",
-    says=NOTES,
     how=(
         "Gradient norms through the rotation at positions 1, 10,000 and a million, where the fastest pair made "
         "159,154 turns."
     ),
-    rows=("N26",),
 )
 def turns_vanish() -> Finding:
-    numbers = {f"norm kept at {place:,}": float(gradient_ratio(place).mean()) for place in (1, 10_000, 1_000_000)}
+    numbers = {f"norm kept at {place:,}": gradient_ratio(place).mean() for place in (1, 10_000, 1_000_000)}
     text = "a rotation keeps the norm of every gradient, after any number of turns"
     return decide(min(numbers.values()) < 0.5, numbers, text)
 
 
-@claim.depends(
+@About("rope", "sinusoidal", "learned", rows=("N32",)).depends(
     "note.ablation-tables",
     "The notes' tables of ablations and of GLUE show what they are quoted for.",
     "笔记所引用的消融表与 GLUE 表确实支持其结论。",
@@ -171,8 +140,6 @@ def turns_vanish() -> Finding:
         "The same in kind: bases 10^2 … 10^5, q/k norms, short-text classification, three seeds each, in the lab. "
         "experiments/ablations.md has small models, in which nearly all of it is a tie."
     ),
-    about=("rope", "sinusoidal", "learned"),
-    rows=("N32",),
     trained=True,
 )
 def ablation_tables() -> Finding:
