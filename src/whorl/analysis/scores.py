@@ -10,6 +10,7 @@ from whorl.analysis.wavelengths import Array, real
 from whorl.attend.reference import placed_scores
 from whorl.config import Config
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Input, first
 from whorl.errors import invalid
 
 
@@ -35,7 +36,7 @@ def scores_by_distance(
     """
     if length < 1:
         raise invalid("scores_by_distance", "length", "at least 1", length)
-    at_input = "add_to_input" in encoding.enters()
+    at_input = first(encoding, Input) is not None
     head_dim = _size(encoding.config, "width" if at_input else "head_dim", head_dim)
     heads = 1 if at_input else _size(encoding.config, "heads", heads)
     q = _vector("query", query, head_dim).expand(1, heads, 1, head_dim)

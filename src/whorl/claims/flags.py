@@ -33,7 +33,7 @@ from whorl.claims.probes import (
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
-from whorl.encodings.parts import Fade, QueryScale, first
+from whorl.encodings.parts import Fade, Input, QueryScale, first
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -310,7 +310,7 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
 def last_position(encoding: Encoding) -> int | None:
     """The last position of an encoding whose codes are a table, or None for all others."""
     length = getattr(encoding.config, "length", None)
-    return length - 1 if "add_to_input" in encoding.enters() and isinstance(length, int) else None
+    return length - 1 if first(encoding, Input) and isinstance(length, int) else None
 
 
 def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:

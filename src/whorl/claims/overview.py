@@ -14,6 +14,7 @@ from whorl.attend.call import checked
 from whorl.attend.softmax import attention, choose_path
 from whorl.claims import evidence
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Bias, Branches, Input, Part, Placement, QueryScale, ScoreTerm, first
 
 SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
 ROUNDS = 5
@@ -36,12 +37,14 @@ PLACES = {
 }
 
 # The family of an encoding, by the first of these hooks that it uses; with none of them it is a mask.
-FAMILIES = {
-    "add_to_input": "absolute, at the input",
-    "branches": "relative, remapped rotation",
-    "transform_qk": "relative, rotation",
-    "score_bias": "relative, bias",
-    "adjust_scores": "relative, by content",
+FAMILIES: dict[type[Part], str] = {
+    Input: "absolute, at the input",
+    Branches: "relative, remapped rotation",
+    QueryScale: "temperature by position",
+    Placement: "relative, rotation",
+    Bias: "relative, bias",
+    ScoreTerm: "relative, by content",
+    Part: "mask",
 }
 
 # Statements of the study notes, which this project grew out of, that are otherwise here.
@@ -109,10 +112,7 @@ def extrapolation(name: str, claimed: bool) -> str:
 
 def family(encoding: Encoding) -> str:
     """The branch of the family tree that an encoding stands on, by where position enters."""
-    hook = next((hook for hook in FAMILIES if hook in encoding.enters()), "")
-    if hook == "transform_qk" and encoding.scales_queries_only:
-        return "temperature by position"
-    return FAMILIES.get(hook, "mask") if encoding.enters() else "none"
+    return next((family for kind, family in FAMILIES.items() if first(encoding, kind)), "none")
 
 
 def measure(encodings: dict[str, Encoding]) -> dict[str, float]:

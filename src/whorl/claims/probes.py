@@ -13,6 +13,7 @@ from torch import Tensor
 from whorl import registry
 from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Input, first
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 
@@ -96,7 +97,7 @@ class Sizes(NamedTuple):
 
 def sizes_of(encoding: Encoding) -> Sizes:
     """The sizes an encoding was built for, and small ones where it was built for none."""
-    configs = [each.config for each in getattr(encoding, "encodings", [encoding])]
+    configs = [each.config for each in encoding.joined or (encoding,)]
 
     def given(name: str, default: int) -> int:
         sizes = (getattr(config, name, None) for config in configs)
@@ -104,13 +105,8 @@ def sizes_of(encoding: Encoding) -> Sizes:
 
     rotated = (getattr(config, "rotated_heads", None) or (0,) for config in configs)
     heads = max(given("heads", HEADS), *(1 + max(each) for each in rotated))
-    width = given("width", WIDTH) if {"add_to_input", "remember"} & uses(encoding) else WIDTH
+    width = given("width", WIDTH) if encoding.reads_hidden or first(encoding, Input) else WIDTH
     return Sizes(heads, given("head_dim", HEAD_DIM), width)
-
-
-def uses(encoding: Encoding) -> set[str]:
-    """The hooks an encoding uses, reading hidden states among them."""
-    return {*encoding.enters(), *(["remember"] if encoding.reads_hidden else [])}
 
 
 class Tokens(NamedTuple):

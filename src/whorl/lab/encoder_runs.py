@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.encodings.layer_plan import LayerPlan
+from whorl.encodings.parts import Input, first
 from whorl.errors import WhorlError
 from whorl.lab.load import parameters
 from whorl.lab.recipe import Recipe
@@ -73,7 +74,7 @@ def make_encoder(
     full = resolve(named, heads=heads, head_dim=width // heads, width=width, length=length)
     torch.manual_seed(seed)
     one = from_dict(full)
-    shared = "add_to_input" in one.enters() or not any(True for _ in one.parameters())
+    shared = first(one, Input) or not any(True for _ in one.parameters())
     plan = LayerPlan.shared(one, layers=layers) if shared else LayerPlan.own(lambda: from_dict(full), layers=layers)
     torch.manual_seed(seed)
     encoder = RoFormer(vocab, layers, width, heads, plan)

@@ -36,6 +36,7 @@ from torch.nn.functional import cross_entropy
 from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.learned import Learned
+from whorl.encodings.parts import Visibility, first
 from whorl.lab.corpus import Corpus
 from whorl.lab.recipe import autocast
 from whorl.lab.repairs import repaired
@@ -211,7 +212,7 @@ def score(model: Decoder, tokens: Tensor, config: RunConfig) -> tuple[Tensor, Te
     """
     inputs, targets = tokens[:, :-1], tokens[:, 1:]
     length = inputs.shape[1]
-    chunked = length > QUERIES_AT_ONCE and "mask" in model.plan[0].enters()
+    chunked = length > QUERIES_AT_ONCE and first(model.plan[0], Visibility) is not None
     with autocast(config):
         if not chunked:
             return _judged(model(inputs, length=length), targets)

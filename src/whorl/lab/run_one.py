@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from whorl.encodings.parts import Visibility, first
 from whorl.errors import WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
@@ -144,7 +145,7 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, 
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
     window = None
     encoding = model.plan[0]
-    if serves("window", config.encoding) and encoding.axes == 1 and "mask" not in encoding.enters():
+    if serves("window", config.encoding) and encoding.axes == 1 and not first(encoding, Visibility):
         window = {"by_length": evaluation.variant("window")["by_length"]}
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):

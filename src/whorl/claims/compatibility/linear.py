@@ -18,8 +18,8 @@ from whorl.claims.compatibility.caches import COUNT, DIM, tokens
 from whorl.claims.ledger import About, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import Fade, Input, first
 from whorl.encodings.rope import Rope
-from whorl.encodings.rotary import Rotary
 from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
@@ -268,7 +268,7 @@ def only_rope_linear() -> Finding:
         stated = encoding.claims.relative and encoding.claims.linear_attention
         if stated and flags.linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
-    others = [name for name in works if not isinstance(one := build(name), Rotary) and one.enters()]
+    others = [name for name in works if first(build(name), Input, Fade)]
     numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}
     return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
 
