@@ -6,6 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+# Kinds of devices that have it; asked once, since a graph cannot ask.
+KINDS = frozenset(kind for kind in ("cpu", "cuda", "mps", "xpu") if torch.amp.is_autocast_available(kind))
+
 
 def without_autocast(kind: str) -> AbstractContextManager[object]:
     """A context in which tensors of this kind of device keep their dtype; nothing where autocast is off already.
@@ -14,6 +17,6 @@ def without_autocast(kind: str) -> AbstractContextManager[object]:
     ...     (torch.ones(1, 1) @ torch.ones(1, 1)).dtype
     torch.float32
     """
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if kind in KINDS and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()

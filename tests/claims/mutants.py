@@ -690,14 +690,14 @@ def every_cache() -> tuple[str, ...]:
     "alibi+hf_bf16.cache",
 )
 def a_cache_that_loses_a_value(patch: Patch) -> None:
-    own = cache.KVCache._written
+    own = cache.appended
 
-    def written(self: Any, k: Any, v: Any, *given: Any) -> Any:
+    def appended(slots: Any, k: Any, v: Any, *given: Any) -> Any:
         kept = v.clone()
         kept[:, :, -1] = 0
-        return own(self, k, kept, *given)
+        return own(slots, k, kept, *given)
 
-    patch.setattr(cache.KVCache, "_written", written)
+    patch.setattr(cache, "appended", appended)
 
 
 @mutant(

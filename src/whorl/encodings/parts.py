@@ -218,16 +218,17 @@ def settled(encoding: Encoding) -> tuple[Part, ...]:
     (Reach(before=8, after=None, first=0), None)
     """
     classes = type(encoding).__mro__
-    declaring = next(i for i, cls in enumerate(classes) if "declare" in cls.__dict__)
-    written_over = {name for cls in classes[:declaring] for name in cls.__dict__}
-    # a hook of its own stands for those of the encodings that are joined in it
+    declare = [i for i, cls in enumerate(classes) if "declare" in cls.__dict__]  # the last is Encoding
+    written_over = {name for cls in classes[: declare[0]] for name in cls.__dict__}
+    used = {hook for hook in OF_HOOK if getattr(classes[0], hook) is not getattr(classes[declare[-1]], hook)}
     kept = [
         part.without(written_over)
         for part in encoding.declare()
-        if part.encoding is encoding or part.hook not in written_over
+        # a hook of its own stands for those of the encodings that are joined in it
+        if (part.hook in used if part.encoding is encoding else part.hook not in written_over)
     ]
     hooks = {part.hook for part in kept}
-    return (*kept, *(kind(encoding) for hook, kind in OF_HOOK.items() if hook in written_over and hook not in hooks))
+    return (*kept, *(OF_HOOK[hook](encoding) for hook in OF_HOOK if hook in used & written_over - hooks))
 
 
 def first(encoding: Encoding, *kinds: type[Kind]) -> Kind | None:
