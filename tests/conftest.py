@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import KERNELS
-from optional import MISSING, why_missing
+from optional import MISSING, optional, why_missing
 
 # One thread per worker: workers fill the cores, and threads that wait for each other's cores cost many times more.
 torch.set_num_threads(1)
@@ -63,3 +63,12 @@ def poisoned():
     assert torch.utils.deterministic.fill_uninitialized_memory
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def fits():
+    """Whether a document is one of the ledger, by jsonschema."""
+    from whorl.claims import schema
+
+    optional("jsonschema")
+    return lambda document: schema.problems(document) == []

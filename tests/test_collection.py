@@ -18,7 +18,7 @@ PLUGIN = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
 FEW = (
     "dialects/test_from_hf.py",
     "test_t5.py",
-    "test_cli.py",
+    "cli/test_app.py",
     "test_rotate_numba.py",
     "lab/test_run_on_ray.py",
     "test_gpu.py",

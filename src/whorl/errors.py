@@ -46,3 +46,8 @@ def shown(value: object) -> str:
     except Exception:  # a number of more digits than Python writes, or a class whose own text fails
         return f"an object of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def dtype_name(dtype: object) -> str:
+    """A dtype of torch as users write it: bfloat16."""
+    return str(dtype).removeprefix("torch.")

@@ -1,13 +1,11 @@
 """What the tests of the ledger share."""
 
 import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from optional import optional
-from whorl.claims import Row, schema, verify
+from whorl.claims import Row, verify
 
 
 class Run(NamedTuple):
@@ -26,10 +24,3 @@ def ledger_run() -> Run:
 @pytest.fixture(scope="session")
 def whole_ledger(ledger_run: Run) -> list[Row]:
     return ledger_run.rows
-
-
-@pytest.fixture
-def fits() -> Callable[[Any], bool]:
-    """Whether a document is one of the ledger, by jsonschema."""
-    optional("jsonschema")
-    return lambda document: schema.problems(document) == []

@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.softmax import attention as attend
-from whorl.benchmarks.judging import drawn, encoding_for, judged, name_of, not_judged, setting
+from whorl.benchmarks.judging import drawn, encoding_for, judged, not_judged, setting
 from whorl.benchmarks.runner import Case, Group
+from whorl.errors import dtype_name
 
 FIRST = (slice(None), slice(None), slice(512))  # tokens compared with float64: they need none of those after them
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -33,7 +34,7 @@ def attention(
     plain = partial(scaled_dot_product_attention, q, k, v, is_causal=True)
     cases = [Case(name="torch's kernel", run=plain, check=not_judged)]
     cases += [_case(name, tokens) for name in encodings.split(",")]
-    return (Group(name="attention", summary=f"causal, {shape}, {name_of(kind)}", cases=tuple(cases), device=where),)
+    return (Group(name="attention", summary=f"causal, {shape}, {dtype_name(kind)}", cases=tuple(cases), device=where),)
 
 
 def _case(name: str, tokens: list[Tensor]) -> Case:

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.softmax import attention, explain_attention
-from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, encoding_for, judged, name_of, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, encoding_for, judged, not_judged
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.base import Encoding
+from whorl.errors import dtype_name
 
 NAMES = ("alibi", "sandwich", "kerple", "t5", "fire")
 BAR = 1 / 0.75  # of the time of plain attention, for ALiBi
@@ -64,7 +65,7 @@ def _group(name: str, q: Tensor, k: Tensor, v: Tensor) -> Group:
             add(label, lambda impl=impl: attention(q, k, v, encoding=encoding, impl=impl), bar)
     if length**2 * heads * q.element_size() <= 2**34:
         add("bias as a tensor, torch's kernel", lambda: _dense(q, k, v, encoding))
-    summary = f"{name}, causal, {tuple(q.shape)}, {name_of(q.dtype)}"
+    summary = f"{name}, causal, {tuple(q.shape)}, {dtype_name(q.dtype)}"
     return Group(name=name, summary=summary, cases=tuple(cases), device=q.device.type)
 
 

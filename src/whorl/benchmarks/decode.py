@@ -17,9 +17,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
-from whorl.benchmarks.judging import judged, name_of, not_judged, setting
+from whorl.benchmarks.judging import judged, not_judged, setting
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.base import Encoding
+from whorl.errors import dtype_name
 from whorl.registry import build_for
 
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -43,7 +44,7 @@ def decode(
     where, kind = setting("bench decode", device, dtype, **sizes)
     shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
     made = {"dtype": kind, "device": where}
-    summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {name_of(kind)}"
+    summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {dtype_name(kind)}"
     groups = []
     for padded in (False, True):
         cases = [Case(name="torch's kernel", run=_plain(shapes, kept, made), check=not_judged)]

@@ -64,11 +64,6 @@ def encoding_for(name: str, queries: Tensor) -> Encoding:
     return encoding.to(queries.device)
 
 
-def name_of(dtype: torch.dtype) -> str:
-    """The dtype as users write it: bfloat16."""
-    return str(dtype).removeprefix("torch.")
-
-
 def relative_error(got: Tensor, expected: Tensor) -> float:
     """rms(got - expected) / rms(expected)."""
     difference = (got.double() - expected.double()).square().mean()

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from whorl.attend.linear import linear_attention
-from whorl.benchmarks.judging import drawn, judged, name_of, setting
+from whorl.benchmarks.judging import drawn, judged, setting
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.rope import Rope
+from whorl.errors import dtype_name
 from whorl.kernels.choose import Impl
 
 FIRST = (slice(None), slice(None), slice(2048))  # tokens compared with float64: they need none of those after them
@@ -44,7 +45,7 @@ def linear(
             Case(name=name, run=both[which], check=checks.get(name, _other_task), peer=name not in checks)
             for name, both in runs.items()
         )
-        summary = f"causal, {shape}, {name_of(kind)}"
+        summary = f"causal, {shape}, {dtype_name(kind)}"
         groups.append(Group(name=what, summary=summary, cases=cases, device=where))
     return tuple(groups)
 

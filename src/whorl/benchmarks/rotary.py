@@ -15,11 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, judged, name_of, not_judged
+from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, judged, not_judged
 from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
 from whorl.encodings.rope import Rope
-from whorl.errors import invalid
+from whorl.errors import dtype_name, invalid
 from whorl.kernels.rotate import rotate, rotate_qk
 from whorl.rotary.rotation import Layout, Order
 
@@ -71,7 +71,7 @@ def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: i
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(length))
     (contiguous,) = drawn((batch, heads, length, head_dim), dtype, "cpu", count=1)
     strided = contiguous.transpose(1, 2).contiguous().transpose(1, 2)
-    moves, name = 2 * contiguous.nbytes, name_of(dtype)
+    moves, name = 2 * contiguous.nbytes, dtype_name(dtype)
     into = [Case(name="copy_", run=_copy(contiguous), check=not_judged, moves=moves)]
     out = [Case(name="clone", run=contiguous.clone, check=not_judged, moves=moves)]
     for what, x in (("contiguous", contiguous), ("strided", strided)):
@@ -104,7 +104,7 @@ def _turned(dtype: torch.dtype, rope: Rope, batch: int, length: int, heads: int,
     """Both orders, forward and backward, on a GPU; peers beside a whole head, in place beside a part of one."""
     head_dim, start, dims = rope.config.head_dim, rope.config.start, 2 * rope.config.pairs
     cos, sin = rope.tables(torch.arange(length, device="cuda"))
-    groups, name, whole = [], name_of(dtype), dims == head_dim
+    groups, name, whole = [], dtype_name(dtype), dims == head_dim
     shape = f"({batch}, {length}, {heads}/{kv_heads}, {head_dim})"
     if not whole:
         shape += f", {dims} dimensions turned from {start} on"
@@ -150,7 +150,7 @@ def _in_place(x: Tensor, cos: Tensor, sin: Tensor, layout: Layout, order: Order,
 def _decoding(dtype: torch.dtype, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
     q, k = (drawn((DECODED, count, 1, head_dim), dtype, "cuda", count=1)[0] for count in (heads, kv_heads))
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(DECODED, device="cuda")[:, None])
-    run, name = partial(rotate_qk, q, k, cos, sin, "half", order="bhld"), name_of(dtype)
+    run, name = partial(rotate_qk, q, k, cos, sin, "half", order="bhld"), dtype_name(dtype)
     cases = [
         Case(name="copy", run=_copy(q, k), check=not_judged),
         Case(name="whorl", run=run, check=judged(run, _truth(q, cos, sin, "half"), LIMIT[dtype], part=0)),

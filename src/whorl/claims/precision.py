@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, all_within, close, decide, depends, shared
-from whorl.claims.probes import dtype_name, generator, ladder, largest, normal, refusal, turned
+from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.rope import Rope
+from whorl.errors import dtype_name
 
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)

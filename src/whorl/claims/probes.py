@@ -54,11 +54,6 @@ def turned(x: Tensor, angles: Tensor) -> Tensor:
     return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
 
 
-def dtype_name(dtype: torch.dtype) -> str:
-    """The dtype as users write it: bfloat16."""
-    return str(dtype).removeprefix("torch.")
-
-
 def refusal(call: Callable[[], object]) -> str:
     """The text of the WhorlError that a call raises; empty where it raises none."""
     try:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Finding, all_within, close, decide
-from whorl.claims.probes import dtype_name, largest, normal, refusal
+from whorl.claims.probes import largest, normal, refusal
 from whorl.encodings.xpos import XPos
+from whorl.errors import dtype_name
 
 about_xpos = About("xpos", rows=("N7", "N27"))
 

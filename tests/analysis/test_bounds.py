@@ -1,4 +1,4 @@
-"""The base bound, the critical dimension and what scalings do to pairs, against counting and 50 digits."""
+"""The base bound and the critical dimension, against counting and 50 digits."""
 
 import math
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import whorl
-from oracles import rotary_frequencies
-from whorl.analysis import bounds, scaling_changes
+from whorl.analysis import bounds
 
 
 def holds(base, context, dim):
@@ -60,29 +59,6 @@ def test_the_critical_dimension_counts_what_finishes_a_turn(dim, base, length, e
 
 
 @pytest.mark.parametrize(
-    ("scaling", "expected"),
-    [
-        (whorl.Linear(factor=4.0), rotary_frequencies.linear(32, 10_000, 4)),
-        (whorl.Ntk(factor=4.0), rotary_frequencies.ntk_base(32, 10_000, 4)),
-    ],
-)
-def test_what_a_scaling_leaves_of_each_pair(scaling, expected):
-    rope = whorl.Rope(head_dim=32, scaling=scaling)
-    found = scaling_changes.changes(rope)
-    plain = [float(w) for w in rotary_frequencies.plain(32, 10_000)]
-    np.testing.assert_allclose(found.before, plain, rtol=1e-13)
-    np.testing.assert_allclose(found.after, [float(w) for w in expected], rtol=1e-13)
-    np.testing.assert_allclose(found.kept, [float(w) / p for w, p in zip(expected, plain, strict=True)], rtol=1e-13)
-    assert scaling_changes.unscaled(rope).config == whorl.Rope(head_dim=32).config
-
-
-def test_a_length_dependent_scaling_is_asked_for_its_length():
-    rope = whorl.Rope(head_dim=32, scaling=whorl.DynamicNtk(factor=2.0, original_length=64))
-    assert (scaling_changes.changes(rope).kept == 1).all()
-    assert scaling_changes.changes(rope, 128).kept[-1] == pytest.approx(1 / 3)
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: bounds.lowest_sum([1.0], 0), "lowest_sum: context must be at least 1, got 0"),
@@ -91,7 +67,6 @@ def test_a_length_dependent_scaling_is_asked_for_its_length():
         (lambda: bounds.base_lower_bound(2000, bases=[10.0, 20.0]), "none of 2 bases holds for context=2000"),
         (lambda: bounds.critical_dimension(64, 1.0, 8), "critical_dimension: base must be larger than 1"),
         (lambda: bounds.critical_dimension(64, 10.0, 0), "trained_length must be at least 1, got 0"),
-        (lambda: scaling_changes.changes(whorl.Alibi(heads=2)), "unscaled: alibi takes no scaling"),
     ],
 )
 def test_what_cannot_be_bounded_says_why(call, message):

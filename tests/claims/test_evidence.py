@@ -1,0 +1,123 @@
+"""Results of the lab, and the claims that they decide."""
+
+import json
+from typing import Any
+
+import pytest
+
+from whorl.claims import every, evidence, find, ledger
+
+FLAT, STEEP = {1.0: 2.3, 2.0: 2.3, 4.0: 2.4}, {1.0: 2.3, 2.0: 2.9, 4.0: 3.5}
+
+
+def comparison(**rows: dict[float, float]) -> dict[str, Any]:
+    """A comparison as the lab writes it, with one row of losses by ratio for each label or label__variant."""
+    return {
+        "schema": "whorl-lab-comparison/1",
+        "train_length": 64,
+        "rows": [
+            {
+                "label": key.partition("__")[0],
+                "variant": key.partition("__")[2].replace("_", " ") or "as trained",
+                "by_length": [
+                    {"length": int(64 * ratio), "ratio": ratio, "bits_per_byte": {"same_last": {"mean": loss, "n": 3}}}
+                    for ratio, loss in losses.items()
+                ],
+            }
+            for key, losses in rows.items()
+        ],
+    }
+
+
+@pytest.fixture
+def experiments(tmp_path, monkeypatch):
+    """Puts comparisons where the ledger looks for them."""
+    monkeypatch.setattr(evidence, "folder", lambda: tmp_path)
+
+    def put(name: str, data: Any) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(data if isinstance(data, str) else json.dumps(data))
+
+    return put
+
+
+def lab(*ids: str) -> dict[str, Any]:
+    return {row.id: row for row in ledger.run(find(id) for id in ids)}
+
+
+def test_without_results_a_trained_claim_needs_training(experiments):
+    rows = lab("alibi.flag.extrapolates", "question.decay-good", "ideal.generalises")
+    assert all(row.verdict.kind == "needs training" and row.as_expected for row in rows.values())
+
+
+def test_results_decide_and_are_named(experiments):
+    found = comparison(
+        alibi=FLAT, rope=STEEP, sinusoidal={1.0: 2.4, 2.0: 3.5, 4.0: 4.4}, rope__rerope=FLAT,
+        rope__pi={4.0: 3.9}, rope__ntk={4.0: 3.0}, t5=FLAT,
+    )  # fmt: skip
+    experiments("demo/comparison.json", found)
+    experiments("notes.json", "not json at all")
+    experiments("other.json", {"schema": "another/1"})
+    rows = lab(
+        "alibi.flag.extrapolates", "rope.flag.extrapolates", "rerope.flag.extrapolates", "t5.flag.extrapolates",
+        "question.decay-good", "question.converges-faster", "question.rope-generalises", "question.extrapolation-limit",
+        "extension.pi-untrained", "extension.ntk-untrained", "ideal.generalises",
+    )  # fmt: skip
+    assert all(row.as_expected for row in rows.values())
+    # that T5 stayed flat once does not show that it always will
+    assert rows.pop("t5.flag.extrapolates").verdict.kind == "needs training"
+    assert all(row.finding.source == "experiments/demo/comparison.json" for row in rows.values())
+    assert rows["extension.pi-untrained"].verdict.kind == "fails"
+    assert "0.40 bits per byte worse" in rows["extension.pi-untrained"].finding.counterexample
+    assert rows["question.converges-faster"].numbers == {
+        "loss at 1x, sinusoidal less rope, bits per byte": pytest.approx(0.1)
+    }
+
+
+def test_results_against_a_claim_turn_it_red(experiments):
+    experiments("one.json", comparison(alibi=FLAT, rope=STEEP))
+    experiments("two.json", comparison(alibi=STEEP, rope=FLAT))
+    rows = lab("alibi.flag.extrapolates", "question.decay-good", "rope.flag.extrapolates")
+    assert not rows["alibi.flag.extrapolates"].as_expected and rows["rope.flag.extrapolates"].as_expected
+    assert rows["alibi.flag.extrapolates"].finding.source == "experiments/two.json"
+    assert "rises by 1.20 bits per byte" in rows["alibi.flag.extrapolates"].finding.counterexample
+    assert not rows["question.decay-good"].as_expected
+
+
+def ablation(**draws: tuple[float, float]) -> dict[str, Any]:
+    """An ablation of slopes as the lab writes it, with the interval of each draw's difference from the usual ones."""
+    rows: list[dict[str, Any]] = [{"setting": "press", "by_length": [{"length": 64, "difference": None}]}]
+    for setting, (low, high) in draws.items():
+        difference = {"same_last": {"mean": (low + high) / 2, "low": low, "high": high, "n": 3}}
+        rows.append({"setting": setting, "by_length": [{"length": 64, "difference": difference}]})
+    return {"slopes": {"schema": "whorl-lab-ablate/1", "rows": rows}}
+
+
+def test_an_ablation_decides_whether_slopes_matter(experiments):
+    assert lab("alibi.slopes-robust")["alibi.slopes-robust"].verdict.kind == "needs training"
+    experiments("ablations.json", ablation(one=(-0.2, -0.1), two=(-0.1, 0.1)))
+    row = lab("alibi.slopes-robust")["alibi.slopes-robust"]
+    assert row.as_expected and row.finding.source == "experiments/ablations.json"
+    assert "one differs by -0.15" in row.finding.counterexample and "two" not in row.finding.counterexample
+    experiments("ablations.json", ablation(one=(-0.2, 0.1), two=(-0.1, 0.1)))
+    assert not lab("alibi.slopes-robust")["alibi.slopes-robust"].as_expected
+
+
+def test_what_would_train_an_encoding_can_be_run():
+    from whorl.lab import repairs
+    from whorl.lab.plan import read_name
+
+    for claim in every():
+        if claim.id.endswith(".flag.extrapolates"):
+            name = claim.id.removesuffix(".flag.extrapolates")
+            words = evidence.command_for(name).split()
+            read_name(words[2])
+            if name in evidence.REPAIRS:
+                assert words[2:4] == ["rope", "--repairs"]
+                repairs.check(words[4])
+
+
+def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):
+    monkeypatch.setattr(evidence, "__file__", str(tmp_path / "site-packages" / "whorl" / "claims" / "evidence.py"))
+    with ledger.fresh():
+        assert evidence.folder() is None and evidence.comparisons() == {}
