@@ -1,7 +1,7 @@
 """Documents: bytes of a file or a folder that anyone may have written, read within bounds.
 
-Nothing is executed and nothing is unpickled. A file is read up to a limit that is checked first; JSON with a key twice, with
-NaN or Infinity, with a number beyond every float, or too deep is refused, since two programs would read it differently.
+Nothing is executed and nothing is unpickled. A file is read up to a limit. JSON with a key twice, with NaN or Infinity,
+with a number beyond every float, or too deep is refused, since two programs would read it differently.
 """
 
 from __future__ import annotations

@@ -1,0 +1,151 @@
+"""Families that do not rotate: learned tables, sinusoids, ALiBi, T5's buckets, and attention without positions.
+
+One reader per kind of position, and the families that have it. Checked against the sources of transformers 5.22.2, and
+for Baichuan-13B against the code its checkpoint carries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whorl.dialects.families import family_name, family_of
+from whorl.dialects.fields import position_type
+from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
+from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
+from whorl.dialects.values import switch, whole_number
+from whorl.errors import WhorlError
+
+Config = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """Config of a model that does not rotate, and the names of the fields its class filled in."""
+
+    config: Config
+    added: frozenset[str]
+
+    def value(self, *names: str, otherwise: int | None = None, less: int = 0) -> Value:
+        """The first of these sizes, or the constant of the code."""
+        size = whole_number(self.config, names)
+        if size is None and otherwise is None:
+            raise WhorlError(f"read: {names[0]} is missing in the config. Pass all of config.json.")
+        if size is None:
+            return Value(value=otherwise, source=CLASS_DEFAULT)
+        name = next(name for name in names if self.config.get(name) is not None)
+        source: Source = CLASS_DEFAULT if name in self.added else FILE
+        return Value(value=size - less, source=source, field=name)
+
+
+Answer = tuple[Layers, ...]
+
+
+def layers_without_rotation(config: Config, added: frozenset[str]) -> Answer | None:
+    """What positions do in a model that does not rotate; None for one that does, or may."""
+    name, found = family_name(config), Found(config=config, added=added)
+    if family_of(config).still or _switched_off(name, config):
+        return (Layers(),)
+    if switch(config, "alibi"):
+        return _falcon(found)
+    if name in FAMILIES:
+        return FAMILIES[name](found)
+    if name == "esm" and position_type(config) in (None, "absolute"):
+        return _learned(found)
+    return None
+
+
+def _switched_off(name: str, config: Config) -> bool:
+    """Whether a field takes the rotation from a family that has one."""
+    if name == "zamba2":
+        return not switch(config, "use_mem_rope")
+    if name == "granitemoehybrid":
+        return position_type(config) != "rope"
+    if name == "olmo_hybrid":  # its released checkpoints have a null there
+        return "rope_parameters" in config and config["rope_parameters"] is None
+    return name in ("gptj", "codegen") and "rotary_dim" in config and config["rotary_dim"] == 0
+
+
+# --- kinds of position
+
+
+def _all(*encodings: Described, unsupported: tuple[str, ...] = ()) -> Answer:
+    return (Layers(encodings=encodings, unsupported=unsupported),)
+
+
+def _learned(found: Found, less: int = 0) -> Answer:
+    kind = position_type(found.config)
+    if kind not in (None, "absolute"):
+        return _all(unsupported=(f"position_embedding_type {kind!r}: numbers learned by distance, as Shaw's",))
+    settings = {"width": found.value(*WIDTHS), "length": found.value(*LENGTHS, less=less)}
+    return _all(Described(name="learned", settings=settings))
+
+
+def _from_padding(found: Found) -> Answer:
+    """RoBERTa counts positions from padding_idx + 1 = 2, so that the first two rows of its table are not used."""
+    return _learned(found, less=2)
+
+
+def _sinusoidal(found: Found) -> Answer:
+    order = Value(value="concatenated", source=FAMILY_CODE)
+    return _all(Described(name="sinusoidal", settings={"width": found.value(*WIDTHS), "order": order}))
+
+
+def _alibi(found: Found) -> Answer:
+    return _all(Described(name="alibi", settings={"heads": found.value(*HEADS)}))
+
+
+def _falcon(found: Found) -> Answer:
+    """Falcon divides the bias by sqrt(head_dim) with the scores."""
+    heads, width = found.value(*HEADS), found.value(*WIDTHS)
+    if family_name(found.config) != "falcon":
+        source = ASSUMED  # what other families do with their flag is not known
+        return _all(Described(name="alibi", settings={"heads": heads, "scale": Value(value=1.0, source=source)}))
+    scale = Value(value=(width.value // heads.value) ** -0.5, source=FAMILY_CODE)
+    return _all(Described(name="alibi", settings={"heads": heads, "scale": scale}))
+
+
+def _mpt(found: Found) -> Answer:
+    inside = found.config.get("attn_config")
+    inside = inside if isinstance(inside, dict) else {}
+    if switch(inside, "alibi") is False:
+        return _learned(found)
+    if inside.get("alibi_bias_max", 8) != 8:
+        return _all(unsupported=(f"ALiBi with alibi_bias_max={inside['alibi_bias_max']!r}: other slopes than Press's",))
+    return _alibi(found)
+
+
+def _baichuan(found: Found) -> Answer | None:
+    """The 7B model rotates; the 13B model, which has another width, has ALiBi."""
+    return None if found.value(*WIDTHS).value == 4096 else _alibi(found)
+
+
+def _t5(found: Found) -> Answer:
+    def side(kind: str, bidirectional: bool) -> Layers:
+        settings = {
+            "heads": found.value("num_heads", *HEADS),
+            "buckets": found.value("relative_attention_num_buckets", otherwise=32),
+            "max_distance": found.value("relative_attention_max_distance", otherwise=128),
+            "bidirectional": Value(value=bidirectional, source=FAMILY_CODE),
+        }
+        return Layers(kind=kind, encodings=(Described(name="t5", settings=settings),))
+
+    return (side("encoder", True), side("decoder", False))
+
+
+def _inkling(found: Found) -> Answer:
+    return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
+
+
+FAMILIES: dict[str, Callable[[Found], Answer | None]] = {
+    **dict.fromkeys(("bloom",), _alibi),
+    **dict.fromkeys(("mpt",), _mpt),
+    **dict.fromkeys(("baichuan",), _baichuan),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), _t5),
+    **dict.fromkeys(("marian", "pegasus"), _sinusoidal),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), _learned),
+    **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip_text"), _learned),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), _from_padding),
+    **dict.fromkeys(("inkling",), _inkling),
+}
