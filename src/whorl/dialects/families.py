@@ -116,7 +116,7 @@ def standing_of(config: Mapping[str, Any]) -> Standing:
     name = _stripped(config)
     if name in ALIASES:
         return "alias"
-    return "known" if name in FAMILIES or class_rope(config) else "unknown"
+    return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
 
 
 def unknown_family(config: Mapping[str, Any], call: str, remedy: str) -> str:
@@ -169,6 +169,18 @@ ALIASES: dict[str, str] = {
     "exaone4_5": "exaone4",  # transformers renames it so itself
     "kimi_k2": "deepseek_v3",  # Kimi-K2 and K2.5, whose checkpoints carry DeepSeek-V3's code
     "nv_esm": "esm",
+}
+
+# Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
+ALIBI, LEARNED, T5, SINUSOIDAL = "ALiBi", "a learned table", "T5's buckets", "sinusoids"
+UNROTATED: dict[str, str] = {
+    **dict.fromkeys(("bloom", "mpt"), ALIBI),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), T5),
+    **dict.fromkeys(("marian", "pegasus"), SINUSOIDAL),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), LEARNED),
+    **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip"), LEARNED),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), LEARNED),
+    "inkling": "relative logits",
 }
 
 # Families whose code is not in transformers, and where it was read.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults, filled
-from whorl.dialects.families import Family, class_rope, family_name, family_of, standing_of
+from whorl.dialects.families import ALIBI, UNROTATED, Family, class_rope, family_name, family_of, standing_of
 from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
 from whorl.dialects.reading import Standing
 from whorl.dialects.sizes import WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
@@ -31,6 +31,7 @@ READ = {
 }
 # what says only that the model rotates as usual, where it says so
 AS_USUAL = {"rotary": True, "use_mrope": False, "rope_position_scale": 1}
+BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
 READ_ELSEWHERE = "whorl.read gives what the model has instead."
 
 
@@ -176,10 +177,15 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
             f"{CALL}: rotary_value is true, so values are rotated too, which no encoding here does. "
             "Set it to false and rotate them with rope.rotate(v, positions)."
         )
-    if standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config):
+    if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
+        raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
+    if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
         parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
-        raise UnrotatedError(f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {READ_ELSEWHERE}")
+        instead = f"The positions of this family are {UNROTATED[name]}. " if name in UNROTATED else ""
+        raise UnrotatedError(
+            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}{READ_ELSEWHERE}"
+        )
 
 
 def position_type(config: Mapping[str, Any]) -> str | None:

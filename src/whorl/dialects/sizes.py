@@ -63,7 +63,8 @@ def share_of(config: dict[str, Any], parameters: dict[str, Any], layer_type: str
 
 def sizes_of(config: dict[str, Any], family: Family, share: float | None, layer_type: str | None) -> tuple[int, int]:
     """The dimensions of the tensor that is rotated, and how many of them are."""
-    rope_dim = whole_number(config, ("qk_rope_head_dim",), "With 0 its attention is not rotated.")
+    latent = config.get("use_mla") is not False  # DeepSeek-VL2-tiny leaves the sizes of the attention it does not use
+    rope_dim = whole_number(config, ("qk_rope_head_dim",), "With 0 its attention is not rotated.") if latent else None
     if rope_dim is not None:
         return _latent_sizes(config, family, share, layer_type, rope_dim)
     head_dim, rotary_dim = _head_dim(config, family, layer_type), whole_number(config, ("rotary_dim",))

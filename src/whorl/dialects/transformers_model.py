@@ -23,19 +23,17 @@ from whorl.dialects.reading import (
     Described,
     Layers,
     Reading,
-    Standing,
     Value,
 )
 from whorl.dialects.sizes import UnrotatedError
 from whorl.dialects.sources import describe
-from whorl.dialects.unrotated import FAMILIES as UNROTATED
 from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, unknown
 
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
-BIDIRECTIONAL = ("modernbert", "ultrabert", "flint")
+BIDIRECTIONAL = ("modernbert", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
 
 
 def read(config: dict[str, Any], assume: str | None = None) -> Reading:
@@ -51,7 +49,7 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
     config, added = text_part(config)
     if not added:
         config, added = with_defaults(config)
-    standing = _standing(config)
+    standing = standing_of(config)
     if standing == "unknown" and assume is not None:
         config = {**config, "model_type": _assumed(assume)}
     layers = layers_without_rotation(config, added)
@@ -84,10 +82,6 @@ def dialect_of(config: Mapping[str, Any]) -> str:
     version = config.get("transformers_version")
     major = version.partition(".")[0] if isinstance(version, str) else ""
     return f"transformers {major}" if major in ("4", "5") else "transformers"
-
-
-def _standing(config: Mapping[str, Any]) -> Standing:
-    return "known" if family_name(config) in UNROTATED and standing_of(config) == "unknown" else standing_of(config)
 
 
 def _assumed(family: str) -> str:
@@ -274,6 +268,8 @@ def _lengths(config: Mapping[str, Any], added: frozenset[str], rotation: Describ
     if length is not None:
         claimed = _stated(config, added, next(name for name in LENGTHS if config.get(name) is not None), length)
     scaling = None if rotation is None else rotation.scaling
+    if family_name(config) == "qwen" and whole_number(config, ("seq_length",)) is not None:  # from where its NTK begins
+        return _stated(config, added, "seq_length", whole_number(config, ("seq_length",))), claimed
     if scaling is None:
         return (claimed and dataclasses.replace(claimed, source=ASSUMED)), claimed
     return scaling.settings.get("original_length"), claimed

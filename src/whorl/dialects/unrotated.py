@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.dialects.families import family_name, family_of
-from whorl.dialects.fields import position_type
+from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, T5, UNROTATED, family_name, family_of
+from whorl.dialects.fields import BAICHUAN_7B, position_type
 from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
 from whorl.dialects.values import switch, whole_number
@@ -49,8 +49,10 @@ def layers_without_rotation(config: Config, added: frozenset[str]) -> Answer | N
         return (Layers(),)
     if switch(config, "alibi"):
         return _falcon(found)
-    if name in FAMILIES:
-        return FAMILIES[name](found)
+    if name == "baichuan":
+        return None if found.value(*WIDTHS).value == BAICHUAN_7B else _alibi(found)
+    if name in UNROTATED:
+        return (OWN[name] if name in OWN else KINDS[UNROTATED[name]])(found)
     if name == "esm" and position_type(config) in (None, "absolute"):
         return _learned(found)
     return None
@@ -116,11 +118,6 @@ def _mpt(found: Found) -> Answer:
     return _alibi(found)
 
 
-def _baichuan(found: Found) -> Answer | None:
-    """The 7B model rotates; the 13B model, which has another width, has ALiBi."""
-    return None if found.value(*WIDTHS).value == 4096 else _alibi(found)
-
-
 def _t5(found: Found) -> Answer:
     def side(kind: str, bidirectional: bool) -> Layers:
         settings = {
@@ -138,14 +135,12 @@ def _inkling(found: Found) -> Answer:
     return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
 
 
-FAMILIES: dict[str, Callable[[Found], Answer | None]] = {
-    **dict.fromkeys(("bloom",), _alibi),
-    **dict.fromkeys(("mpt",), _mpt),
-    **dict.fromkeys(("baichuan",), _baichuan),
-    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), _t5),
-    **dict.fromkeys(("marian", "pegasus"), _sinusoidal),
-    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), _learned),
-    **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip_text"), _learned),
+Reader = Callable[[Found], Answer]
+
+KINDS: dict[str, Reader] = {ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5}
+# Families that have something of their own beside the kind.
+OWN: dict[str, Reader] = {
+    "mpt": _mpt,
+    "inkling": _inkling,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), _from_padding),
-    **dict.fromkeys(("inkling",), _inkling),
 }
