@@ -2,7 +2,7 @@
 
 file ─► dialect reader ─► reading ─► Model: a plan by layer, with the source of every field ─► inspect, lint
 
-Names load on first use.
+Names load on first use: what needs no torch (``lint``) stays without it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl.bridge.family_table import families as families
+    from whorl.bridge.inspection import inspect as inspect
+    from whorl.bridge.linting import Finding as Finding
+    from whorl.bridge.linting import lint as lint
     from whorl.bridge.model import Group as Group
     from whorl.bridge.model import Model as Model
     from whorl.bridge.model import read as read
 
 _HOMES = {
+    "families": "family_table",
+    "inspect": "inspection",
+    "Finding": "linting",
+    "lint": "linting",
     "Group": "model",
     "Model": "model",
     "read": "model",

@@ -47,18 +47,27 @@ JSON_DIALECTS: tuple[JsonDialect, ...] = (
 
 def read_document(given: str | Path | Mapping[str, Any], assume: str | None = None) -> Reading:
     """The reading of a file, of the config in a folder, of a pipe ("-"), or of a dict that a JSON file held."""
+    loaded = load(given)
+    if isinstance(loaded, dict):
+        return read_config(loaded, assume)
+    dialect, path = loaded
+    return dialect.read(path, assume)
+
+
+def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[BinaryDialect, Path]:
+    """The dict that a JSON file holds, or the dialect and the path of a binary one."""
     if isinstance(given, Mapping):
-        return read_config(dict(given), assume)
+        return dict(given)
     if not isinstance(given, (str, Path)):
         raise invalid("read", "what is to be read", "a path or a dict", given, "Pass a config.json or its dict.")
     if str(given) == PIPE:
-        return read_config(parse_json(read_pipe(), "the pipe"), assume)
+        return parse_json(read_pipe(), "the pipe")
     path = find_document(Path(given))
     head = read_bytes(path, at_most=HEAD)
     for dialect in BINARY_DIALECTS:
         if dialect.recognises(head):
-            return dialect.read(path, assume)
-    return read_config(read_json(path), assume)
+            return dialect, path
+    return read_json(path)
 
 
 def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:

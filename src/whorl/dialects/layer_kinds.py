@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults
@@ -42,6 +43,11 @@ class Kinds:
     rotates: tuple[bool, ...] | None
     source: Source
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Each kind once."""
+        return tuple(dict.fromkeys(self.kinds or ()))
+
 
 def kinds_of(config: Mapping[str, Any]) -> Kinds:
     """The kinds of the layers of a config whose class has filled in what it lacks."""
@@ -63,6 +69,9 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
 
 def _stated(config: Mapping[str, Any], count: int | None) -> tuple[str, ...] | None:
     """The kinds that the file lists one by one; a list longer than the model is cut, as transformers does."""
+    for name, meant in LETTERS_AND_RATIOS.items():
+        if config.get(name) is not None and not config.get("layer_types"):
+            return tuple(meant(config, name))
     name = "layer_types" if config.get("layer_types") else "layers_block_type"
     kinds = layer_types(config, name)
     if not kinds or count is None or len(kinds) == count or name == "layers_block_type":
@@ -132,7 +141,7 @@ def _indices(others: str) -> Callable[[Mapping[str, Any], str, int], list[str]]:
     return kinds
 
 
-def _letters(config: Mapping[str, Any], name: str, count: int) -> list[str]:
+def _letters(config: Mapping[str, Any], name: str) -> list[str]:
     """Nemotron-H: M for Mamba, * for attention, - for an MLP, E for experts."""
     meaning = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
     letters = config[name]
@@ -154,7 +163,6 @@ def _periodic(config: Mapping[str, Any], name: str, count: int) -> list[str]:
 
 
 RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
-    "hybrid_override_pattern": _letters,
     "block_types": _blocks,
     "full_attn_idxs": _indices("conv"),
     "attn_layer_indices": _indices(LINEAR),
@@ -164,7 +172,6 @@ RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
     "_sliding_window_pattern": _sliding_pattern,
     "global_attn_every_n_layers": _global_every,
     "use_sliding_window": _window_from,
-    "compress_ratios": lambda config, name, count: _compressed(config, name),
 }
 
 
@@ -177,15 +184,23 @@ def _compressed(config: Mapping[str, Any], name: str) -> list[str]:
     return [meaning[int(ratio)] for ratio in ratios]
 
 
+# Lists of the kinds in other words, which need no count of layers.
+LETTERS_AND_RATIOS: dict[str, Callable[[Mapping[str, Any], str], list[str]]] = {
+    "hybrid_override_pattern": _letters,
+    "compress_ratios": _compressed,
+}
+
+
 # --- which layers rotate
 
 
 def _rotates(config: Mapping[str, Any], count: int | None) -> tuple[bool, ...] | None:
     """Llama 4 and SmolLM3: a list with 0 for a layer without rotation, or the step at which such layers come."""
     listed = config.get("no_rope_layers")
+    plain = isinstance(listed, (list, tuple)) and all(isinstance(one, (bool, int)) for one in listed)
+    if listed is not None and not plain:
+        raise invalid(CALL, "no_rope_layers", "a list of 0 and 1, one per layer", listed)
     if listed:
-        if not isinstance(listed, (list, tuple)) or not all(isinstance(one, (bool, int)) for one in listed):
-            raise invalid(CALL, "no_rope_layers", "a list of 0 and 1, one per layer", listed)
         if count is not None and len(listed) != count:
             raise WhorlError(
                 f"{CALL}: no_rope_layers {shown(listed)} is for {len(listed)} layers, the model has {count}. "

@@ -51,6 +51,10 @@ class Described:
     settings: Mapping[str, Value] = field(default_factory=dict)
     scaling: Described | None = None
 
+    def value(self, name: str, otherwise: Any = None) -> Any:
+        """One setting without its source, and what to take where it is left out."""
+        return self.settings[name].value if name in self.settings else otherwise
+
     def plain(self) -> dict[str, Any]:
         """The settings without their sources."""
         plain = {name: value.value for name, value in self.settings.items()}

@@ -29,7 +29,7 @@ from whorl.dialects.sizes import UnrotatedError
 from whorl.dialects.sources import describe
 from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, invalid, shown, unknown
 
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
@@ -68,7 +68,7 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
         layers=layers,
         trained_length=trained,
         claimed_length=claimed,
-        config=config,
+        config={name: value for name, value in config.items() if name not in added},
     )
 
 
@@ -114,9 +114,10 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
     kinds = kinds_of(config)
     groups: dict[Any, list[int] | None] = {}
     views: dict[Any, tuple[dict[str, Any], str | None, bool]] = {}
+    own = parts_by_layer(config, "per_layer_config")
     for index in range(kinds.count) if kinds.count is not None else (None,):
-        view, kind, rotates = _view(config, kinds, index)
-        key = (kind, rotates, *(str(view.get(name)) for name in (*PER_LAYER, "head_dim")))
+        view, kind, rotates = _view(config, kinds, index, own)
+        key = (kind, rotates, *(shown(view.get(name)) for name in (*PER_LAYER, "head_dim")))
         views.setdefault(key, (view, kind, rotates))
         places = groups.setdefault(key, None if index is None else [])
         if places is not None and index is not None:
@@ -136,12 +137,14 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
     return tuple(layers), lengths or _lengths(config, added, None)
 
 
-def _view(config: dict[str, Any], kinds: Kinds, index: int | None) -> tuple[dict[str, Any], str | None, bool]:
+def _view(
+    config: dict[str, Any], kinds: Kinds, index: int | None, own: Mapping[int, dict[str, Any]]
+) -> tuple[dict[str, Any], str | None, bool]:
     """The config as one layer has it, its kind, and whether it rotates by the lists of the file."""
     if index is None:
         return config, None, True
     kind = kinds.kinds[index] if kinds.kinds is not None else None
-    view = {**config, "layer_types": list(dict.fromkeys(kinds.kinds))} if kinds.kinds is not None else dict(config)
+    view = {**config, "layer_types": kinds.names} if kinds.kinds is not None else dict(config)
     for name in PER_LAYER:
         listed = config.get(name)
         if isinstance(listed, (list, tuple)):
@@ -150,9 +153,9 @@ def _view(config: dict[str, Any], kinds: Kinds, index: int | None) -> tuple[dict
                     f"{values.CALL}: {name} has {len(listed)} entries for {kinds.count} layers. Name each."
                 )
             view[name], view["layer_types"] = [listed[index]], [kind or "all"]
-    own = parts_by_layer(config, "per_layer_config").get(index, {})
-    if "head_dim" in own:
-        view = {**view, "head_dim": own["head_dim"], "per_layer_config": {"0": own}, "layer_types": [kind or "all"]}
+    if "head_dim" in own.get(index, {}):
+        size = own[index]["head_dim"]
+        view |= {"head_dim": size, "per_layer_config": {"0": {"head_dim": size}}, "layer_types": [kind or "all"]}
     return view, kind, kinds.rotates is None or kinds.rotates[index]
 
 
