@@ -596,7 +596,10 @@ BAD = {
         {"model_type": "gemma2", **SIZES, "attn_logit_softcapping": -1},
         "attn_logit_softcapping must be a positive number or null, got -1.",
     ),
-    "image axes": ({"model_type": "dinov3_vit", **SIZES}, "its rotation is that of images. Use whorl.AxialRope"),
+    "axes that alternate": (
+        {"model_type": "kimi_k25_vision", **SIZES},
+        "read: model_type 'kimi_k25_vision' cannot be read: the axes of its images alternate from pair to pair",
+    ),
 }
 
 

@@ -157,7 +157,7 @@ _GLM4V = Family(layout="interleaved", sections=(8, 12, 12))
 _OWN_SCALING = Family(needs_parameters=True)
 _FULL_UNROTATED = Family(unrotated=(FULL,))
 
-_IMAGES = "its rotation is that of images. Use whorl.AxialRope"
+_IMAGES = "its rotation is that of images. Use whorl.AxialRope, which whorl.read gives where it has the convention"
 _NO_POSITIONS = "its attention has no position encoding. Use the encoding 'none'"
 _TURNED_VALUES = (
     "values turned as the keys they share a tensor with, and the output turned back at the query's position"

@@ -113,7 +113,9 @@ class RopeType:
 def _rope_type(fields: Fields) -> RopeType:
     """The rope type of these fields, once every key of the rope dict is known to it."""
     if fields.rope_type == "axial":
-        raise WhorlError(f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope.")
+        raise WhorlError(
+            f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope, as whorl.read does."
+        )
     if fields.rope_type not in ROPE_TYPES:
         raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, ROPE_TYPES)
     rope_type = ROPE_TYPES[fields.rope_type]

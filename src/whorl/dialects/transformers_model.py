@@ -13,6 +13,7 @@ from typing import Any
 from whorl.dialects import values
 from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
 from whorl.dialects.fields import Fields, check_rotates, fields_of, text_part, with_defaults
+from whorl.dialects.images import tower_layers
 from whorl.dialects.layer_kinds import CHUNKED, WITHOUT_ATTENTION, Kinds, kinds_of
 from whorl.dialects.names import LENGTHS, ORIGINAL
 from whorl.dialects.reading import (
@@ -52,6 +53,11 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
     standing = standing_of(config)
     if standing == "unknown" and assume is not None:
         config = {**config, "model_type": _assumed(assume)}
+    tower = tower_layers(config, added)
+    if tower is not None:
+        layers, note = tower
+        family, given = family_name(config), _given(config, added)
+        return Reading(dialect=dialect, family=family, layers=(layers,), config=given, notes=(note,) if note else ())
     layers = layers_without_rotation(config, added)
     if layers is None:
         layers, lengths = _rotated(config, added)
@@ -68,8 +74,13 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
         layers=layers,
         trained_length=trained,
         claimed_length=claimed,
-        config={name: value for name, value in config.items() if name not in added},
+        config=_given(config, added),
     )
+
+
+def _given(config: Mapping[str, Any], added: frozenset[str]) -> dict[str, Any]:
+    """The config as the file has it."""
+    return {name: value for name, value in config.items() if name not in added}
 
 
 def dialect_of(config: Mapping[str, Any]) -> str:
