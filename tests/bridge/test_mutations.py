@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 
 import whorl
 from lint_cases import CASES as LINTED
@@ -69,6 +70,37 @@ def test_a_mutated_config_is_read_or_refused():
 @pytest.mark.parametrize("start", range(10_000, 30_000, 2_000))
 def test_many_mutated_configs_are_read_or_refused(start):
     mutate(range(start, start + 2_000))
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
+TWO = torch.ones(2)  # has no truth value, and equals nothing
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        LLAMA | {"dual_chunk_attention_config": TWO},
+        LLAMA | {"layer_types": TWO},
+        LLAMA | {"no_rope_layers": TWO},
+        LLAMA | {"model_type": "gemma3_text", "sliding_window_pattern": TWO},
+        LLAMA | {"use_mrope": TWO},
+        LLAMA | {"rope_parameters": {}, "rope_scaling": TWO},
+        LLAMA | {"rope_theta": -(10**400), "max_position_embeddings": 4096},
+        {"model_type": "falcon", "alibi": True, "hidden_size": 4, "num_attention_heads": 8},
+        {"model_type": "mpt", "attn_config": {"alibi_bias_max": TWO}},
+        {"model_type": "gptj", "rotary_dim": TWO},
+    ],
+    ids=lambda config: ", ".join(config),
+)
+def test_values_without_a_truth_value_and_sizes_that_do_not_divide_are_refused(config):
+    assert not ends_well("a config", config)
+
+
+def test_the_short_form_refuses_a_size_that_reading_the_whole_model_never_asks_for():
+    config = {"model_type": "glm5_next", "qk_rope_head_dim": TWO}
+    assert ends_well("a family without positions", config)
+    with pytest.raises(WhorlError, match="qk_rope_head_dim must be an integer from 0, got torch"):
+        whorl.Rope.from_hf(config)
 
 
 def test_files_cut_short_are_read_or_refused(tmp_path):

@@ -153,7 +153,7 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     name, model = family_name(config), repr(config.get("model_type"))
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {model} cannot be read: {family.refusal}.")
-    if family.still and config.get("qk_rope_head_dim") != 0:
+    if family.still and whole_number(config, ("qk_rope_head_dim",), least=0) != 0:
         raise UnrotatedError(f"{CALL}: model_type {model} does not rotate: {family.still}. {READ_ELSEWHERE}")
     if switch(config, "alibi"):
         raise UnrotatedError(
@@ -204,7 +204,7 @@ def check_names(config: dict[str, Any], family: Family) -> None:
     for key, value in config.items():
         if value is None or key in READ or (key in family.reads and key not in AS_USUAL) or not _rotary_name(key):
             continue
-        if key in AS_USUAL and value == AS_USUAL[key]:
+        if key in AS_USUAL and type(value) in (bool, int, float) and value == AS_USUAL[key]:
             continue
         listed = len(value) if isinstance(value, (list, tuple)) else None
         if key == "rope_scaling_layers" and listed == whole_number(config, ("num_hidden_layers",)) is not None:

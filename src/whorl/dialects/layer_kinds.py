@@ -69,11 +69,12 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
 
 def _stated(config: Mapping[str, Any], count: int | None) -> tuple[str, ...] | None:
     """The kinds that the file lists one by one; a list longer than the model is cut, as transformers does."""
-    for name, meant in LETTERS_AND_RATIOS.items():
-        if config.get(name) is not None and not config.get("layer_types"):
-            return tuple(meant(config, name))
-    name = "layer_types" if config.get("layer_types") else "layers_block_type"
-    kinds = layer_types(config, name)
+    name, kinds = "layer_types", layer_types(config)
+    for other, meant in LETTERS_AND_RATIOS.items():
+        if config.get(other) is not None and not kinds:
+            return tuple(meant(config, other))
+    if not kinds:
+        name, kinds = "layers_block_type", layer_types(config, "layers_block_type")
     if not kinds or count is None or len(kinds) == count or name == "layers_block_type":
         return kinds or None
     if len(kinds) < count:
@@ -104,7 +105,9 @@ def _every(config: Mapping[str, Any], name: str, count: int, others: str) -> lis
 def _sliding_pattern(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
     """Gemma 3, Cohere 2 and EXAONE 4: a number as above, or letters L and G that repeat, the last layer G."""
     letters = config[name]
-    if letters == 0 or config.get("sliding_window", 0) is None:  # no window, so that all attention is full
+    if (type(letters) is int and letters == 0) or config.get(
+        "sliding_window", 0
+    ) is None:  # no window, so that all attention is full
         return [FULL] * count
     if not isinstance(letters, str):
         return _every(config, name, count, SLIDING)

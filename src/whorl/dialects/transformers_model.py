@@ -254,7 +254,10 @@ def _softcap(config: Mapping[str, Any], added: frozenset[str]) -> Value | None:
 
 def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) -> list[str]:
     found = list(family_of(config).unsupported)
-    if config.get("dual_chunk_attention_config"):
+    chunks = config.get("dual_chunk_attention_config")
+    if chunks is not None and not isinstance(chunks, dict):
+        raise invalid(values.CALL, "dual_chunk_attention_config", "a dict or null", chunks)
+    if chunks:
         found.append("dual chunk attention (dual_chunk_attention_config): positions folded into chunks past its length")
     beta = fields.parameters.get("llama_4_scaling_beta") if fields is not None else None
     if fields is not None and beta:

@@ -66,7 +66,7 @@ def _switched_off(name: str, config: Config) -> bool:
         return position_type(config) != "rope"
     if name == "olmo_hybrid":  # its released checkpoints have a null there
         return "rope_parameters" in config and config["rope_parameters"] is None
-    return name in ("gptj", "codegen") and "rotary_dim" in config and config["rotary_dim"] == 0
+    return name in ("gptj", "codegen") and whole_number(config, ("rotary_dim",), least=0) == 0
 
 
 # --- kinds of position
@@ -104,6 +104,11 @@ def _falcon(found: Found) -> Answer:
     if family_name(found.config) != "falcon":
         source = ASSUMED  # what other families do with their flag is not known
         return _all(Described(name="alibi", settings={"heads": heads, "scale": Value(value=1.0, source=source)}))
+    if width.value < heads.value:
+        raise WhorlError(
+            f"read: {width.field}={width.value} has no dimension for each of {heads.value} heads. "
+            "Pass all of config.json."
+        )
     scale = Value(value=(width.value // heads.value) ** -0.5, source=FAMILY_CODE)
     return _all(Described(name="alibi", settings={"heads": heads, "scale": scale}))
 
@@ -113,8 +118,9 @@ def _mpt(found: Found) -> Answer:
     inside = inside if isinstance(inside, dict) else {}
     if switch(inside, "alibi") is False:
         return _learned(found)
-    if inside.get("alibi_bias_max", 8) != 8:
-        return _all(unsupported=(f"ALiBi with alibi_bias_max={inside['alibi_bias_max']!r}: other slopes than Press's",))
+    most = whole_number(inside, ("alibi_bias_max",))
+    if most not in (None, 8):
+        return _all(unsupported=(f"ALiBi with alibi_bias_max={most}: other slopes than Press's",))
     return _alibi(found)
 
 

@@ -212,7 +212,7 @@ def base_below_bound(facts: Facts) -> Iterator[str]:
             base = one.value("base")
             whole = one.name == "rope" and one.value("rotary_dim") in (None, one.value("head_dim"))
             bound = 0.0424 * length**1.628
-            if whole and one.scaling is None and isinstance(base, (int, float)) and base < bound:
+            if whole and one.scaling is None and isinstance(base, (int, float)) and 1 < base < bound:
                 found[f"base {base:g} for {length} positions, the bound is {bound:.2g}"] = True
     yield from found
 

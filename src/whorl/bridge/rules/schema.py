@@ -54,7 +54,8 @@ def alias_family(facts: Facts) -> Iterator[str]:
 )
 def only_version_5(facts: Facts) -> Iterator[str]:
     given = facts.config.get("rope_parameters")
-    if not isinstance(given, dict) or facts.config.get("rope_scaling") or facts.config.get("rope_theta") is not None:
+    old = [facts.config.get(name) for name in ("rope_scaling", "rope_theta")]
+    if not isinstance(given, dict) or any(one is not None for one in old):
         return
     for place, rope in facts.ropes.items():
         base = facts.number(rope, "rope_theta")
