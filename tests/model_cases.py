@@ -41,6 +41,7 @@ class Case:
     standing: str = "known"
     lengths: tuple[int | None, int | None] = (None, None)
     unsupported: list[str] = field(default_factory=list)
+    planned: bool = True  # whether a LayerPlan can hold the layers
 
 
 def rotated(**settings):
@@ -116,7 +117,7 @@ CASES = {
         },
         standing="alias",
         lengths=(65536, 1048576),
-        unsupported=["values turned"],
+        unsupported=["values turned", "compressed, and of those the most alike", "keys beyond a window compressed"],
     ),
     "qwen-1, with dynamic NTK and log-n past its length": Case(
         {
@@ -267,8 +268,31 @@ CASES = {
         lengths=(2048, 2048),
     ),
     "phi-3-small": Case(
-        {"model_type": "phi3small", **SIZES, "rope_embedding_base": 2000000, "rope_position_scale": 1.0},
+        {
+            **{"model_type": "phi3small", **SIZES, "rope_embedding_base": 2000000, "rope_position_scale": 1.0},
+            **{"blocksparse_block_size": 64, "dense_attention_every_n_layers": 2},
+        },
         rotated(base=2e6),
+        unsupported=["block-sparse attention (blocksparse_block_size)"],
+    ),
+    "qwen3-moe, with one window": Case(
+        {"model_type": "qwen3_moe", **SIZES, "head_dim": 128, "use_sliding_window": True, "sliding_window": 512},
+        {"all": (range(4), Combined(Rope(head_dim=128), Window(size=512)))},
+    ),
+    "recurrentgemma, with a window": Case(
+        {
+            **{"model_type": "recurrent_gemma", **SIZES, "block_types": ["recurrent", "recurrent", "attention"]},
+            "attention_window_size": 2048,
+        },
+        {
+            "recurrent": ([0, 1, 3], NO_ATTENTION),
+            "full_attention": ([2], Combined(Rope(head_dim=128, rotary_dim=64), Window(size=2048))),
+        },
+    ),
+    "a family of which it is not known where its window acts": Case(
+        {"model_type": "moshi", **SIZES, "head_dim": 128, "sliding_window": 3000},
+        rotated(),
+        unsupported=["sliding_window=3000: where this family uses it is not known here"],
     ),
     "vila": Case(
         {"model_type": "llava_llama", "llm_cfg": {"model_type": "llama", **SIZES, "rope_theta": 500000.0}},
@@ -388,6 +412,25 @@ CASES = {
         {"model_type": "roberta", "hidden_size": 768, "num_hidden_layers": 4, "max_position_embeddings": 514},
         {"all": (range(4), Learned(width=768, length=512))},
         lengths=(514, 514),
+    ),
+    "albert, which adds positions before it widens": Case(
+        {"model_type": "albert", "embedding_size": 128, "hidden_size": 768, "num_hidden_layers": 4},
+        {"all": (range(4), Learned(width=128, length=512))},
+        lengths=(512, 512),
+    ),
+    "gpt-neo, with a window in every other layer": Case(
+        {"model_type": "gpt_neo", "hidden_size": 64, "num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+        {
+            "global": ([0, 2], Learned(width=64, length=2048)),
+            "local": ([1, 3], Combined(Learned(width=64, length=2048), Window(size=256))),
+        },
+        lengths=(2048, 2048),
+        planned=False,
+    ),
+    "longt5, whose encoder sees blocks": Case(
+        {"model_type": "longt5", "num_heads": 8, "d_model": 512, "local_radius": 127},
+        {"encoder": (None, T5(heads=8, bidirectional=True)), "decoder": (None, T5(heads=8))},
+        unsupported=["encoder_attention_type 'local': a query sees its own block"],
     ),
     "marian": Case(
         {"model_type": "marian", "d_model": 512, "num_hidden_layers": 4, "max_position_embeddings": 512},

@@ -28,7 +28,18 @@ KEPT = {
     *("sliding_window", "use_sliding_window", "max_window_layers", "sliding_window_pattern", "attention_chunk_size"),
     *("no_rope_layer_interval", "attn_temperature_tuning", "floor_scale", "attn_scale", "attn_logit_softcapping"),
     *("position_embedding_type", "alibi", "relative_attention_num_buckets", "relative_attention_max_distance"),
-    *("rope_theta", "embed_dim", "depth", "memory_attention_hidden_size", "memory_attention_downsample_rate"),
+    *(
+        "embedding_size",
+        "dim",
+        "window_size",
+        "local_radius",
+        "attention_window_size",
+        "rope_theta",
+        "embed_dim",
+        "depth",
+        "memory_attention_hidden_size",
+        "memory_attention_downsample_rate",
+    ),
     *("memory_attention_num_attention_heads", "local_attention", "attn_layer_period", "attn_layer_offset"),
 }
 

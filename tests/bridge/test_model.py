@@ -52,6 +52,9 @@ def test_what_cannot_be_expressed_is_named_and_stops_the_plan(name):
     if case.unsupported:
         with pytest.raises(WhorlError, match=re.escape("not supported yet: ") + ".*" + re.escape(case.unsupported[0])):
             model.plan  # noqa: B018
+    elif not case.planned:
+        with pytest.raises(WhorlError, match="LayerPlan: an encoding that adds to the input acts once"):
+            model.plan  # noqa: B018
     elif all(places is not None for places, _ in case.layers.values()):
         assert len(model.plan) == sum(len(list(places)) for places, _ in case.layers.values())
 
@@ -83,6 +86,15 @@ def test_a_family_without_positions_never_rotates_in_its_own_code(family):
     module = optional(f"transformers.models.{family}.modeling_{family}")
     source = importlib.import_module("inspect").getsource(module)
     assert len(re.findall(r"apply_rotary_pos_emb\(", source)) == 1  # its definition
+
+
+def test_a_ratio_that_means_two_things_is_said():
+    """ChatGLM3 and GLM-4 multiply the base by it; ChatGLM2-6B-32k, of the same model_type, divides positions."""
+    assert (
+        "divides positions by it instead"
+        in whorl.read(CASES["glm-4-9b, whose base has a ratio"].config).reading.notes[0]
+    )
+    assert whorl.read(CASES["chatglm3"].config).reading.notes == ()
 
 
 # --- sources

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from whorl.dialects.class_defaults import version
+from whorl.dialects.class_defaults import class_defaults, version
 from whorl.dialects.families import ALIASES, ELSEWHERE, FAMILIES, UNROTATED, Family
 
 HEADER = ("family", "positions", "layout", "rotated", "base", "layers without rotation", "beside", "read in")
@@ -52,9 +52,11 @@ def _empty(name: str) -> dict[str, Any]:
 
 
 def _where(name: str) -> str:
-    """Where the code of a family was read: a version of transformers, or what the checkpoint or a server carries."""
-    outside = name in ELSEWHERE or name in ALIASES
-    return "checkpoint or vLLM" if outside else f"transformers {version()}"
+    """Where the code of a family was read: a version of transformers, vLLM or a copy, or not at all."""
+    if name in ELSEWHERE:
+        return "vLLM or copies"
+    reported = name in ALIASES and not class_defaults(name)
+    return "reported, not opened" if reported else f"transformers {version()}"
 
 
 def markdown() -> str:

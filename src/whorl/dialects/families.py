@@ -4,7 +4,8 @@ One row per family whose rotary code differs from Llama's (half layout, whole he
 row is known if transformers has a config class with rope parameters for it, which then rotates as Llama does; any
 other is unknown, and read as Llama with a warning. Families are named by ``model_type``, without the ``_text`` of the
 text part of a multimodal model. Checked against the sources of transformers 5.22.2; the rows of ``ELSEWHERE``, whose
-code is not in transformers, against the code that their checkpoints carry or that serves them, as said there.
+code is not in transformers, in vLLM or in public copies of the code that their checkpoints carry, as said there; the
+checkpoints themselves were not opened.
 """
 
 from __future__ import annotations
@@ -165,10 +166,11 @@ _TURNED_VALUES = (
 
 # Families that run the code of another one under a name of their own.
 ALIASES: dict[str, str] = {
-    "deepseek_ref": "deepseek_v4",  # the reference code of DeepSeek-V4
-    "exaone4_5": "exaone4",  # transformers renames it so itself
-    "kimi_k2": "deepseek_v3",  # Kimi-K2 and K2.5, whose checkpoints carry DeepSeek-V3's code
+    # said of published files; their code was not opened here
+    "deepseek_ref": "deepseek_v4",
+    "kimi_k2": "deepseek_v3",
     "nv_esm": "esm",
+    "exaone4_5": "exaone4",  # transformers renames it so itself
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
@@ -185,17 +187,17 @@ UNROTATED: dict[str, str] = {
 
 # Families whose code is not in transformers, and where it was read.
 ELSEWHERE: dict[str, Family] = {
-    # Baichuan-7B; its larger sister has ALiBi (``unrotated.py``). The checkpoint's code
+    # Baichuan-7B; its larger sister has ALiBi (``unrotated.py``). vLLM's baichuan
     "baichuan": Family(),
-    # ChatGLM2, ChatGLM3, GLM-4-9B: the first half of the head, base 10,000 times rope_ratio. The checkpoint's code
+    # ChatGLM3, GLM-4-9B, ChatGLM2 without a ratio: the first half of the head, base 10,000 times rope_ratio. Copies
     "chatglm": Family(layout="interleaved", partial=0.5, ratio_key="rope_ratio", reads=("rope_ratio", "original_rope")),
-    # OpenELM: the checkpoint's code
+    # OpenELM: copies
     "openelm": Family(base_key="rope_freq_constant", reads=("rope_freq_constant", "rope_max_length")),
-    # Phi-3-small: the checkpoint's code and vLLM's phi3_small
+    # Phi-3-small: vLLM's phi3_small
     "phi3small": Family(
         base=1_000_000.0, base_key="rope_embedding_base", reads=("rope_embedding_base", "rope_position_scale")
     ),
-    # Qwen-1: the checkpoint's code
+    # Qwen-1: copies
     "qwen": Family(),
     # TeleChat3, which has 0.07 for YaRN's 0.1: vLLM's telechat3_scaling_rope
     "telechat3": Family(mscale=0.7),

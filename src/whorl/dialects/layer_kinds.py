@@ -127,8 +127,14 @@ def _global_every(config: Mapping[str, Any], name: str, count: int) -> list[str]
     return [SLIDING if i % step else FULL for i in range(count)]
 
 
-def _window_from(config: Mapping[str, Any], name: str, count: int) -> list[str]:
-    """Qwen2: a window in the layers from max_window_layers on, where it is used at all."""
+def _window_from(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """Qwen2: a window in the layers from max_window_layers on, where it is used at all.
+
+    Qwen3-MoE has the fields and no kinds of layers: its window is that of all.
+    """
+    known = class_defaults(config.get("model_type"))
+    if known and "layer_types" not in known:
+        return None
     first = whole_number(config, ("max_window_layers",), least=0)
     windowed = switch(config, name) and config.get("sliding_window") is not None and first is not None
     return [SLIDING if windowed and first is not None and i >= first else FULL for i in range(count)]

@@ -71,11 +71,25 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
         dialect=dialect,
         family=family_name(config),
         standing=standing,
+        notes=_notes(config),
         layers=layers,
         trained_length=trained,
         claimed_length=claimed,
         config=_given(config, added),
     )
+
+
+def _notes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a person must know to trust a reading."""
+    if family_name(config) == "chatglm" and whole_number(config, ("rope_ratio",)) not in (None, 1):
+        return (CHATGLM2_32K,)
+    return ()
+
+
+CHATGLM2_32K = (
+    "rope_ratio multiplies the base, as in ChatGLM3 and GLM-4. ChatGLM2-6B-32k, which has the same model_type, divides "
+    "positions by it instead: for that one build whorl.Rope with Linear(factor=rope_ratio)."
+)
 
 
 def _given(config: Mapping[str, Any], added: frozenset[str]) -> dict[str, Any]:
@@ -197,7 +211,7 @@ def _with_beside(
         layers,
         encodings=tuple(encodings),
         softcap=_softcap(config, added),
-        unsupported=tuple(_unsupported(config, fields, kind)),
+        unsupported=(*_unsupported(config, fields, kind), *_unplaced_window(config, kinds)),
     )
 
 
@@ -210,7 +224,8 @@ def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: 
     name = family_name(config)
     local = name.startswith("modernbert") and kind == SLIDING
     field = "local_attention" if local and config.get("sliding_window") is None else "sliding_window"
-    everywhere = kinds.kinds is None and switch(config, "use_sliding_window") is not False and name in WINDOWED
+    field = "attention_window_size" if name == "recurrent_gemma" and "sliding_window" not in config else field
+    everywhere = name in WINDOWED and switch(config, "use_sliding_window") is not False
     if not (kind in (SLIDING, "hybrid_sliding") or everywhere):
         return []
     size = whole_number(config, (field,), least=0)
@@ -225,8 +240,18 @@ def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: 
     return [Described(name="window", settings=settings)]
 
 
-# Families with one window for all layers, or none.
-WINDOWED = ("mistral", "mixtral", "phi3", "phimoe", "starcoder2", "ministral3", "phi4_multimodal", "stablelm_epoch")
+# Families with one window for all layers that attend, or none.
+WINDOWED = (
+    *("doge", "minimax", "ministral3", "mistral", "mixtral", "phi3", "phi4_multimodal", "phimoe", "qwen3_moe"),
+    *("recurrent_gemma", "starcoder2", "voxtral_realtime"),
+)
+# Kinds of attention that hide keys by more than a window.
+SPARSE = {
+    "compressed_sparse_attention": "keys beyond a window compressed, and of those the most alike",
+    "heavily_compressed_attention": "keys beyond a window compressed",
+    "reference_sliding_attention": "all of the prompt, and a window of what was generated",
+    "window_attention": "windows that do not overlap",
+}
 
 
 def _query_scales(config: Mapping[str, Any], added: frozenset[str], fields: Fields | None) -> list[Described]:
@@ -266,6 +291,13 @@ def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) ->
     if kind == CHUNKED:
         size = config.get("attention_chunk_size")
         found.append(f"chunked attention (attention_chunk_size): a query sees its own chunk of {size} keys alone")
+    if kind in SPARSE:
+        found.append(f"layers of kind {kind!r}: {SPARSE[kind]}")
+    if family_name(config) == "phi3small" and config.get("blocksparse_block_size") is not None:
+        found.append(
+            "block-sparse attention (blocksparse_block_size), in all layers but every n-th "
+            "(dense_attention_every_n_layers): a query sees near blocks and some far ones"
+        )
     if family_name(config) == "qwen" and switch(config, "use_dynamic_ntk"):
         length = config.get("seq_length")
         found.append(
@@ -273,6 +305,18 @@ def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) ->
             f"a^(d / (d - 2)), a = 2^ceil(log2(n / {length}) + 1) - 1"
         )
     return found
+
+
+def _unplaced_window(config: Mapping[str, Any], kinds: Kinds) -> list[str]:
+    """A window that the file states, in a family of which it is not known here whether and where it acts."""
+    placed = kinds.kinds is not None or family_name(config) in WINDOWED
+    if (
+        placed
+        or switch(config, "use_sliding_window") is False
+        or not whole_number(config, ("sliding_window",), least=0)
+    ):
+        return []
+    return [f"sliding_window={config['sliding_window']}: where this family uses it is not known here"]
 
 
 # --- lengths, and layers of models that do not rotate
@@ -297,7 +341,7 @@ def _numbered(config: Mapping[str, Any], layers: tuple[Layers, ...]) -> list[Lay
     kinds = kinds_of(config)
     if kinds.kinds is None or len(layers) != 1:
         indices = tuple(range(kinds.count)) if kinds.count is not None and len(layers) == 1 else None
-        return [dataclasses.replace(one, indices=indices) for one in layers]
+        return [dataclasses.replace(one, indices=indices if one.indices is None else one.indices) for one in layers]
     groups: dict[str, list[int]] = {}
     for index, kind in enumerate(kinds.kinds):
         groups.setdefault(kind, []).append(index)

@@ -1,11 +1,12 @@
 """Families that do not rotate: learned tables, sinusoids, ALiBi, T5's buckets, and attention without positions.
 
-One reader per kind of position, and the families that have it. Checked against the sources of transformers 5.22.2, and
-for Baichuan-13B against the code its checkpoint carries.
+One reader per kind of position, and the families that have it. Tables, waves and windows are compared with the models
+of transformers 5.22.2 in the tests; that Baichuan-13B has ALiBi was read in vLLM's baichuan.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,11 @@ from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, T5, UNROTATED, f
 from whorl.dialects.fields import BAICHUAN_7B, position_type
 from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
-from whorl.dialects.values import switch, whole_number
-from whorl.errors import WhorlError
+from whorl.dialects.values import layer_types, switch, whole_number
+from whorl.errors import WhorlError, invalid, shown
 
 Config = Mapping[str, Any]
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,8 +82,37 @@ def _learned(found: Found, less: int = 0) -> Answer:
     kind = position_type(found.config)
     if kind not in (None, "absolute"):
         return _all(unsupported=(f"position_embedding_type {kind!r}: numbers learned by distance, as Shaw's",))
-    settings = {"width": found.value(*WIDTHS), "length": found.value(*LENGTHS, less=less)}
+    # ALBERT and ELECTRA add positions before they widen the embedding; DistilBERT calls its width dim
+    width = found.value("embedding_size", *WIDTHS, "dim")
+    settings = {"width": width, "length": found.value(*LENGTHS, less=less)}
     return _all(Described(name="learned", settings=settings))
+
+
+def _gpt_neo(found: Found) -> Answer:
+    """GPT-Neo has a window in the layers that its list calls local."""
+    (everywhere,) = _learned(found)
+    kinds = _gpt_neo_kinds(found.config)
+    size = found.value("window_size", otherwise=256)
+    window = Described(name="window", settings={"size": size})
+    groups = {kind: tuple(i for i, one in enumerate(kinds) if one == kind) for kind in dict.fromkeys(kinds)}
+    return tuple(
+        Layers(kind=kind, indices=places, encodings=everywhere.encodings + ((window,) if kind == "local" else ()))
+        for kind, places in groups.items()
+    )
+
+
+def _gpt_neo_kinds(config: Config) -> tuple[str, ...]:
+    """The kind of each layer, "global" or "local": listed, or as pairs of a few kinds and how often they repeat."""
+    kinds = layer_types(config, "attention_layers")
+    pairs = config.get("attention_types", [[["global", "local"], 12]])
+    if not kinds:
+        plain = isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+        for pair in pairs if plain else ():
+            times = whole_number({"attention_types": pair[1]}, ("attention_types",))
+            kinds += layer_types({"attention_types": pair[0]}, "attention_types") * min(times or 0, MOST_LAYERS)
+    if not kinds or set(kinds) - {"global", "local"} or len(kinds) > MOST_LAYERS:
+        raise invalid("read", "attention_types", "pairs of kinds and how often they repeat", pairs)
+    return kinds
 
 
 def _from_padding(found: Found) -> Answer:
@@ -137,6 +168,16 @@ def _t5(found: Found) -> Answer:
     return (side("encoder", True), side("decoder", False))
 
 
+def _longt5(found: Found) -> Answer:
+    """LongT5's encoder sees a neighbourhood, or it and a summary of the rest; its decoder is T5's."""
+    encoder, decoder = _t5(found)
+    kind, radius = found.config.get("encoder_attention_type", "local"), found.value("local_radius", otherwise=127).value
+    what = (
+        f"encoder_attention_type {shown(kind)}: a query sees its own block and the next ones, of {radius + 1} keys each"
+    )
+    return dataclasses.replace(encoder, unsupported=(what,)), decoder
+
+
 def _inkling(found: Found) -> Answer:
     return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
 
@@ -146,6 +187,8 @@ Reader = Callable[[Found], Answer]
 KINDS: dict[str, Reader] = {ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5}
 # Families that have something of their own beside the kind.
 OWN: dict[str, Reader] = {
+    "gpt_neo": _gpt_neo,
+    "longt5": _longt5,
     "mpt": _mpt,
     "inkling": _inkling,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), _from_padding),
