@@ -211,6 +211,10 @@ BAD = {
         {"model_type": "gemma2", **SIZES, "attn_logit_softcapping": -1},
         "attn_logit_softcapping must be a positive number or null, got -1.",
     ),
+    "a number of pairs that repeats no kind": (
+        {"model_type": "gpt_neo", "attention_types": [["global", 2], 3]},
+        "read: attention_types must be pairs of kinds and how often they repeat",
+    ),
     "axes that alternate": (
         {"model_type": "kimi_k25_vision", **SIZES},
         "read: model_type 'kimi_k25_vision' cannot be read: the axes of its images alternate from pair to pair",
@@ -223,6 +227,18 @@ def test_what_cannot_be_read_says_why(name):
     given, message = BAD[name]
     with pytest.raises(WhorlError, match=re.escape(message)):
         whorl.read(given)
+
+
+def test_a_table_larger_than_any_is_refused_before_its_memory_is_asked_for():
+    model = whorl.read({"model_type": "gpt2", "n_embd": 100_000, "n_positions": 1_000_000, "n_layer": 2})
+    with pytest.raises(WhorlError, match="a learned table of 1000000 positions and width 100000 has more than"):
+        model.groups[0].encoding  # noqa: B018
+
+
+def test_a_tower_that_names_no_base_has_that_of_its_class():
+    for config, source in (({}, "class default"), ({"rope_parameters": {"rope_theta": 500.0}}, "file")):
+        model = whorl.read({"model_type": "qwen2_vl_vision", **config})
+        assert model.groups[0].layers.encodings[0].settings["base"].source == source
 
 
 # --- the short form

@@ -104,5 +104,5 @@ def _rotation(encoding: Encoding) -> Rope | None:
 
 def _float32_error(frequencies: np.ndarray, length: int) -> float:
     """The largest error of cos and sin over the last positions of a length where angles are float32."""
-    last = np.arange(max(0, min(length, 2**50) - 16), min(length, 2**50))
+    last = np.arange(max(0, min(length, 2**50) - 4), min(length, 2**50))
     return float(table_errors(frequencies, last, "float32 angles").max())

@@ -21,6 +21,8 @@ from whorl.encodings.none import NoPE
 from whorl.errors import WhorlError
 from whorl.registry import encoding_class, scaling_class
 
+MOST_NUMBERS = 2**28  # of a learned table: 1 GiB, a hundred times that of GPT-2
+
 
 def read(source: str | Path | Mapping[str, Any], assume: str | None = None) -> Model:
     """The positions of a model, read from a file, a folder, a pipe ("-") or the dict of a config.
@@ -132,6 +134,17 @@ class Model:
 
 def _built(described: Described) -> Encoding:
     settings = {name: value.value for name, value in described.settings.items()}
+    _check_table(described)
     if described.scaling is not None:
         settings["scaling"] = scaling_class(described.scaling.name)(**described.scaling.plain())
     return encoding_class(described.name)(**settings)
+
+
+def _check_table(described: Described) -> None:
+    """Raises a WhorlError for a table that a file asks for and no model has, before its memory is."""
+    width, length = described.value("width", 1), described.value("length", 1)
+    if described.name == "learned" and width * length > MOST_NUMBERS:
+        raise WhorlError(
+            f"read: a learned table of {length} positions and width {width} has more than {MOST_NUMBERS:,} numbers. "
+            "Check the sizes in the file."
+        )

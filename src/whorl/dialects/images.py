@@ -73,7 +73,8 @@ def tower_layers(config: Mapping[str, Any], added: frozenset[str]) -> tuple[Laye
 def _base(config: Mapping[str, Any], added: frozenset[str], tower: Tower) -> Value:
     inside = config.get("rope_parameters")
     if isinstance(inside, dict) and inside.get("rope_theta") is not None:
-        return Value(value=inside["rope_theta"], source=FILE, field="rope_parameters.rope_theta")
+        source = CLASS_DEFAULT if "rope_parameters" in added else FILE
+        return Value(value=inside["rope_theta"], source=source, field="rope_parameters.rope_theta")
     if config.get("rope_theta") is not None:
         source = CLASS_DEFAULT if "rope_theta" in added else FILE
         return Value(value=config["rope_theta"], source=source, field="rope_theta")
