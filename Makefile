@@ -39,9 +39,10 @@ types: $(VENV)/.installed
 	@echo "== types =="
 	$(BIN)/pyright --project pyproject.toml
 
-# The pages that are made from the code: one for each encoding.
+# The pages that are made from the code: one for each encoding, and the table of families.
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_encoding_pages.py
+	$(BIN)/python docs/make_family_page.py
 
 bench: $(VENV)/.installed
 	$(BIN)/whorl bench tables

@@ -25,6 +25,7 @@ from whorl.errors import shown
 from whorl.models import load_decoder, load_roformer
 
 POSITIONS = torch.arange(3)
+pytestmark = pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")  # mutations make many
 
 
 def ends_well(what: str, call: Any, *arguments: Any, **settings: Any) -> Any:

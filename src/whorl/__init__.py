@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from whorl import analysis as analysis
+    from whorl import bridge as bridge
     from whorl import claims as claims
     from whorl import lab as lab
     from whorl import models as models
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from whorl.attend.linear import linear_attention as linear_attention
     from whorl.attend.softmax import attention as attention
     from whorl.attend.softmax import explain_attention as explain_attention
+    from whorl.bridge.model import read as read
     from whorl.config import Config as Config
     from whorl.encodings.alibi import Alibi as Alibi
     from whorl.encodings.axial_rope import AxialRope as AxialRope
@@ -116,6 +118,7 @@ _PUBLIC = {
     "attend.cache": ("KVCache",),
     "attend.linear": ("LinearState", "linear_attention"),
     "attend.softmax": ("attention", "explain_attention"),
+    "bridge.model": ("read",),
     "encodings.base": ("Claims", "Encoding"),
     "encodings.combined": ("Combined",),
     "encodings.cope": ("Cope",),
@@ -159,7 +162,7 @@ _PUBLIC = {
 _HOMES = {name: module for module, names in _PUBLIC.items() for name in names}
 
 # Rooms that are reached by name: whorl.models.Decoder.
-_ROOMS = ("analysis", "claims", "lab", "models", "plot", "reference")
+_ROOMS = ("analysis", "bridge", "claims", "lab", "models", "plot", "reference")
 
 __all__ = ["__version__", *_HOMES]  # pyright: ignore[reportUnsupportedDunderAll]
 

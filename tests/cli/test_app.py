@@ -26,6 +26,8 @@ COMMANDS = {
         "--all",
         "--json",
     },
+    "inspect": {"path", "--json", "--lint", "--assume"},
+    "families": {"--json"},
     "plot": {"kind", "what", "--out", "--length", "--dim", "--trained", "--method", "--metric"},
     "verify": {"names", "--report", "--json"},
     "compare": {

@@ -24,10 +24,13 @@ from whorl import (
     Yarn,
 )
 from whorl.config import config as declared
-from whorl.dialects.families import FAMILIES, family_name
+from whorl.dialects.families import FAMILIES, UnknownFamily, family_name
 from whorl.dialects.transformers import read_rotation
 from whorl.encodings.rope import RopeConfig
 from whorl.encodings.rotary import RotaryConfig
+
+# for configs without model_type, or with one that is in no table: read as Llama, which is said
+UNKNOWN = pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")
 
 
 @pytest.mark.parametrize("name", RELEASED)
@@ -96,6 +99,7 @@ def test_deepseek_v4_turns_the_end_of_the_head_with_two_bases():
 # --- names and priorities
 
 
+@UNKNOWN
 @pytest.mark.parametrize(
     "sizes",
     [
@@ -121,6 +125,7 @@ def test_share_of_the_head_has_many_names(name):
     assert Rope.from_hf(LLAMA | {name: 0.5}).config == Rope(head_dim=64, rotary_dim=32).config
 
 
+@UNKNOWN
 @pytest.mark.parametrize("name", ["max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"])
 def test_length_has_many_names(name):
     config = {"head_dim": 64, name: 2048, "rope_scaling": {"type": "dynamic", "factor": 2.0}}
@@ -207,11 +212,21 @@ def test_longrope_attention_factor_goes_before_factor():
     assert scaling == LongRope(**lists, original_length=4096, attention_factor=1.25)
 
 
+@UNKNOWN
 def test_mrope_of_an_unknown_family_is_chunked_unless_it_says_interleaved():
     config = {"model_type": "new_vl", "head_dim": 128, "rope_parameters": {"mrope_section": [24, 20, 20]}}
     assert Rope.from_hf(config).config.arrangement == "chunked"
     config["rope_parameters"]["mrope_interleaved"] = True
     assert Rope.from_hf(config).config.arrangement == "interleaved"
+
+
+def test_a_family_that_is_in_no_table_is_read_as_llama_with_a_warning():
+    for config, said in (
+        ({"head_dim": 64, "rope_theta": 5.0}, "Rope.from_hf: a config without model_type is of an unknown family"),
+        ({"model_type": "new", "head_dim": 64, "rope_theta": 5.0}, "model_type 'new' is of an unknown family, read by"),
+    ):
+        with pytest.warns(UnknownFamily, match=re.escape(said)):
+            assert Rope.from_hf(config).config == Rope(head_dim=64, base=5.0).config
 
 
 def test_mrope_keeps_its_scaling():
@@ -820,6 +835,7 @@ BAD = {
 }
 
 
+@UNKNOWN
 @pytest.mark.parametrize("name", BAD)
 def test_bad_config_raises_and_says_what_to_do(name):
     config, layer_type, message = BAD[name]

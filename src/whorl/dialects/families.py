@@ -1,8 +1,11 @@
 """Families of transformers models: what each fixes in its code and leaves out of its config files.
 
-One row per family whose rotary code differs from Llama's (half layout, whole head, base 10,000); every family
-without a row is read as Llama is. Families are named by ``model_type``, without the ``_text`` of the text part
-of a multimodal model. Checked against the sources of transformers 5.22.2.
+One row per family whose rotary code differs from Llama's (half layout, whole head, base 10,000). A family without a
+row is known if transformers has a config class with rope parameters for it, which then rotates as Llama does; any
+other is unknown, and read as Llama with a warning. Families are named by ``model_type``, without the ``_text`` of the
+text part of a multimodal model. Checked against the sources of transformers 5.22.2; the rows of ``ELSEWHERE``, whose
+code is not in transformers, in vLLM or in public copies of the code that their checkpoints carry, as said there; the
+checkpoints themselves were not opened.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
+
+from whorl.dialects.class_defaults import class_defaults
+from whorl.dialects.reading import Standing
 
 if TYPE_CHECKING:
     from whorl.rotary.rotation import Layout
@@ -44,6 +50,13 @@ class Family:
     learnable         whether the weights hold a log scale per pair
     needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
     refusal           why the rotation cannot be built, where it cannot
+    still             why queries and keys are not turned, in a family whose configs look as if they were
+    mscale            m of YaRN's factor on cos and sin, 0.1 m ln(factor) + 1, where the config states none
+    rope_kinds        what the rope dict calls the layers of a kind, where it does not call them by their kind
+    base_key          the field that holds the base, beside the names that many families have
+    ratio_key         the field that multiplies the base
+    reads             rotary fields that only this family has
+    unsupported       what the attention does with positions beside the rotation that has no encoding here
     """
 
     layout: Layout = "half"
@@ -60,15 +73,60 @@ class Family:
     learnable: bool = False
     needs_parameters: bool = False
     refusal: str = ""
+    still: str = ""
+    mscale: float = 1.0
+    rope_kinds: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    base_key: str = ""
+    ratio_key: str = ""
+    reads: tuple[str, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+
+class UnknownFamily(UserWarning):
+    """A config of a family that is in no table, so that it was read by the conventions of another one."""
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family of a config, Llama's conventions where its ``model_type`` has no row."""
-    return FAMILIES.get(family_name(config), Family())
+    """The family of a config: its row, else what its class in transformers says, else Llama's conventions."""
+    name = family_name(config)
+    if config.get("use_mla") is False and name == "deepseek_v2":
+        return Family()  # DeepSeek-VL2-tiny: Llama's attention under the name of a model with latent attention
+    if name in FAMILIES:
+        return FAMILIES[name]
+    filled = class_rope(config)
+    if filled.get("rope_type", "default") != "default" or any(isinstance(one, dict) for one in filled.values()):
+        return Family(needs_parameters=True)
+    return Family(base=filled.get("rope_theta", 10_000.0), partial=filled.get("partial_rotary_factor", 1.0))
+
+
+def class_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The rope dict that the config's class in transformers fills in, empty where there is none."""
+    name, given = _stripped(config), config.get("model_type")
+    types = (given, name, f"{name}_text")
+    return next((rope for one in types if (rope := class_defaults(one).get("rope_parameters"))), {})
 
 
 def family_name(config: Mapping[str, Any]) -> str:
-    """The ``model_type`` without what marks the text part of a multimodal model; empty if there is none."""
+    """The family by which a config is read, without what marks the text part of a model; empty if nothing says."""
+    name = _stripped(config)
+    return ALIASES.get(name, name)
+
+
+def standing_of(config: Mapping[str, Any]) -> Standing:
+    """Whether a config's family is known, another name for a known one, or unknown."""
+    name = _stripped(config)
+    if name in ALIASES:
+        return "alias"
+    return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
+
+
+def unknown_family(config: Mapping[str, Any], call: str, remedy: str) -> str:
+    """What is said of a config whose family is unknown."""
+    model = f"model_type {config['model_type']!r}" if config.get("model_type") else "a config without model_type"
+    return f"{call}: {model} is of an unknown family, read by the conventions of Llama (half layout). {remedy}"
+
+
+def _stripped(config: Mapping[str, Any]) -> str:
     return str(config.get("model_type") or "").removesuffix("_model").removesuffix("_text")
 
 
@@ -100,7 +158,50 @@ _GLM4V = Family(layout="interleaved", sections=(8, 12, 12))
 _OWN_SCALING = Family(needs_parameters=True)
 _FULL_UNROTATED = Family(unrotated=(FULL,))
 
-_IMAGES = "its rotation is that of images. Use whorl.AxialRope"
+_IMAGES = "its rotation is that of images. Use whorl.AxialRope, which whorl.read gives where it has the convention"
+_NO_POSITIONS = "its attention has no position encoding. Use the encoding 'none'"
+_TURNED_VALUES = (
+    "values turned as the keys they share a tensor with, and the output turned back at the query's position"
+)
+
+# Families that run the code of another one under a name of their own.
+ALIASES: dict[str, str] = {
+    # said of published files; their code was not opened here
+    "deepseek_ref": "deepseek_v4",
+    "kimi_k2": "deepseek_v3",
+    "nv_esm": "esm",
+    "exaone4_5": "exaone4",  # transformers renames it so itself
+}
+
+# Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
+ALIBI, LEARNED, T5, SINUSOIDAL = "ALiBi", "a learned table", "T5's buckets", "sinusoids"
+UNROTATED: dict[str, str] = {
+    **dict.fromkeys(("bloom", "mpt"), ALIBI),
+    **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), T5),
+    **dict.fromkeys(("marian", "pegasus"), SINUSOIDAL),
+    **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), LEARNED),
+    **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip"), LEARNED),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), LEARNED),
+    "inkling": "relative logits",
+}
+
+# Families whose code is not in transformers, and where it was read.
+ELSEWHERE: dict[str, Family] = {
+    # Baichuan-7B; its larger sister has ALiBi (``unrotated.py``). vLLM's baichuan
+    "baichuan": Family(),
+    # ChatGLM3, GLM-4-9B, ChatGLM2 without a ratio: the first half of the head, base 10,000 times rope_ratio. Copies
+    "chatglm": Family(layout="interleaved", partial=0.5, ratio_key="rope_ratio", reads=("rope_ratio", "original_rope")),
+    # OpenELM: copies
+    "openelm": Family(base_key="rope_freq_constant", reads=("rope_freq_constant", "rope_max_length")),
+    # Phi-3-small: vLLM's phi3_small
+    "phi3small": Family(
+        base=1_000_000.0, base_key="rope_embedding_base", reads=("rope_embedding_base", "rope_position_scale")
+    ),
+    # Qwen-1: copies
+    "qwen": Family(),
+    # TeleChat3, which has 0.07 for YaRN's 0.1: vLLM's telechat3_scaling_rope
+    "telechat3": Family(mscale=0.7),
+}
 
 FAMILIES: dict[str, Family] = {
     "afmoe": _FULL_UNROTATED,
@@ -137,6 +238,12 @@ FAMILIES: dict[str, Family] = {
             # the family's own code leaves cos and sin unscaled
             "compress": LayerDefaults(base=160_000.0, base_key="compress_rope_theta", attention_factor=1.0),
         },
+        rope_kinds={
+            SLIDING: "main",
+            "compressed_sparse_attention": "compress",
+            "heavily_compressed_attention": "compress",
+        },
+        unsupported=(_TURNED_VALUES,),
     ),
     "diffusion_gemma": _GEMMA4,
     "dinov3_vit": Family(refusal=_IMAGES),
@@ -167,6 +274,7 @@ FAMILIES: dict[str, Family] = {
     "glm4_moe_lite": _DEEPSEEK_V3,
     "glm4v": _GLM4V,
     "glm4v_moe": Family(partial=0.5, sections=(8, 12, 12)),
+    "glm5_next": Family(still=_NO_POSITIONS),
     "glm_image": Family(sections=(8, 12, 12)),
     "glm_moe_dsa": _DEEPSEEK_V3,
     "glm_ocr": _GLM4V,
@@ -183,7 +291,8 @@ FAMILIES: dict[str, Family] = {
     "hy_v3": Family(base=11_158_840.0),
     "hy_v4": Family(scale_softmax=True),
     "jina_embeddings_v3": Family(base=20_000.0),
-    "kimi_linear": Family(refusal="its attention has no position encoding. Use the encoding 'none'"),
+    "jamba": Family(still=_NO_POSITIONS),
+    "kimi_linear": Family(still=_NO_POSITIONS),
     "kolibri1": _FULL_UNROTATED,
     "laguna": _OWN_SCALING,
     "lfm2": Family(base=1_000_000.0),
@@ -212,6 +321,7 @@ FAMILIES: dict[str, Family] = {
     "muse_glimmer_assistant": Family(base=500_000.0),
     "nanochat": Family(refusal="it turns every pair backwards. Build whorl.Rope by hand and negate the positions"),
     "nemotron": Family(partial=0.5),
+    "nemotron_h": Family(still=_NO_POSITIONS),
     "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
     "nomic_bert": Family(base=1_000.0),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
@@ -252,5 +362,7 @@ FAMILIES: dict[str, Family] = {
     "t5gemma2_decoder": _GEMMA3,
     "ultrabert": _OWN_SCALING,
     "youtu": _DEEPSEEK_V3,
+    "zamba": Family(still=_NO_POSITIONS),
     "zaya": _OWN_SCALING,
+    **ELSEWHERE,
 }

@@ -6,19 +6,19 @@ what the family's code fixes (``families.py``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.dialects.families import FAMILIES, Family, family_name, family_of
-from whorl.dialects.sizes import BASES, SHARES, WHOLE_CONFIG, base_of, share_of, sizes_of, unrotated
+from whorl.dialects.class_defaults import class_defaults, filled
+from whorl.dialects.families import ALIBI, UNROTATED, Family, class_rope, family_name, family_of, standing_of
+from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
+from whorl.dialects.reading import Standing
+from whorl.dialects.sizes import WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
 from whorl.dialects.values import CALL, DEEPEST, check_fields, check_plain, layer_types, switch, whole_number, word
 from whorl.errors import WhorlError, invalid, shown, unknown
 
-PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "vlm_config")  # where the text model is
 PART_ENDS = ("_config", "encoder", "decoder")
-LENGTHS = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "model_max_length", "n_ctx")
-ORIGINAL = "original_max_position_embeddings"
 
 # a field with rope or rotary in its name that is not here might change the rotation, so it raises
 READ = {
@@ -27,7 +27,12 @@ READ = {
     *("layer_rope_theta", "partial_rotary_factors", "rotary_value", "use_mem_rope"),
     # which layers rotate at all is the layer plan's affair; how they do does not change with it
     *("no_rope_layers", "no_rope_layer_interval"),
+    "indexer_rope_interleave",  # how the indexer of sparse attention turns its own keys
 }
+# what says only that the model rotates as usual, where it says so
+AS_USUAL = {"rotary": True, "use_mrope": False, "rope_position_scale": 1}
+BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
+READ_ELSEWHERE = "whorl.read gives what the model has instead."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,9 @@ class Fields:
     """Fields of a config that describe the rotation of one layer type.
 
     config           the text part of the config
+    added            the names of the fields that its class filled in
+    standing         whether its family is known
+    rope_kind        what the family calls the layer type in its rope dict
     parameters       its rope dict, nulls left out; messages call it ``parameters_name``
     rope_type        its type, by the present name
     share            the share of the head that is rotated
@@ -43,8 +51,11 @@ class Fields:
     """
 
     config: dict[str, Any]
+    added: frozenset[str]
     family: Family
+    standing: Standing
     layer_type: str | None
+    rope_kind: str
     parameters: dict[str, Any]
     parameters_name: str
     rope_type: str
@@ -60,11 +71,20 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
     """The rotary fields of a config for one layer type, or a WhorlError that names what is in the way."""
     if layer_type is not None and not isinstance(layer_type, str):
         raise invalid(CALL, "layer_type", "a string or None", layer_type)
-    config = text_part(config)
+    config, added = text_part(config)
     family = family_of(config)
     check_rotates(config, family)
-    check_names(config)
-    parameters, name = rope_dict(config, family, layer_type)
+    return fields_of(config, added, layer_type)
+
+
+def fields_of(config: dict[str, Any], added: frozenset[str], layer_type: str | None) -> Fields:
+    """The rotary fields of the config of a text model that rotates, for one layer type."""
+    family = family_of(config)
+    if family.refusal:
+        raise WhorlError(f"{CALL}: model_type {config.get('model_type')!r} cannot be read: {family.refusal}.")
+    check_names(config, family)
+    kind = family.rope_kinds.get(layer_type or "", layer_type)
+    parameters, name = rope_dict(config, family, kind)
     # yarn takes a null factor for max_position_embeddings / original_max_position_embeddings
     parameters = {key: value for key, value in parameters.items() if value is not None or key == "factor"}
     rope_type = type_of(config, parameters, name)
@@ -76,12 +96,15 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
     beside = None if "[" in name else whole_number(config, (ORIGINAL,))
     return Fields(
         config=config,
+        added=added,
         family=family,
+        standing=standing_of(config),
         layer_type=layer_type,
+        rope_kind=kind or "",
         parameters=parameters,
         parameters_name=name,
         rope_type=rope_type,
-        base=base_of(config, family, parameters, layer_type),
+        base=base_of(config, family, parameters, kind),
         head_dim=head_dim,
         rotary_dim=rotary_dim,
         share=family.partial if share is None else share,
@@ -93,16 +116,36 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
 # --- which part of the config, and whether it rotates
 
 
-def text_part(config: dict[str, Any]) -> dict[str, Any]:
-    """The config of the text model inside a multimodal one, or the config itself."""
+def text_part(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The config of the text model inside a multimodal one, or the config itself; and what its class filled in.
+
+    A config inside another one is saved as its differences from the defaults of its class.
+    """
+    added: frozenset[str] = frozenset()
     for _ in range(DEEPEST):
         check_fields(config)
-        word(config, "model_type")
-        parts = [config[name] for name in PARTS if isinstance(config.get(name), dict) and config[name]]
-        if not parts:
-            return config
-        config = {"model_type": config.get("model_type"), **parts[0]}
+        outer = word(config, "model_type")
+        name = next((name for name in PARTS if isinstance(config.get(name), dict) and config[name]), None)
+        if name is None:
+            return config, added
+        own = class_defaults(outer).get("parts", {}).get(name, outer)
+        config, added = with_defaults({"model_type": own, **config[name]})
     raise WhorlError(f"{CALL}: the config holds configs of text models {DEEPEST} levels deep. Pass the innermost one.")
+
+
+def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
+    """The config with what its class fills in, and the names of those fields."""
+    check_fields(config)
+    word(config, "model_type")
+    config, added = filled(config)
+    rope = class_rope(config)
+    if (
+        rope
+        and family_of(config).needs_parameters
+        and not any(key in config for key in ("rope_parameters", "rope_scaling"))
+    ):
+        return {**config, "rope_parameters": dict(rope)}, added | {"rope_parameters"}
+    return config, added
 
 
 def check_rotates(config: dict[str, Any], family: Family) -> None:
@@ -110,36 +153,67 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     name, model = family_name(config), repr(config.get("model_type"))
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {model} cannot be read: {family.refusal}.")
+    if family.still and whole_number(config, ("qk_rope_head_dim",), least=0) != 0:
+        raise UnrotatedError(f"{CALL}: model_type {model} does not rotate: {family.still}. {READ_ELSEWHERE}")
     if switch(config, "alibi"):
-        raise WhorlError(f"{CALL}: alibi is true, so position enters by a bias. Use the encoding 'alibi'.")
-    names = ("position_embedding_type", "position_embeddings_type")
-    kind = next((word(config, key) for key in names if key in config), None)
+        raise UnrotatedError(
+            f"{CALL}: alibi is true, so position enters by a bias. Use the encoding 'alibi'. {READ_ELSEWHERE}"
+        )
+    kind = position_type(config)
     if (kind is not None or name == "granitemoehybrid") and not _rotary_name(kind or ""):
-        raise invalid(CALL, "position_embedding_type", "rotary", kind, "This model does not rotate queries and keys.")
+        raise invalid(
+            CALL,
+            "position_embedding_type",
+            "rotary",
+            kind,
+            f"This model does not rotate queries and keys. {READ_ELSEWHERE}",
+        )
     if name == "zamba2" and not switch(config, "use_mem_rope"):
-        raise WhorlError(f"{CALL}: use_mem_rope is not set, so this model does not rotate. Use the encoding 'none'.")
+        raise UnrotatedError(
+            f"{CALL}: use_mem_rope is not set, so this model does not rotate. Use the encoding 'none'."
+        )
     if switch(config, "rotary_value"):
         raise WhorlError(
             f"{CALL}: rotary_value is true, so values are rotated too, which no encoding here does. "
             "Set it to false and rotate them with rope.rotate(v, positions)."
         )
-    if name not in FAMILIES and not any(_rotary_name(key) for key in config):
-        parts = [key for key, value in config.items() if isinstance(value, dict) and key.endswith(PART_ENDS)]
+    if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
+        raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
+    if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
+        parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
-        raise WhorlError(f"{CALL}: no rotary field in the config of model_type {model}. {remedy}")
+        instead = f"The positions of this family are {UNROTATED[name]}. " if name in UNROTATED else ""
+        raise UnrotatedError(
+            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}{READ_ELSEWHERE}"
+        )
 
 
-def check_names(config: dict[str, Any]) -> None:
+def position_type(config: Mapping[str, Any]) -> str | None:
+    """What the config calls its kind of positions, None where it does not say."""
+    names = ("position_embedding_type", "position_embeddings_type")
+    return next((word(config, key) for key in names if key in config), None)
+
+
+def _is_model(value: object) -> bool:
+    """Whether a part of a config describes a model: it has a type or a size of one."""
+    return isinstance(value, dict) and any(key in value for key in ("model_type", *HEAD_DIMS, *WIDTHS, *HEADS))
+
+
+def check_names(config: dict[str, Any], family: Family) -> None:
     """Raises a WhorlError for a field that looks rotary and has no place here."""
     for key, value in config.items():
-        if value is None or key in READ or not _rotary_name(key):
+        if value is None or key in READ or (key in family.reads and key not in AS_USUAL) or not _rotary_name(key):
+            continue
+        if key in AS_USUAL and type(value) in (bool, int, float) and value == AS_USUAL[key]:
             continue
         listed = len(value) if isinstance(value, (list, tuple)) else None
         if key == "rope_scaling_layers" and listed == whole_number(config, ("num_hidden_layers",)) is not None:
             continue  # Molmo 2 names the layers that are scaled: here all are
+        if key == "use_scaled_rope":
+            raise WhorlError(f"{CALL}: use_scaled_rope is a field of Meta's params.json. Pass that file to whorl.read.")
         raise WhorlError(
-            f"{CALL}: cannot place the field {key!r}. Read are: {', '.join(sorted(READ))}. "
-            f"Leave {key!r} out if it does not change the rotation."
+            f"{CALL}: cannot place the field {key!r}. Read are: {', '.join(sorted({*READ, *family.reads}))}. "
+            f"What {key!r} does to the rotation is not known here: look into the model's own code."
         )
 
 
@@ -169,7 +243,7 @@ def rope_dict(config: dict[str, Any], family: Family, layer_type: str | None) ->
             "Leave layer_type out."
         )
     still = layer_type in family.unrotated and config.get("sliding_window", 0) is not None
-    if still or layer_type == "linear_attention":
+    if still or layer_type in ("linear_attention", "conv"):
         raise unrotated(layer_type, f"of {model}")
     return given, name
 
@@ -227,6 +301,8 @@ def type_of(config: dict[str, Any], parameters: dict[str, Any], parameters_name:
     legacy = {"su": "longrope", "mrope": "default"}
     if family_name(config) in ("phi3", "phi4_multimodal"):
         legacy["yarn"] = "longrope"  # what Phi-3 said before there was the name longrope
+    if family_name(config) == "telechat3":
+        legacy["telechat3-yarn"] = "yarn"  # with a temperature of its own
     given = [parameters[key] for key in ("rope_type", "type") if key in parameters]
     names = [name if isinstance(name, str) else shown(name) for name in given]
     types = [legacy.get(name, name) for name in names] or ["default"]

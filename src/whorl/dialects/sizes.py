@@ -9,14 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from whorl.dialects.families import FULL, Family
+from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, SHARES, WIDTHS
 from whorl.dialects.values import CALL, layer_types, number_per_layer, parts_by_layer, whole_number
 from whorl.errors import WhorlError, invalid
 
-HEAD_DIMS = ("head_dim", "attention_head_dim", "kv_channels", "attention_head_size", "size_per_head")
-WIDTHS = ("hidden_size", "n_embd", "d_model", "n_embed")
-HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_num_attention_heads")
-BASES = ("rope_theta", "rotary_emb_base")
-SHARES = ("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction")
+MOST_RATIO, MOST_BASE = 1e9, 1e200
 
 WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(…).to_dict()."
 
@@ -33,8 +30,19 @@ def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], 
         return _first(config, (layer.base_key,), layer.base)
     attention = config.get("attn_config")  # DBRX keeps its base there
     inside = _first(attention if isinstance(attention, dict) else {}, BASES, family.base)
-    beside = _first(config, BASES, inside)
-    return _of_layers(config, "rope_theta", layer_type) if isinstance(beside, (list, tuple)) else beside
+    beside = _first(config, (*BASES, family.base_key), inside)
+    if isinstance(beside, (list, tuple)):
+        return _of_layers(config, "rope_theta", layer_type)
+    plain = isinstance(beside, (int, float)) and abs(beside) < MOST_BASE  # any other is refused where it is used
+    return beside * ratio_of(config, family) if family.ratio_key and plain else beside
+
+
+def ratio_of(config: dict[str, Any], family: Family) -> float:
+    """What multiplies the base: the field that ChatGLM has for it, 1 where it is absent."""
+    ratio = _first(config, (family.ratio_key,), 1)
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= MOST_RATIO:
+        raise invalid(CALL, family.ratio_key, f"a number above 0, up to {MOST_RATIO:g}", ratio)
+    return ratio
 
 
 def share_of(config: dict[str, Any], parameters: dict[str, Any], layer_type: str | None) -> float | None:
@@ -55,7 +63,8 @@ def share_of(config: dict[str, Any], parameters: dict[str, Any], layer_type: str
 
 def sizes_of(config: dict[str, Any], family: Family, share: float | None, layer_type: str | None) -> tuple[int, int]:
     """The dimensions of the tensor that is rotated, and how many of them are."""
-    rope_dim = whole_number(config, ("qk_rope_head_dim",), "With 0 its attention is not rotated.")
+    latent = config.get("use_mla") is not False  # DeepSeek-VL2-tiny leaves the sizes of the attention it does not use
+    rope_dim = whole_number(config, ("qk_rope_head_dim",), "With 0 its attention is not rotated.") if latent else None
     if rope_dim is not None:
         return _latent_sizes(config, family, share, layer_type, rope_dim)
     head_dim, rotary_dim = _head_dim(config, family, layer_type), whole_number(config, ("rotary_dim",))
@@ -132,12 +141,16 @@ def _agreed(what: str, values: list[Any]) -> Any:
     return values[0] if values else None
 
 
-def unrotated(layer_type: str, why: str) -> WhorlError:
+class UnrotatedError(WhorlError):
+    """Layers without rotation were asked for theirs: an error for one encoding, an answer for a plan by layer."""
+
+
+def unrotated(layer_type: str, why: str) -> UnrotatedError:
     """The error for layers that have no position encoding."""
-    return WhorlError(
+    return UnrotatedError(
         f"{CALL}: layers of type {layer_type!r} {why} have no position encoding. Use the encoding 'none' for them."
     )
 
 
 def _first(source: dict[str, Any], names: Iterable[str], otherwise: Any) -> Any:
-    return next((source[name] for name in names if source.get(name) is not None), otherwise)
+    return next((source[name] for name in names if name and source.get(name) is not None), otherwise)

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from whorl.dialects.families import family_name
-from whorl.dialects.fields import ORIGINAL, Fields, read_fields
+from whorl.dialects.fields import Fields, read_fields
+from whorl.dialects.names import ORIGINAL
 from whorl.dialects.values import CALL, switch
 from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.rotary.scalings.temperature import temperature
@@ -44,9 +45,18 @@ def read_rotation(config: dict[str, Any], layer_type: str | None = None) -> dict
     >>> read_rotation(config)["scaling"]
     {'name': 'linear', 'factor': 2.0}
     """
+    return rotation_of(fields_for(config, layer_type))
+
+
+def fields_for(config: dict[str, Any], layer_type: str | None) -> Fields:
+    """The rotary fields of a config that may be anything."""
     if not isinstance(config, dict):
         raise invalid(CALL, "config", "a dict", config, "Pass json.load of config.json, or config.to_dict().")
-    fields = read_fields(config, layer_type)
+    return read_fields(config, layer_type)
+
+
+def rotation_of(fields: Fields) -> dict[str, Any]:
+    """Settings of the rotation that these fields describe, as ``read_rotation`` returns them."""
     rope_type = _rope_type(fields)
     family = fields.family
     rotation: dict[str, Any] = {
@@ -103,7 +113,9 @@ class RopeType:
 def _rope_type(fields: Fields) -> RopeType:
     """The rope type of these fields, once every key of the rope dict is known to it."""
     if fields.rope_type == "axial":
-        raise WhorlError(f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope.")
+        raise WhorlError(
+            f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope, as whorl.read does."
+        )
     if fields.rope_type not in ROPE_TYPES:
         raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, ROPE_TYPES)
     rope_type = ROPE_TYPES[fields.rope_type]
@@ -170,8 +182,10 @@ def _temperature(fields: Fields, factor: Any) -> dict[str, Any]:
     """Settings of Yarn's two factors, from those keys that transformers and the family's attention use."""
     given = fields.parameters
     both = {key: given.get(key) or None for key in ("mscale", "mscale_all_dim")}
-    layer = fields.family.layers.get(fields.layer_type or "")
+    layer = fields.family.layers.get(fields.rope_kind)
     attention = given.get("attention_factor", layer.attention_factor if layer else None)
+    if attention is None and fields.family.mscale != 1:
+        attention = temperature(factor, fields.family.mscale)
     softmax = fields.family.scale_softmax and both["mscale_all_dim"] is not None
     if attention is None and None not in both.values():
         return {**both, "scale_softmax": softmax}

@@ -49,13 +49,13 @@ def word(source: Source, name: str) -> str | None:
     return value
 
 
-def layer_types(source: Source) -> tuple[str, ...]:
+def layer_types(source: Source, name: str = "layer_types") -> tuple[str, ...]:
     """The type of each layer, empty where the config does not say."""
-    values = source.get("layer_types")
+    values = source.get(name)
     if values is None:
         return ()
     if not isinstance(values, (list, tuple)) or not all(isinstance(value, str) for value in values):
-        raise invalid(CALL, "layer_types", "a list of names, one per layer", values)
+        raise invalid(CALL, name, "a list of names, one per layer", values)
     return tuple(values)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from whorl.dialects.transformers import read_rotation
+from whorl.dialects.families import UnknownFamily, unknown_family
+from whorl.dialects.transformers import fields_for, rotation_of
 from whorl.encodings.mrope import MRope
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, shown
@@ -25,13 +27,18 @@ def rope_from_hf(
 ) -> R:
     """The rotation of a transformers config as an encoding of this class; ``layer_type`` where its layers differ.
 
-    Where the model has an M-RoPE, Rope stands for MRope. ``settings`` are those that no config holds.
+    Where the model has an M-RoPE, Rope stands for MRope. ``settings`` are those that no config holds. A config of an
+    unknown family is read by the conventions of Llama, with a warning.
 
     >>> config = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}
     >>> rope_from_hf(config).config.scaling
     Linear(factor=2.0)
     """
-    read = read_rotation(config, layer_type)
+    fields = fields_for(config, layer_type)
+    if fields.standing == "unknown":
+        remedy = "Check that, and set model_type to 'llama' if it is so."
+        warnings.warn(unknown_family(fields.config, f"{cls.__name__}.from_hf", remedy), UnknownFamily, stacklevel=3)
+    read = rotation_of(fields)
     if read["scaling"] is not None:
         read["scaling"] = _scaling(**read["scaling"])
     if issubclass(cls, MRope) and "sections" not in {**read, **settings}:

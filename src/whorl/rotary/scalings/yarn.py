@@ -45,7 +45,7 @@ class Yarn(Scaling):
     def check(self) -> None:
         self.check_at_least_one("factor")
         self.check_positive("original_length", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
-        if not self.beta_slow < self.beta_fast:
+        if not self.beta_slow <= self.beta_fast:  # Kimi-K2 has them equal, for a step in place of a ramp
             raise invalid(
                 "Yarn",
                 "beta_fast",

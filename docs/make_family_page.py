@@ -1,0 +1,36 @@
+"""Writes docs/families.md: how each family of models handles positions, from the table in the code.
+
+python docs/make_family_page.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from whorl.bridge.family_table import markdown
+from whorl.dialects.class_defaults import version
+
+PAGE = Path(__file__).parent / "families.md"
+
+
+def page() -> str:
+    """The text of the page."""
+    return f"""# Families
+
+How each family of models handles positions, as `whorl.read` and `whorl inspect` take it. Layout, rotated part and base
+are those of a file that is silent about them; what a file states goes before. Families of transformers {version()}
+that are not here rotate as `llama` does, with the base of their config class. A family that is neither here nor there
+is unknown, and read as Llama's only with a warning.
+
+Queries and keys are where the family's code has them: the rotated part is counted in the head that it rotates, which
+for latent attention (DeepSeek-V2 and later) is the `qk_rope_head_dim` dimensions beside the others.
+
+{markdown()}
+
+`whorl families` prints this table. The page is made by `make docs`.
+"""
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
+    print(f"{PAGE}")

@@ -1,0 +1,44 @@
+"""The bridge to checkpoints: what positions do in the models people have, read from the files they have.
+
+file ─► dialect reader ─► reading ─► Model: a plan by layer, with the source of every field ─► inspect, lint
+
+Names load on first use: what needs no torch (``lint``) stays without it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whorl.bridge.family_table import families as families
+    from whorl.bridge.inspection import inspect as inspect
+    from whorl.bridge.linting import Finding as Finding
+    from whorl.bridge.linting import lint as lint
+    from whorl.bridge.model import Group as Group
+    from whorl.bridge.model import Model as Model
+    from whorl.bridge.model import read as read
+
+_HOMES = {
+    "families": "family_table",
+    "inspect": "inspection",
+    "Finding": "linting",
+    "lint": "linting",
+    "Group": "model",
+    "Model": "model",
+    "read": "model",
+}
+
+__all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'whorl.bridge' has no attribute {name!r}")
+    value = getattr(import_module(f"whorl.bridge.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,76 @@
+"""Detection: which dialect a file is written in, and its reading.
+
+A dialect is recognised by what only its files have, in the order of the tables: binary ones by their first bytes, JSON
+ones by their keys. What no other dialect recognises is a transformers config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from whorl.dialects import transformers_model
+from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
+from whorl.dialects.reading import Reading
+from whorl.errors import invalid
+
+HEAD = 16  # the bytes by which a binary dialect is recognised
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonDialect:
+    """A dialect of JSON files: which dicts are in it, and their reading, where ``assume`` is a family or None."""
+
+    name: str
+    recognises: Callable[[Mapping[str, Any]], bool]
+    read: Callable[[dict[str, Any], str | None], Reading]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinaryDialect:
+    """A dialect of binary files: which first bytes are in it, and the reading of a file."""
+
+    name: str
+    recognises: Callable[[bytes], bool]
+    read: Callable[[Path, str | None], Reading]
+
+
+BINARY_DIALECTS: tuple[BinaryDialect, ...] = ()
+
+# The first that recognises a config reads it, so what is peculiar stands before what is usual.
+JSON_DIALECTS: tuple[JsonDialect, ...] = (
+    JsonDialect(name="transformers", recognises=lambda config: True, read=transformers_model.read),
+)
+
+
+def read_document(given: str | Path | Mapping[str, Any], assume: str | None = None) -> Reading:
+    """The reading of a file, of the config in a folder, of a pipe ("-"), or of a dict that a JSON file held."""
+    loaded = load(given)
+    if isinstance(loaded, dict):
+        return read_config(loaded, assume)
+    dialect, path = loaded
+    return dialect.read(path, assume)
+
+
+def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[BinaryDialect, Path]:
+    """The dict that a JSON file holds, or the dialect and the path of a binary one."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    if not isinstance(given, (str, Path)):
+        raise invalid("read", "what is to be read", "a path or a dict", given, "Pass a config.json or its dict.")
+    if str(given) == PIPE:
+        return parse_json(read_pipe(), "the pipe")
+    path = find_document(Path(given))
+    head = read_bytes(path, at_most=HEAD)
+    for dialect in BINARY_DIALECTS:
+        if dialect.recognises(head):
+            return dialect, path
+    return read_json(path)
+
+
+def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:
+    """The reading of a dict that a JSON file held."""
+    dialect = next(one for one in JSON_DIALECTS if one.recognises(config))
+    return dialect.read(config, assume)

@@ -1,0 +1,108 @@
+"""Towers of images in transformers configs: rotations by rows and columns, each by the convention of AxialRope it has.
+
+Checked against the sources of transformers 5.22.2. Two towers are refused by name: Kimi-K2.5's, whose axes alternate
+from pair to pair, and MiniMax-M3-VL's, which has three axes and leaves a rest of the head still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whorl.dialects.names import HEAD_DIMS, HEADS, LAYERS, WIDTHS
+from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Value
+from whorl.dialects.values import whole_number
+from whorl.errors import WhorlError
+
+FROM_ONE = "Positions count from 1; the class token is not turned."
+COLUMNS_FIRST = "Positions are (column, row): pass the column as the first axis."
+UNIT_SQUARE = "Positions are those of whorl.normalized_grid, from -1 to 1."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """The convention of a tower, and what must be known of its positions."""
+
+    convention: str
+    base: float = 10_000.0
+    note: str = ""
+
+
+_QWEN = Tower(convention="qwen_vision")
+_SAM = Tower(convention="rope_vit")
+_DINO = Tower(convention="dinov3", base=100.0, note=UNIT_SQUARE)
+
+TOWERS: dict[str, Tower] = {
+    **dict.fromkeys(("qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "qwen3_vl_moe_vision"), _QWEN),
+    **dict.fromkeys(("qwen2_5_omni_vision_encoder", "qwen3_omni_moe_vision_encoder", "qwen4_exp_vision"), _QWEN),
+    **dict.fromkeys(("qwen3_5_vision", "qwen3_5_moe_vision", "exaone4_5_vision", "video_llama_3_vision"), _QWEN),
+    **dict.fromkeys(("glm4v_vision", "glm4v_moe_vision", "glm_ocr_vision", "glm5_next_vision"), _QWEN),
+    **dict.fromkeys(("ernie4_5_vl_moe_vision", "paddleocr_vl_vision", "cohere_compass_vision"), _QWEN),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model", "muse_glimmer_vision", "muse_spark_vision", "step3p5_vision"), _QWEN),
+    **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video", "sam3_vit_model"), _SAM),
+    **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2"), _DINO),
+    "gemma4_vision": Tower(convention="apex", base=100.0, note=COLUMNS_FIRST),
+    "llama4_vision_model": Tower(convention="llama4_vision", note=FROM_ONE),
+    "pixtral": Tower(convention="pixtral"),
+}
+REFUSED = {
+    "kimi_k25_vision": "the axes of its images alternate from pair to pair",
+    "minimax_m3_vl_vision": "its images have three axes and leave a rest of the head still",
+}
+
+
+def tower_layers(config: Mapping[str, Any], added: frozenset[str]) -> tuple[Layers, str] | None:
+    """The layers of a tower and what to know of its positions; None for a config that is no tower."""
+    name = config.get("model_type")
+    if name in REFUSED:
+        raise WhorlError(f"read: model_type {name!r} cannot be read: {REFUSED[name]}, for which AxialRope has no form.")
+    tower = TOWERS.get(name or "")
+    if tower is None:
+        return None
+    settings = {
+        "head_dim": _head_dim(config, added),
+        "convention": Value(value=tower.convention, source=FAMILY_CODE),
+        "base": _base(config, added, tower),
+    }
+    count = whole_number(config, ("depth", *LAYERS))
+    indices = None if count is None else tuple(range(min(count, 4096)))
+    return Layers(indices=indices, encodings=(Described(name="axial_rope", settings=settings),)), tower.note
+
+
+def _base(config: Mapping[str, Any], added: frozenset[str], tower: Tower) -> Value:
+    inside = config.get("rope_parameters")
+    if isinstance(inside, dict) and inside.get("rope_theta") is not None:
+        source = CLASS_DEFAULT if "rope_parameters" in added else FILE
+        return Value(value=inside["rope_theta"], source=source, field="rope_parameters.rope_theta")
+    if config.get("rope_theta") is not None:
+        source = CLASS_DEFAULT if "rope_theta" in added else FILE
+        return Value(value=config["rope_theta"], source=source, field="rope_theta")
+    return Value(value=tower.base, source=CLASS_DEFAULT)
+
+
+def _head_dim(config: Mapping[str, Any], added: frozenset[str]) -> Value:
+    """The size of a head: SAM 2 turns in the attention to its memory, which has sizes of its own."""
+    given = whole_number(config, HEAD_DIMS)
+    if given is not None:
+        field = next(name for name in HEAD_DIMS if config.get(name) is not None)
+        return Value(value=given, source=CLASS_DEFAULT if field in added else FILE, field=field)
+    memory = (
+        "memory_attention_hidden_size",
+        "memory_attention_downsample_rate",
+        "memory_attention_num_attention_heads",
+    )
+    if config.get(memory[0]) is not None:
+        names, sizes = memory, [whole_number(config, (name,)) for name in memory]
+    else:
+        names = tuple(
+            next((name for name in names if config.get(name) is not None), names[0])
+            for names in (("embed_dim", *WIDTHS), HEADS)
+        )
+        sizes = [whole_number(config, (name,)) for name in names]
+    width, *divisors = sizes
+    if width is None or None in divisors:
+        raise WhorlError(f"read: {names[sizes.index(None)]} is missing in the config. Pass all of config.json.")
+    for divisor in divisors:
+        width //= divisor or 1
+    return Value(value=width, source=CLASS_DEFAULT if set(names) & added else FILE, field=" / ".join(names))

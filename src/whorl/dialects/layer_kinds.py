@@ -1,0 +1,222 @@
+"""Kinds of layers in transformers configs: full, sliding or chunked attention, none at all, with rotation or without.
+
+A file names the kind of each layer, or gives a rule by which its class makes the list, or is silent and the class has
+a rule of its own. The rules are those of the config classes of transformers 5.22.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from whorl.dialects.class_defaults import class_defaults
+from whorl.dialects.families import FULL, SLIDING
+from whorl.dialects.names import LAYERS
+from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source
+from whorl.dialects.values import CALL, layer_types, number_per_layer, switch, whole_number
+from whorl.errors import WhorlError, invalid, shown
+
+MOST_LAYERS = 4096
+LINEAR, CHUNKED = "linear_attention", "chunked_attention"
+
+# What older files call the kinds.
+RENAMED = {
+    "mamba": LINEAR,
+    "attention": FULL,
+    "deepseek_sparse_attention": "indexed_attention",
+    "qwen_sparse_attention": "indexed_attention",
+}
+WITHOUT_ATTENTION = {LINEAR, "conv", "moe", "mlp", "recurrent", "mamba2"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kinds:
+    """The kind of each layer, whether it rotates, and where that is said; ``kinds`` is None where nothing says.
+
+    rotates  False for the layers that a list of the file takes the rotation from
+    """
+
+    count: int | None
+    kinds: tuple[str, ...] | None
+    rotates: tuple[bool, ...] | None
+    source: Source
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Each kind once."""
+        return tuple(dict.fromkeys(self.kinds or ()))
+
+
+def kinds_of(config: Mapping[str, Any]) -> Kinds:
+    """The kinds of the layers of a config whose class has filled in what it lacks."""
+    count = whole_number(config, LAYERS)
+    if count is not None and count > MOST_LAYERS:
+        raise invalid(CALL, "num_hidden_layers", f"at most {MOST_LAYERS:,}", count)
+    kinds, source = _stated(config, count), FILE
+    if kinds is None and count is not None:
+        kinds = _by_rule(config, count)
+    if kinds is None and count is not None:
+        repeated = class_defaults(config.get("model_type")).get("layer_types")
+        kinds = tuple(repeated[i % len(repeated)] for i in range(count)) if repeated else None
+        source = CLASS_DEFAULT
+    if kinds is not None:
+        kinds = tuple(RENAMED.get(kind, kind) for kind in kinds)
+        count = len(kinds)
+    return Kinds(count=count, kinds=kinds, rotates=_rotates(config, count), source=source)
+
+
+def _stated(config: Mapping[str, Any], count: int | None) -> tuple[str, ...] | None:
+    """The kinds that the file lists one by one; a list longer than the model is cut, as transformers does."""
+    name, kinds = "layer_types", layer_types(config)
+    for other, meant in LETTERS_AND_RATIOS.items():
+        if config.get(other) is not None and not kinds:
+            return tuple(meant(config, other))
+    if not kinds:
+        name, kinds = "layers_block_type", layer_types(config, "layers_block_type")
+    if not kinds or count is None or len(kinds) == count or name == "layers_block_type":
+        return kinds or None
+    if len(kinds) < count:
+        raise WhorlError(
+            f"{CALL}: {name} names {len(kinds)} layers, the model has {count}. Name the kind of each layer."
+        )
+    return kinds[:count]
+
+
+# --- rules by which classes make the list
+
+
+def _by_rule(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
+    for name, rule in RULES.items():
+        if config.get(name) is not None:
+            kinds = rule(config, name, count)
+            if kinds is not None:
+                return tuple(kinds)
+    return None
+
+
+def _every(config: Mapping[str, Any], name: str, count: int, others: str) -> list[str] | None:
+    """Full attention in every n-th layer, counted from 1."""
+    step = whole_number(config, (name,))
+    return None if step is None else [others if (i + 1) % step else FULL for i in range(count)]
+
+
+def _sliding_pattern(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """Gemma 3, Cohere 2 and EXAONE 4: a number as above, or letters L and G that repeat, the last layer G."""
+    letters = config[name]
+    if (type(letters) is int and letters == 0) or config.get(
+        "sliding_window", 0
+    ) is None:  # no window, so that all attention is full
+        return [FULL] * count
+    if not isinstance(letters, str):
+        return _every(config, name, count, SLIDING)
+    if not letters or set(letters) - {"L", "G"}:
+        raise invalid(CALL, name, "a number, or letters L and G", letters)
+    kinds = [FULL if letters[i % len(letters)] == "G" else SLIDING for i in range(count)]
+    return [*kinds[:-1], FULL]
+
+
+def _full_interval(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    return _every(config, name, count, LINEAR)
+
+
+def _global_every(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """ModernBERT: full attention in layer 0 and every n-th after it."""
+    step = whole_number(config, (name,)) or 1
+    return [SLIDING if i % step else FULL for i in range(count)]
+
+
+def _window_from(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """Qwen2: a window in the layers from max_window_layers on, where it is used at all.
+
+    Qwen3-MoE has the fields and no kinds of layers: its window is that of all.
+    """
+    known = class_defaults(config.get("model_type"))
+    if known and "layer_types" not in known:
+        return None
+    first = whole_number(config, ("max_window_layers",), least=0)
+    windowed = switch(config, name) and config.get("sliding_window") is not None and first is not None
+    return [SLIDING if windowed and first is not None and i >= first else FULL for i in range(count)]
+
+
+def _indices(others: str) -> Callable[[Mapping[str, Any], str, int], list[str]]:
+    def kinds(config: Mapping[str, Any], name: str, count: int) -> list[str]:
+        listed = config[name]
+        if not isinstance(listed, (list, tuple)) or not all(type(one) is int for one in listed):
+            raise invalid(CALL, name, "a list of layers", listed)
+        return [FULL if i in listed else others for i in range(count)]
+
+    return kinds
+
+
+def _letters(config: Mapping[str, Any], name: str) -> list[str]:
+    """Nemotron-H: M for Mamba, * for attention, - for an MLP, E for experts."""
+    meaning = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
+    letters = config[name]
+    if not isinstance(letters, str) or len(letters) > MOST_LAYERS or set(letters) - set(meaning):
+        raise invalid(CALL, name, "letters M, *, - and E, one per layer", letters)
+    return [meaning[letter] for letter in letters]
+
+
+def _blocks(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """RecurrentGemma: a few kinds that repeat."""
+    blocks = layer_types(config, name)
+    return [blocks[i % len(blocks)] for i in range(count)] if blocks else None
+
+
+def _periodic(config: Mapping[str, Any], name: str, count: int) -> list[str]:
+    """Jamba: attention in one layer of each period."""
+    step, offset = whole_number(config, (name,)) or 1, whole_number(config, ("attn_layer_offset",), least=0) or 0
+    return [FULL if i % step == offset else LINEAR for i in range(count)]
+
+
+RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
+    "block_types": _blocks,
+    "full_attn_idxs": _indices("conv"),
+    "attn_layer_indices": _indices(LINEAR),
+    "attn_layer_period": _periodic,
+    "full_attention_interval": _full_interval,
+    "sliding_window_pattern": _sliding_pattern,
+    "_sliding_window_pattern": _sliding_pattern,
+    "global_attn_every_n_layers": _global_every,
+    "use_sliding_window": _window_from,
+}
+
+
+def _compressed(config: Mapping[str, Any], name: str) -> list[str]:
+    """DeepSeek-V4: how far each layer compresses what lies outside its window."""
+    meaning = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+    ratios = number_per_layer(config, name)
+    if ratios is None or not set(ratios) <= set(meaning):
+        raise invalid(CALL, name, "a list of 0, 4 or 128, one per layer", config[name])
+    return [meaning[int(ratio)] for ratio in ratios]
+
+
+# Lists of the kinds in other words, which need no count of layers.
+LETTERS_AND_RATIOS: dict[str, Callable[[Mapping[str, Any], str], list[str]]] = {
+    "hybrid_override_pattern": _letters,
+    "compress_ratios": _compressed,
+}
+
+
+# --- which layers rotate
+
+
+def _rotates(config: Mapping[str, Any], count: int | None) -> tuple[bool, ...] | None:
+    """Llama 4 and SmolLM3: a list with 0 for a layer without rotation, or the step at which such layers come."""
+    listed = config.get("no_rope_layers")
+    plain = isinstance(listed, (list, tuple)) and all(isinstance(one, (bool, int)) for one in listed)
+    if listed is not None and not plain:
+        raise invalid(CALL, "no_rope_layers", "a list of 0 and 1, one per layer", listed)
+    if listed:
+        if count is not None and len(listed) != count:
+            raise WhorlError(
+                f"{CALL}: no_rope_layers {shown(listed)} is for {len(listed)} layers, the model has {count}. "
+                "Say of each layer whether it rotates."
+            )
+        return tuple(bool(one) for one in listed)
+    step = whole_number(config, ("no_rope_layer_interval",))
+    if step is None or count is None:
+        return None
+    return tuple(bool((i + 1) % step) for i in range(count))

@@ -1,0 +1,353 @@
+"""Whole models of transformers configs: what positions do in each layer, as version 4 or 5 or a checkpoint's code says.
+
+The rotation of one kind of layer is ``transformers.py``'s; here stand which layers there are, which of them rotate,
+and what acts on positions beside the rotation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from whorl.dialects import values
+from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
+from whorl.dialects.fields import Fields, check_rotates, fields_of, text_part, with_defaults
+from whorl.dialects.images import tower_layers
+from whorl.dialects.layer_kinds import CHUNKED, WITHOUT_ATTENTION, Kinds, kinds_of
+from whorl.dialects.names import LENGTHS, ORIGINAL
+from whorl.dialects.reading import (
+    ASSUMED,
+    CLASS_DEFAULT,
+    FAMILY_CODE,
+    FILE,
+    Described,
+    Layers,
+    Reading,
+    Value,
+)
+from whorl.dialects.sizes import UnrotatedError
+from whorl.dialects.sources import describe
+from whorl.dialects.unrotated import layers_without_rotation
+from whorl.dialects.values import parts_by_layer, switch, whole_number
+from whorl.errors import WhorlError, invalid, shown, unknown
+
+# Lists with one entry per layer, from which the rotation of a layer takes its own.
+PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
+BIDIRECTIONAL = ("modernbert", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
+
+
+def read(config: dict[str, Any], assume: str | None = None) -> Reading:
+    """The reading of a transformers config, given as the dict its config.json holds."""
+    try:
+        return _read(config, assume)
+    except WhorlError as error:  # the readers below name the call that most people know them by
+        raise WhorlError(str(error).replace(values.CALL, "read")) from None
+
+
+def _read(config: dict[str, Any], assume: str | None) -> Reading:
+    dialect = dialect_of(config)
+    config, added = text_part(config)
+    if not added:
+        config, added = with_defaults(config)
+    standing = standing_of(config)
+    if standing == "unknown" and assume is not None:
+        config = {**config, "model_type": _assumed(assume)}
+    tower = tower_layers(config, added)
+    if tower is not None:
+        layers, note = tower
+        family, given = family_name(config), _given(config, added)
+        return Reading(dialect=dialect, family=family, layers=(layers,), config=given, notes=(note,) if note else ())
+    layers = layers_without_rotation(config, added)
+    if layers is None:
+        layers, lengths = _rotated(config, added)
+    else:
+        lengths = _lengths(config, added, None)
+        layers = tuple(_numbered(config, layers))
+    if standing == "unknown":
+        layers = tuple(_all_assumed(one) for one in layers)
+    trained, claimed = lengths
+    return Reading(
+        dialect=dialect,
+        family=family_name(config),
+        standing=standing,
+        notes=_notes(config),
+        layers=layers,
+        trained_length=trained,
+        claimed_length=claimed,
+        config=_given(config, added),
+    )
+
+
+def _notes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a person must know to trust a reading."""
+    if family_name(config) == "chatglm" and whole_number(config, ("rope_ratio",)) not in (None, 1):
+        return (CHATGLM2_32K,)
+    return ()
+
+
+CHATGLM2_32K = (
+    "rope_ratio multiplies the base, as in ChatGLM3 and GLM-4. ChatGLM2-6B-32k, which has the same model_type, divides "
+    "positions by it instead: for that one build whorl.Rope with Linear(factor=rope_ratio)."
+)
+
+
+def _given(config: Mapping[str, Any], added: frozenset[str]) -> dict[str, Any]:
+    """The config as the file has it."""
+    return {name: value for name, value in config.items() if name not in added}
+
+
+def dialect_of(config: Mapping[str, Any]) -> str:
+    """Which version of transformers writes a config so: 5 has ``rope_parameters``, 4 what that took the place of."""
+    parts = [config, *(value for value in config.values() if isinstance(value, dict))]
+    if any("rope_parameters" in part for part in parts):
+        return "transformers 5"
+    if any("rope_scaling" in part or "rope_theta" in part for part in parts):
+        return "transformers 4"
+    version = config.get("transformers_version")
+    major = version.partition(".")[0] if isinstance(version, str) else ""
+    return f"transformers {major}" if major in ("4", "5") else "transformers"
+
+
+def _assumed(family: str) -> str:
+    known = standing_of({"model_type": family}) != "unknown" if isinstance(family, str) else False
+    if not known:
+        raise unknown("family to assume", family, ("llama", "gptj", "gpt_neox", "deepseek_v3", "qwen2", "mistral"))
+    return family
+
+
+def _all_assumed(layers: Layers) -> Layers:
+    """The layers of an unknown family: what its code would settle is assumed."""
+
+    def weaker(described: Described) -> Described:
+        settings = {
+            name: value if value.source == FILE else dataclasses.replace(value, source=ASSUMED)
+            for name, value in described.settings.items()
+        }
+        return Described(
+            name=described.name, settings=settings, scaling=described.scaling and weaker(described.scaling)
+        )
+
+    return dataclasses.replace(layers, encodings=tuple(weaker(one) for one in layers.encodings))
+
+
+# --- layers that rotate
+
+
+def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layers, ...], tuple[Value | None, ...]]:
+    check_rotates(config, family_of(config))
+    kinds = kinds_of(config)
+    groups: dict[Any, list[int] | None] = {}
+    views: dict[Any, tuple[dict[str, Any], str | None, bool]] = {}
+    own = parts_by_layer(config, "per_layer_config")
+    for index in range(kinds.count) if kinds.count is not None else (None,):
+        view, kind, rotates = _view(config, kinds, index, own)
+        key = (kind, rotates, *(shown(view.get(name)) for name in (*PER_LAYER, "head_dim")))
+        views.setdefault(key, (view, kind, rotates))
+        places = groups.setdefault(key, None if index is None else [])
+        if places is not None and index is not None:
+            places.append(index)
+    layers, lengths = [], None
+    for key, places in groups.items():
+        view, kind, rotates = views[key]
+        indices = None if places is None else tuple(places)
+        if kind in WITHOUT_ATTENTION:
+            layers.append(Layers(kind=kind or "all", indices=indices, attention=False))
+            continue
+        fields = _fields(view, added, kind) if rotates else None
+        rotation: tuple[Described, ...] = () if fields is None else (describe(fields),)
+        layers.append(_with_beside(Layers(kind=kind or "all", indices=indices), view, added, fields, rotation, kinds))
+        for one in rotation:
+            lengths = _lengths(config, added, one) if lengths is None or one.scaling is not None else lengths
+    return tuple(layers), lengths or _lengths(config, added, None)
+
+
+def _view(
+    config: dict[str, Any], kinds: Kinds, index: int | None, own: Mapping[int, dict[str, Any]]
+) -> tuple[dict[str, Any], str | None, bool]:
+    """The config as one layer has it, its kind, and whether it rotates by the lists of the file."""
+    if index is None:
+        return config, None, True
+    kind = kinds.kinds[index] if kinds.kinds is not None else None
+    view = {**config, "layer_types": kinds.names} if kinds.kinds is not None else dict(config)
+    for name in PER_LAYER:
+        listed = config.get(name)
+        if isinstance(listed, (list, tuple)):
+            if index >= len(listed):
+                raise WhorlError(
+                    f"{values.CALL}: {name} has {len(listed)} entries for {kinds.count} layers. Name each."
+                )
+            view[name], view["layer_types"] = [listed[index]], [kind or "all"]
+    if "head_dim" in own.get(index, {}):
+        size = own[index]["head_dim"]
+        view |= {"head_dim": size, "per_layer_config": {"0": {"head_dim": size}}, "layer_types": [kind or "all"]}
+    return view, kind, kinds.rotates is None or kinds.rotates[index]
+
+
+def _fields(view: dict[str, Any], added: frozenset[str], kind: str | None) -> Fields | None:
+    """The rotary fields of a layer; None where it does not rotate."""
+    listed = any(isinstance(view.get(name), list) for name in PER_LAYER)
+    try:
+        return fields_of(view, added, kind or ("all" if listed else None))
+    except UnrotatedError:
+        return None
+
+
+# --- what acts beside the rotation
+
+
+def _with_beside(
+    layers: Layers,
+    config: Mapping[str, Any],
+    added: frozenset[str],
+    fields: Fields | None,
+    rotation: tuple[Described, ...],
+    kinds: Kinds,
+) -> Layers:
+    """The layers with their rotation, and with windows, temperatures, caps and what has no encoding here."""
+    kind = layers.kind
+    encodings = [*rotation, *_window(config, added, kind, kinds), *_query_scales(config, added, fields)]
+    return dataclasses.replace(
+        layers,
+        encodings=tuple(encodings),
+        softcap=_softcap(config, added),
+        unsupported=(*_unsupported(config, fields, kind), *_unplaced_window(config, kinds)),
+    )
+
+
+def _stated(config: Mapping[str, Any], added: frozenset[str], name: str, value: Any) -> Value:
+    return Value(value=value, source=CLASS_DEFAULT if name in added else FILE, field=name)
+
+
+def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: Kinds) -> list[Described]:
+    """The window of layers that are named sliding; of all layers, where no layer is named and none is excepted."""
+    name = family_name(config)
+    local = name.startswith("modernbert") and kind == SLIDING
+    field = "local_attention" if local and config.get("sliding_window") is None else "sliding_window"
+    field = "attention_window_size" if name == "recurrent_gemma" and "sliding_window" not in config else field
+    everywhere = name in WINDOWED and switch(config, "use_sliding_window") is not False
+    if not (kind in (SLIDING, "hybrid_sliding") or everywhere):
+        return []
+    size = whole_number(config, (field,), least=0)
+    if not size:
+        return []
+    symmetric = name in BIDIRECTIONAL
+    if field == "local_attention":  # how many are seen on both sides together
+        size = size // 2
+    if symmetric:
+        size += 1  # transformers sees as many on each side beside the query itself
+    settings = {"size": _stated(config, added, field, size), "symmetric": Value(value=symmetric, source=FAMILY_CODE)}
+    return [Described(name="window", settings=settings)]
+
+
+# Families with one window for all layers that attend, or none.
+WINDOWED = (
+    *("doge", "minimax", "ministral3", "mistral", "mixtral", "phi3", "phi4_multimodal", "phimoe", "qwen3_moe"),
+    *("recurrent_gemma", "starcoder2", "voxtral_realtime"),
+)
+# Kinds of attention that hide keys by more than a window.
+SPARSE = {
+    "compressed_sparse_attention": "keys beyond a window compressed, and of those the most alike",
+    "heavily_compressed_attention": "keys beyond a window compressed",
+    "reference_sliding_attention": "all of the prompt, and a window of what was generated",
+    "window_attention": "windows that do not overlap",
+}
+
+
+def _query_scales(config: Mapping[str, Any], added: frozenset[str], fields: Fields | None) -> list[Described]:
+    name = family_name(config)
+    if name == "llama4" and fields is None and switch(config, "attn_temperature_tuning"):
+        settings = {
+            "floor_scale": _stated(config, added, "floor_scale", whole_number(config, ("floor_scale",)) or 8192),
+            "attn_scale": _stated(config, added, "attn_scale", config.get("attn_scale", 0.1)),
+        }
+        return [Described(name="llama4_temperature", settings=settings)]
+    length = whole_number(config, ("seq_length",))
+    if name == "qwen" and switch(config, "use_logn_attn") and length is not None:
+        return [Described(name="log_n", settings={"trained_length": _stated(config, added, "seq_length", length)})]
+    return []
+
+
+def _softcap(config: Mapping[str, Any], added: frozenset[str]) -> Value | None:
+    cap = config.get("attn_logit_softcapping")
+    if cap is None:
+        return None
+    if isinstance(cap, bool) or not isinstance(cap, (int, float)) or not 0 < cap < 2**63:
+        raise invalid(values.CALL, "attn_logit_softcapping", "a positive number or null", cap)
+    return _stated(config, added, "attn_logit_softcapping", float(cap))
+
+
+def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) -> list[str]:
+    found = list(family_of(config).unsupported)
+    chunks = config.get("dual_chunk_attention_config")
+    if chunks is not None and not isinstance(chunks, dict):
+        raise invalid(values.CALL, "dual_chunk_attention_config", "a dict or null", chunks)
+    if chunks:
+        found.append("dual chunk attention (dual_chunk_attention_config): positions folded into chunks past its length")
+    beta = fields.parameters.get("llama_4_scaling_beta") if fields is not None else None
+    if fields is not None and beta:
+        length = fields.parameters.get(ORIGINAL)
+        found.append(f"temperature by position (llama_4_scaling_beta): q *= 1 + {beta} ln(1 + floor(i / {length}))")
+    if kind == CHUNKED:
+        size = config.get("attention_chunk_size")
+        found.append(f"chunked attention (attention_chunk_size): a query sees its own chunk of {size} keys alone")
+    if kind in SPARSE:
+        found.append(f"layers of kind {kind!r}: {SPARSE[kind]}")
+    if family_name(config) == "phi3small" and config.get("blocksparse_block_size") is not None:
+        found.append(
+            "block-sparse attention (blocksparse_block_size), in all layers but every n-th "
+            "(dense_attention_every_n_layers): a query sees near blocks and some far ones"
+        )
+    if family_name(config) == "qwen" and switch(config, "use_dynamic_ntk"):
+        length = config.get("seq_length")
+        found.append(
+            f"dynamic NTK of Qwen-1 (use_dynamic_ntk): past {length} tokens the base of n tokens is multiplied by "
+            f"a^(d / (d - 2)), a = 2^ceil(log2(n / {length}) + 1) - 1"
+        )
+    return found
+
+
+def _unplaced_window(config: Mapping[str, Any], kinds: Kinds) -> list[str]:
+    """A window that the file states, in a family of which it is not known here whether and where it acts."""
+    placed = kinds.kinds is not None or family_name(config) in WINDOWED
+    if (
+        placed
+        or switch(config, "use_sliding_window") is False
+        or not whole_number(config, ("sliding_window",), least=0)
+    ):
+        return []
+    return [f"sliding_window={config['sliding_window']}: where this family uses it is not known here"]
+
+
+# --- lengths, and layers of models that do not rotate
+
+
+def _lengths(config: Mapping[str, Any], added: frozenset[str], rotation: Described | None) -> tuple[Value | None, ...]:
+    """The trained and the claimed length."""
+    claimed = None
+    length = whole_number(config, LENGTHS)
+    if length is not None:
+        claimed = _stated(config, added, next(name for name in LENGTHS if config.get(name) is not None), length)
+    scaling = None if rotation is None else rotation.scaling
+    if family_name(config) == "qwen" and whole_number(config, ("seq_length",)) is not None:  # from where its NTK begins
+        return _stated(config, added, "seq_length", whole_number(config, ("seq_length",))), claimed
+    if scaling is None:
+        return (claimed and dataclasses.replace(claimed, source=ASSUMED)), claimed
+    return scaling.settings.get("original_length"), claimed
+
+
+def _numbered(config: Mapping[str, Any], layers: tuple[Layers, ...]) -> list[Layers]:
+    """The layers of a model that does not rotate, those without attention apart."""
+    kinds = kinds_of(config)
+    if kinds.kinds is None or len(layers) != 1:
+        indices = tuple(range(kinds.count)) if kinds.count is not None and len(layers) == 1 else None
+        return [dataclasses.replace(one, indices=indices if one.indices is None else one.indices) for one in layers]
+    groups: dict[str, list[int]] = {}
+    for index, kind in enumerate(kinds.kinds):
+        groups.setdefault(kind, []).append(index)
+    return [
+        dataclasses.replace(layers[0], kind=kind, indices=tuple(places))
+        if kind not in WITHOUT_ATTENTION
+        else Layers(kind=kind, indices=tuple(places), attention=False)
+        for kind, places in groups.items()
+    ]

@@ -1,0 +1,40 @@
+"""docs/checkpoints.md: every command on the page runs on the config above it and prints what the page shows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from whorl.cli.app import run
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "checkpoints.md"
+BLOCKS = re.findall(r"```(json|console)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+
+
+def shown():
+    """(config, command, what it prints, exit code) of every command on the page."""
+    config = ""
+    for kind, text in BLOCKS:
+        if kind == "json":
+            config = text
+            continue
+        command, printed, code = re.fullmatch(r"\$ whorl (.*?)\n(.*)\$ echo \$\?\n(\d)\n", text, re.DOTALL).groups()
+        yield config, command, printed, int(code)
+
+
+COMMANDS = list(shown())
+
+
+def test_the_page_answers_by_commands():
+    assert len(COMMANDS) >= 8
+    assert {code for *_, code in COMMANDS} == {0, 1, 2}
+    assert all(config for config, *_ in COMMANDS)
+
+
+@pytest.mark.parametrize(("config", "command", "printed", "code"), COMMANDS, ids=range(len(COMMANDS)))
+def test_a_command_prints_what_the_page_shows(config, command, printed, code, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("config.json").write_text(config, encoding="utf-8")
+    assert run(command.split()) == code
+    said = capsys.readouterr()
+    assert said.out + said.err == printed

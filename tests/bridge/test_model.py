@@ -1,0 +1,264 @@
+"""whorl.read: what positions do in each layer of models that other programs misread, as their own code does it.
+
+The configs are built by hand with the positional fields of published files.
+"""
+
+import importlib
+import math
+import re
+
+import pytest
+import torch
+
+import whorl
+from model_cases import CASES, KIMI_YARN, NO_ATTENTION, SIZES
+from optional import optional
+from whorl import (
+    LogN,
+    Rope,
+    WhorlError,
+)
+from whorl.dialects.families import UnknownFamily
+from whorl.dialects.transformers_model import read as read_transformers
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_layer_is_read_as_the_models_own_code_has_it(name):
+    case = CASES[name]
+    model = whorl.read(case.config)
+    found = {}
+    for group in model.groups:
+        encoding = group.encoding.config.to_dict() if group.layers.attention else NO_ATTENTION
+        found[group.kind] = (None if group.indices is None else list(group.indices), encoding)
+    expected = {
+        kind: (None if places is None else list(places), one if one == NO_ATTENTION else one.config.to_dict())
+        for kind, (places, one) in case.layers.items()
+    }
+    assert found == expected
+    assert model.standing == case.standing
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.lengths != (None, None)])
+def test_trained_and_claimed_lengths_are_told_apart(name):
+    model = whorl.read(CASES[name].config)
+    assert (model.trained_length, model.claimed_length) == CASES[name].lengths
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_expressed_is_named_and_stops_the_plan(name):
+    case, model = CASES[name], whorl.read(CASES[name].config)
+    assert len(model.unsupported) == len(case.unsupported)
+    assert all(any(said in what for what in model.unsupported) for said in case.unsupported)
+    if case.unsupported:
+        with pytest.raises(WhorlError, match=re.escape("not supported yet: ") + ".*" + re.escape(case.unsupported[0])):
+            model.plan  # noqa: B018
+    elif not case.planned:
+        with pytest.raises(WhorlError, match="LayerPlan: an encoding that adds to the input acts once"):
+            model.plan  # noqa: B018
+    elif all(places is not None for places, _ in case.layers.values()):
+        assert len(model.plan) == sum(len(list(places)) for places, _ in case.layers.values())
+
+
+# --- against the code of the models
+
+
+def test_kimi_k2_scales_its_softmax_as_deepseek_v3_does():
+    deepseek = optional("transformers.models.deepseek_v3.modeling_deepseek_v3")
+    given = KIMI_YARN | {"rope_type": "yarn", "original_max_position_embeddings": 4096}
+    (group,) = whorl.read(CASES["kimi k2.5, which is deepseek v3"].config).groups
+    assert group.encoding.softmax_factor() == pytest.approx(deepseek.yarn_apply_mscale(given, 1.0), rel=1e-15)
+    config = deepseek.DeepseekV3Config(rope_theta=50000.0, max_position_embeddings=262144, rope_scaling=dict(given))
+    module = deepseek.DeepseekV3RotaryEmbedding(config)
+    assert torch.allclose(group.encoding.frequencies().float(), module.inv_freq, rtol=1e-6, atol=0)
+    assert group.encoding.attention_factor() == module.attention_scaling
+
+
+def test_qwen_1_grows_its_queries_by_log_n():
+    """logn_list of the checkpoint's code: log_L(i) for i > L, else 1, at position i - 1."""
+    (group,) = whorl.read(CASES["qwen-1, with dynamic NTK and log-n past its length"].config).groups
+    grow = next(part for part in group.encoding.modules() if isinstance(part, LogN))
+    expected = [math.log(i, 8192) if i > 8192 else 1 for i in (1, 8192, 8193, 32768)]
+    assert grow.query_factor(torch.tensor([0, 8191, 8192, 32767]))[0].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("family", ["nemotron_h", "jamba"])
+def test_a_family_without_positions_never_rotates_in_its_own_code(family):
+    module = optional(f"transformers.models.{family}.modeling_{family}")
+    source = importlib.import_module("inspect").getsource(module)
+    assert len(re.findall(r"apply_rotary_pos_emb\(", source)) == 1  # its definition
+
+
+def test_a_ratio_that_means_two_things_is_said():
+    """ChatGLM3 and GLM-4 multiply the base by it; ChatGLM2-6B-32k, of the same model_type, divides positions."""
+    assert (
+        "divides positions by it instead"
+        in whorl.read(CASES["glm-4-9b, whose base has a ratio"].config).reading.notes[0]
+    )
+    assert whorl.read(CASES["chatglm3"].config).reading.notes == ()
+
+
+# --- sources
+
+
+def test_every_setting_says_where_it_comes_from():
+    model = whorl.read(CASES["gemma-3-4b-it, whose text model is saved as differences"].config)
+    full = next(group for group in model.groups if group.kind == "full_attention").layers.encodings[0]
+    sources = {name: (value.source, value.field) for name, value in full.settings.items()}
+    assert sources["head_dim"] == ("class default", "head_dim")
+    assert sources["base"] == ("class default", "")
+    assert sources["layout"] == ("family code", "")
+    assert full.scaling.settings["factor"].source == "file"
+    assert full.scaling.settings["factor"].field == "rope_scaling.factor"
+    assert model.reading.claimed_length.source == "class default"
+
+
+def test_what_a_file_states_is_not_said_to_be_a_default():
+    config = {"model_type": "llama", **SIZES, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    (group,) = whorl.read(config).groups
+    settings = group.layers.encodings[0].settings
+    assert {name: settings[name].source for name in ("head_dim", "base", "rotary_dim")} == dict.fromkeys(
+        ("head_dim", "base", "rotary_dim"), "file"
+    )
+    assert settings["head_dim"].field == "hidden_size / num_attention_heads"
+
+
+def test_an_unknown_family_is_never_read_in_silence():
+    config = {"model_type": "new", **SIZES, "rope_theta": 5e5}
+    with pytest.warns(UnknownFamily, match=r"read: model_type 'new' is of an unknown family.*assume='llama'"):
+        model = whorl.read(config)
+    assert model.standing == "unknown"
+    settings = model.groups[0].layers.encodings[0].settings
+    assert (settings["base"].source, settings["layout"].source) == ("file", "assumed")
+
+
+def test_assuming_a_family_is_the_users_word():
+    config = {"model_type": "new", **SIZES, "rope_theta": 5e5}
+    model = whorl.read(config, assume="cohere")
+    assert model.standing == "unknown" and model.groups[0].encoding.layout == "interleaved"
+    assert model.groups[0].layers.encodings[0].settings["layout"].source == "assumed"
+    with pytest.raises(WhorlError, match=re.escape("unknown family to assume 'lama'. Did you mean 'llama'?")):
+        whorl.read(config, assume="lama")
+
+
+def test_a_known_family_is_not_changed_by_assuming_another():
+    assert whorl.read({"model_type": "llama", **SIZES}, assume="gptj").groups[0].encoding.layout == "half"
+
+
+@pytest.mark.parametrize(
+    ("config", "dialect"),
+    [
+        ({"rope_parameters": {"rope_theta": 1e4}}, "transformers 5"),
+        ({"rope_theta": 1e4}, "transformers 4"),
+        ({"transformers_version": "4.44.0"}, "transformers 4"),
+        ({"transformers_version": 7}, "transformers"),
+    ],
+    ids=str,
+)
+def test_the_dialect_is_named(config, dialect):
+    assert read_transformers({"model_type": "llama", **SIZES, **config}).dialect == dialect
+
+
+# --- what cannot be read
+
+BAD = {
+    "a list": ([1], "read: what is to be read must be a path or a dict, got [1]."),
+    "a path to nothing": ("/nothing/here.json", "read: there is no '/nothing/here.json'. Pass a config.json"),
+    "nothing that says positions": (
+        {"model_type": "new", **SIZES},
+        "read: no rotary field in the config of model_type 'new'",
+    ),
+    "a field of unknown effect": (
+        {"model_type": "llama", **SIZES, "rope_ratio": 50},
+        "What 'rope_ratio' does to the rotation is not known here: look into the model's own code.",
+    ),
+    "a params.json of Meta": (
+        {"model_type": "llama", **SIZES, "use_scaled_rope": True},
+        "use_scaled_rope is a field of Meta's params.json. Pass that file to whorl.read.",
+    ),
+    "an m-rope that is not described": (
+        {"model_type": "qwen2", **SIZES, "use_mrope": True},
+        "cannot place the field 'use_mrope'",
+    ),
+    "positions that are stretched": (
+        {"model_type": "phi3small", **SIZES, "rope_position_scale": 0.5},
+        "cannot place the field 'rope_position_scale'",
+    ),
+    "too few kinds of layers": (
+        {"model_type": "qwen3", **SIZES, "layer_types": ["full_attention"]},
+        "read: layer_types names 1 layers, the model has 4.",
+    ),
+    "too few entries": (
+        {"model_type": "llama", **SIZES, "layer_rope_theta": [1e4]},
+        "read: layer_rope_theta has 1 entries for 4 layers.",
+    ),
+    "a wrong list of rotations": (
+        {"model_type": "smollm3", **SIZES, "no_rope_layers": [1, 0]},
+        "no_rope_layers [1, 0] is for 2 layers, the model has 4.",
+    ),
+    "letters without a meaning": (
+        {"model_type": "nemotron_h", **SIZES, "hybrid_override_pattern": "MX"},
+        "hybrid_override_pattern must be letters M, *, - and E, one per layer, got 'MX'.",
+    ),
+    "a window that is a word": (
+        {"model_type": "mistral", **SIZES, "sliding_window": "big"},
+        "read: sliding_window must be an integer from 0, got 'big'.",
+    ),
+    "endless layers": (
+        {"model_type": "llama", **SIZES, "num_hidden_layers": 10**9},
+        "num_hidden_layers must be at most",
+    ),
+    "a cap below zero": (
+        {"model_type": "gemma2", **SIZES, "attn_logit_softcapping": -1},
+        "attn_logit_softcapping must be a positive number or null, got -1.",
+    ),
+    "a number of pairs that repeats no kind": (
+        {"model_type": "gpt_neo", "attention_types": [["global", 2], 3]},
+        "read: attention_types must be pairs of kinds and how often they repeat",
+    ),
+    "axes that alternate": (
+        {"model_type": "kimi_k25_vision", **SIZES},
+        "read: model_type 'kimi_k25_vision' cannot be read: the axes of its images alternate from pair to pair",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_cannot_be_read_says_why(name):
+    given, message = BAD[name]
+    with pytest.raises(WhorlError, match=re.escape(message)):
+        whorl.read(given)
+
+
+def test_a_table_larger_than_any_is_refused_before_its_memory_is_asked_for():
+    model = whorl.read({"model_type": "gpt2", "n_embd": 100_000, "n_positions": 1_000_000, "n_layer": 2})
+    with pytest.raises(WhorlError, match="a learned table of 1000000 positions and width 100000 has more than"):
+        model.groups[0].encoding  # noqa: B018
+
+
+def test_a_tower_that_names_no_base_has_that_of_its_class():
+    for config, source in (({}, "class default"), ({"rope_parameters": {"rope_theta": 500.0}}, "file")):
+        model = whorl.read({"model_type": "qwen2_vl_vision", **config})
+        assert model.groups[0].layers.encodings[0].settings["base"].source == source
+
+
+# --- the short form
+
+
+@pytest.mark.parametrize(
+    "name", ["nemotron-3, whose rope_theta is dead", "mpt", "bloom", "baichuan-13b", "falcon-rw", "gpt-2"]
+)
+def test_the_short_form_refuses_a_model_that_does_not_rotate_and_names_read(name):
+    with pytest.raises(WhorlError, match=r"whorl\.read gives what the model has instead"):
+        Rope.from_hf(CASES[name].config)
+
+
+@pytest.mark.parametrize(("name", "word"), [("mpt", "ALiBi"), ("baichuan-13b", "ALiBi"), ("t5", "T5's buckets")])
+def test_the_short_form_names_what_the_family_has_instead(name, word):
+    with pytest.raises(WhorlError, match=f"positions (of this family )?are {word}"):
+        Rope.from_hf(CASES[name].config)
+
+
+def test_the_short_form_does_not_call_quantization_a_part_of_a_model():
+    with pytest.raises(WhorlError, match="no rotary field") as caught:
+        Rope.from_hf({"model_type": "new", "quantization_config": {"bits": 4}, **SIZES})
+    assert "quantization_config" not in str(caught.value)

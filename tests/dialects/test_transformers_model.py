@@ -1,0 +1,199 @@
+"""Whole models against transformers: every rotary class at its default config, text models and towers of images."""
+
+import importlib
+import inspect
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import whorl
+from whorl import AxialRope, Rope, WhorlError
+
+MODELS = Path(transformers.__file__).parent / "models"
+
+# the configs of rotary classes that are annotated with that of the whole model, of another part, or with none
+PART = {
+    "BltRotaryEmbedding": "BltGlobalTransformerConfig",
+    "DeepseekOcr2VisionRotaryEmbedding": "DeepseekOcr2VisionEncoderConfig",
+    "Nemotron3DiarizationRotaryEmbedding": "Nemotron3DiarizationAudioConfig",
+    "Qwen3OmniMoeRotaryEmbedding": "Qwen3OmniMoeTalkerCodePredictorConfig",
+    "Qwen3OmniMoeTalkerRotaryEmbedding": "Qwen3OmniMoeTalkerTextConfig",
+}
+# classes whose configs rotate only where they say so, and what they must say
+SAYING_SO = {
+    "EsmRotaryEmbedding": {"position_embedding_type": "rotary"},
+    "GraniteMoeHybridRotaryEmbedding": {"position_embedding_type": "rope", "layer_types": ["full_attention"] * 32},
+    "Zamba2RotaryEmbedding": {"use_mem_rope": True},
+}
+# classes that cannot be compared by their frequencies, and why
+APART = {
+    "ClvpRotaryPositionalEmbedding": "has no config of its own",
+    "CohereCompassRotaryEmbedding": "its default config makes no valid model",
+    "EsmFold2RotaryEmbedding": "turns by the coordinates of atoms",
+    "EvollaSaProtRotaryEmbedding": "its config names no model type, so that it is read as Llama with a warning",
+    "MiniMaxM3VLRotaryEmbedding": "passes over rotary_dim: see test_from_hf.py",
+    "MusicFlamingoRotaryEmbedding": "turns audio; the text model beside it is Qwen2",
+    "SeamlessM4TConformerRotaryPositionalEmbedding": "has no config of its own",
+    "Wav2Vec2BertRotaryPositionalEmbedding": "has no config of its own",
+    "Wav2Vec2ConformerRotaryPositionalEmbedding": "has no config of its own",
+}
+# what is refused by name, and default sizes that no pair fits
+REFUSED = {
+    "EfficientLoFTRRotaryEmbedding": "that of images",
+    "Glm4MoeRotaryEmbedding": "rotary pairs them",
+    "Glm4vMoeTextRotaryEmbedding": "rotary pairs them",
+    "Glm4vTextRotaryEmbedding": "sections must sum",
+    "GlmImageTextRotaryEmbedding": "sections must sum",
+    "HunYuanVLRotaryEmbedding": "not a rotation",
+    "Kimi_K25VisionRotaryEmbedding": "alternate from pair to pair",
+    "MiniMaxM3VLVisionRotaryEmbedding": "three axes",
+    "NanoChatRotaryEmbedding": "backwards",
+    "NeoMMERotaryEmbedding": "two position axes",
+    "Qwen3OmniMoeThinkerTextRotaryEmbedding": "rotary pairs them",
+    "Qwen4ExpTextRotaryEmbedding": "sections must sum",
+}
+# what the rope dict of DeepSeek-V4 calls its kinds of layers
+ROPE_KINDS = {
+    "main": ("sliding_attention",),
+    "compress": ("compressed_sparse_attention", "heavily_compressed_attention"),
+}
+
+
+def rotary_classes(first_letters):
+    """Every class of transformers that keeps inverse frequencies of a rotation, by the folder's first letter."""
+    for path in sorted(MODELS.glob("*/modeling_*.py")):
+        if path.parent.name[0] not in first_letters or "inv_freq" not in path.read_text():
+            continue
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for name, cls in vars(module).items():
+            own = inspect.isclass(cls) and cls.__module__ == module.__name__ and issubclass(cls, torch.nn.Module)
+            if own and re.search("Rotary|Rope", name) and "inv_freq" in inspect.getsource(cls):
+                yield cls
+
+
+def config_for(cls):
+    """The default config of the class's model or part."""
+    part = getattr(transformers, PART.get(cls.__name__, ""), None)
+    config = (part or inspect.signature(cls.__init__).parameters["config"].annotation)()
+    if "Vision" not in cls.__name__ and ("Text" in cls.__name__ or getattr(config, "rope_parameters", None) is None):
+        config = config.get_text_config()
+    said = SAYING_SO.get(cls.__name__)
+    return type(config)(**said) if said else config
+
+
+def frequencies_of(rotary):
+    """The inverse frequencies of a module and their attention factors, by the kind of layer, "" for all."""
+    names = [name for name, _ in rotary.named_buffers() if re.fullmatch(r"(\w+_)?inv_freq", name)]
+    names = [name for name in names if "original" not in name and "long" not in name]
+    assert names
+    for name in names:
+        factor = getattr(rotary, name.replace("inv_freq", "attention_scaling"), 1.0)
+        yield name.removesuffix("inv_freq").rstrip("_"), getattr(rotary, name), factor
+
+
+def agrees(encoding, theirs, factor):
+    """Whether an encoding has the frequencies of a module to 1e-6; Ernie and Pixtral keep theirs in another order."""
+    ours = encoding.frequencies().float().sort().values
+    if isinstance(encoding, AxialRope):
+        if len(theirs) * 2 == len(ours):  # one ladder, which both axes climb
+            theirs = theirs.repeat(2)
+        theirs = theirs * (2 * torch.pi if encoding.config.convention == "dinov3" else 1)
+    theirs = theirs.float().sort().values
+    same = ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-6, atol=0)
+    return same and abs(encoding.attention_factor() - factor) <= 1e-6
+
+
+def check(cls):
+    """How a class went: "agrees", "refused", or "apart"."""
+    if cls.__name__ in APART:
+        return "apart"
+    config = config_for(cls)
+    rotary = cls(config)
+    try:
+        model = whorl.read(json.loads(config.to_json_string(use_diff=False)))
+        groups = [(group.kind, group.encoding) for group in model.groups if group.layers.attention]
+    except WhorlError as error:
+        assert re.search(REFUSED[cls.__name__], str(error)), (cls.__name__, str(error))
+        return "refused"
+    assert model.standing == "known", cls.__name__
+    found = [
+        (kind, one) for kind, encoding in groups for one in encoding.modules() if isinstance(one, (Rope, AxialRope))
+    ]
+    compared = [
+        agrees(one, theirs, factor)
+        for kind, theirs, factor in frequencies_of(rotary)
+        for name, one in found
+        if kind in ("", name) or name in ROPE_KINDS.get(kind, ())
+    ]
+    assert compared and all(compared), cls.__name__
+    return "agrees"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("letters", "least"), [("abcd", 32), ("efg", 48), ("hijklm", 46), ("nopqrstuvwxyz", 71)])
+def test_every_rotary_class_is_read_as_it_computes(letters, least):
+    results = [check(cls) for cls in rotary_classes(letters)]
+    assert results.count("agrees") >= least
+
+
+@pytest.mark.parametrize("name", ["EsmConfig", "GraniteMoeHybridConfig", "Zamba2Config"])
+def test_a_model_that_does_not_rotate_by_default_is_read_so(name):
+    model = whorl.read(json.loads(getattr(transformers, name)().to_json_string(use_diff=False)))
+    assert not [one for group in model.groups for one in group.encoding.modules() if isinstance(one, Rope)]
+
+
+# --- towers, with queries turned
+
+
+def towers():
+    """(module, rotary class) of every class that says its rotation is axial."""
+    for path in sorted(MODELS.glob("*/modeling_*.py")):
+        if "compute_axial_rope_parameters" not in path.read_text():
+            continue
+        module = importlib.import_module(f"transformers.models.{path.parent.name}.{path.stem}")
+        for cls in vars(module).values():
+            own = inspect.isclass(cls) and cls.__module__ == module.__name__
+            if own and "compute_axial_rope_parameters" in vars(cls) and cls.__name__ not in REFUSED:
+                yield module, cls
+
+
+def turned_by(module, rotary, q, positions):
+    """Queries (1, heads, patches, head_dim) as the module's own functions turn them, for positions (patches, 2)."""
+    if module.__name__.endswith("gemma4"):
+        cos, sin = rotary(torch.zeros(1), positions[None])
+        halves = zip(q.chunk(2, -1), cos.chunk(2, -1), sin.chunk(2, -1), strict=True)
+        return torch.cat([module.apply_rotary_pos_emb(x, c, s) for x, c, s in halves], dim=-1)
+    cos, sin = rotary(torch.zeros(1), positions)
+    names = ("apply_rotary_pos_emb_vision", "apply_rotary_pos_emb_2d", "apply_rotary_pos_emb_2d_self_attn")
+    apply = next((getattr(module, name) for name in names if hasattr(module, name)), None)
+    if apply is None:
+        return module.apply_rotary_pos_emb(q, q, cos[None], sin[None])[0]
+    if "2d" in apply.__name__:
+        return apply(q, q, cos, sin)[0]
+    try:  # those of Qwen have tokens before heads
+        return apply(q[0].transpose(0, 1), q[0].transpose(0, 1), cos, sin)[0].transpose(0, 1)[None]
+    except (RuntimeError, IndexError, ValueError):
+        return apply(q, q, cos[None], sin[None])[0]
+
+
+@pytest.mark.slow
+def test_towers_turn_their_patches_as_they_are_read():
+    generator, compared = torch.Generator().manual_seed(0), 0
+    for module, cls in towers():
+        config = inspect.signature(cls.__init__).parameters["config"].annotation()
+        model = whorl.read(json.loads(config.to_json_string(use_diff=False)))
+        encoding = model.groups[0].encoding
+        assert isinstance(encoding, AxialRope), cls.__name__
+        encoding = AxialRope.from_config(encoding.config.replace(angles="float32"))
+        positions = torch.randint(0, 50, (2, 7), generator=generator)
+        q = torch.randn(1, 3, 7, encoding.config.head_dim, generator=generator)
+        # SAM counts columns before rows, as AxialRope's rope_vit turns them
+        theirs = positions.flip(0) if encoding.config.convention == "rope_vit" else positions
+        expected = turned_by(module, cls(config), q, theirs.T)
+        assert float((encoding.rotate(q, positions) - expected).abs().max()) <= 1e-5, cls.__name__
+        compared += 1
+    assert compared >= 27
