@@ -101,7 +101,7 @@ def in_another_process(tmp_path, encodings, module):
     pickled, saved, out = (str(tmp_path / name) for name in ("pickled", "saved", "out"))
     Path(pickled).write_bytes(pickle.dumps(encodings))
     torch.save(module, saved)
-    here = [tmp_path, Path(__file__).parent, Path(whorl.__file__).parent.parent]
+    here = [tmp_path, Path(__file__).parents[1], Path(whorl.__file__).parent.parent]
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, pickled, saved, out],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, here))},

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from whorl import registry
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_pages_are_up_to_date():
