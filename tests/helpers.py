@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 import whorl
 
@@ -51,3 +52,15 @@ def ulps32(got: torch.Tensor, expected: torch.Tensor) -> int:
     """The largest distance in float32 units of the last place, after rounding both."""
     a, b = (t.to(torch.float32).view(torch.int32).long() for t in (got.contiguous(), expected.contiguous()))
     return int((a - b).abs().max())
+
+
+def lively(model: nn.Module, seed: int = 0) -> nn.Module:
+    """The model with weights large enough that attention is far from uniform and no bias is zero."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.requires_grad and not name.startswith("plan."):
+                size = 0.2 if weight.ndim > 1 else 0.1
+                is_norm = "norm" in name.lower() or "ln_" in name
+                weight.copy_(size * torch.randn(weight.shape, generator=draw) + is_norm)
+    return model.eval()

@@ -5,8 +5,8 @@ import torch
 from torch.nn.functional import rms_norm
 
 import whorl
+from drawn_rotations import draw, same, tables
 from helpers import LAYOUTS
-from test_rotate_kernels import draw, same, tables
 from whorl.errors import WhorlError
 from whorl.kernels import append, norm_rotate  # noqa: F401 (their operators)
 

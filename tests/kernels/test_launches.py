@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import whorl
-from test_rotate_kernels import draw, same, tables
+from drawn_rotations import draw, same, tables
 from whorl.kernels import append, launches, norm_rotate, rotate
 
 CALLS = ("rotate", "rows", "into", "in place", "some heads", "rotate_qk", "norm_rotate_qk", "rotate_append")

@@ -22,7 +22,7 @@ from transformers import (
 from transformers.models.t5.modeling_t5 import T5Attention
 
 import whorl
-from test_roformer import lively
+from helpers import lively
 from whorl.models import Decoder, load_decoder, load_roformer
 
 VOCAB, LENGTH = 40, 24

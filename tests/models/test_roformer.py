@@ -11,6 +11,7 @@ from transformers import RoFormerConfig, RoFormerForMaskedLM, RoFormerForSequenc
 from transformers import RoFormerModel as TheirEncoder
 
 import whorl
+from helpers import lively
 from whorl.models import RoFormer, RoFormerClassifier, RoFormerMaskedLM, load_roformer
 
 VOCAB, LENGTH = 40, 24
@@ -21,18 +22,6 @@ HEADS = {
     RoFormerForMaskedLM: RoFormerMaskedLM,
     RoFormerForSequenceClassification: RoFormerClassifier,
 }
-
-
-def lively(model: nn.Module, seed: int = 0) -> nn.Module:
-    """The model with weights large enough that attention is far from uniform and no bias is zero."""
-    draw = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.requires_grad and not name.startswith("plan."):
-                size = 0.2 if weight.ndim > 1 else 0.1
-                is_norm = "norm" in name.lower() or "ln_" in name
-                weight.copy_(size * torch.randn(weight.shape, generator=draw) + is_norm)
-    return model.eval()
 
 
 def theirs(cls: type = TheirEncoder, **changes):
