@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whorl.dialects import gguf, transformers_model
+from whorl.dialects import gguf, safetensors, transformers_model
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
 from whorl.dialects.reading import Reading
 from whorl.errors import invalid
@@ -37,7 +37,10 @@ class BinaryDialect:
     read: Callable[[Path, str | None], Reading]
 
 
-BINARY_DIALECTS: tuple[BinaryDialect, ...] = (BinaryDialect(name="gguf", recognises=gguf.recognises, read=gguf.read),)
+BINARY_DIALECTS: tuple[BinaryDialect, ...] = (
+    BinaryDialect(name="gguf", recognises=gguf.recognises, read=gguf.read),
+    BinaryDialect(name="safetensors", recognises=safetensors.recognises, read=safetensors.read),
+)
 
 # The first that recognises a config reads it, so what is peculiar stands before what is usual.
 JSON_DIALECTS: tuple[JsonDialect, ...] = (
