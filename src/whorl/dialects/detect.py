@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whorl.dialects import gguf, safetensors, transformers_model
+from whorl.dialects import (
+    deepseek_inference,
+    gguf,
+    meta_params,
+    mistral_params,
+    safetensors,
+    transformers_model,
+)
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
 from whorl.dialects.reading import Reading
 from whorl.errors import invalid
@@ -44,6 +51,11 @@ BINARY_DIALECTS: tuple[BinaryDialect, ...] = (
 
 # The first that recognises a config reads it, so what is peculiar stands before what is usual.
 JSON_DIALECTS: tuple[JsonDialect, ...] = (
+    JsonDialect(
+        name="deepseek inference config", recognises=deepseek_inference.recognises, read=deepseek_inference.read
+    ),
+    JsonDialect(name="meta params.json", recognises=meta_params.recognises, read=meta_params.read),
+    JsonDialect(name="mistral params.json", recognises=mistral_params.recognises, read=mistral_params.read),
     JsonDialect(name="transformers", recognises=lambda config: True, read=transformers_model.read),
 )
 

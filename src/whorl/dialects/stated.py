@@ -6,7 +6,7 @@ A file is something that anyone may have written: no field is trusted to hold wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source, Value
@@ -118,3 +118,19 @@ def layer_indices(count: Value | None, most: int = 2**14) -> tuple[int, ...] | N
     if count.value > most:
         raise invalid("read", count.field, f"at most {most} layers", count.value)
     return tuple(range(count.value))
+
+
+def in_groups(
+    indices: tuple[int, ...] | None, key: Callable[[int], Any], alone: Any
+) -> dict[Any, tuple[int, ...] | None]:
+    """Layers that are alike, by what ``key`` says of each; ``alone`` where their number is not known.
+
+    >>> in_groups((0, 1, 2, 3), lambda index: index % 2, alone=0)
+    {0: (0, 2), 1: (1, 3)}
+    """
+    if indices is None:
+        return {alone: None}
+    groups: dict[Any, list[int]] = {}
+    for index in indices:
+        groups.setdefault(key(index), []).append(index)
+    return {one: tuple(places) for one, places in groups.items()}
