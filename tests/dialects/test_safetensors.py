@@ -103,6 +103,14 @@ def test_a_config_beside_the_file_is_read_instead(tmp_path):
     assert (model.family, model.groups[0].encoding.config.head_dim, model.reading.notes) == ("llama", 128, ())
 
 
+def test_a_config_of_another_dialect_beside_the_file_is_read_as_such(tmp_path):
+    config = {"dim": 2048, "inter_dim": 10944, "kv_lora_rank": 512, "n_layers": 1, "n_heads": 16}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shapes = {"layers.0.attn.wkv_a.weight": [576, 2048], "layers.0.attn.kv_norm.weight": [512]}
+    model = whorl.read(write(tmp_path / "model.safetensors", records(shapes)))
+    assert (model.dialect, model.reading.notes) == ("deepseek inference config", ())
+
+
 def test_a_config_that_the_shapes_contradict_is_noted(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"num_attention_heads": 30}))
     (note,) = whorl.read(write(tmp_path / "model.safetensors", records(LLAMA))).reading.notes

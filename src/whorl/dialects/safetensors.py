@@ -75,7 +75,9 @@ def read(path: Path, assume: str | None = None) -> Reading:
     heads = heads_of(header.shapes)
     short = (f"the file ends {header.missing:,} bytes before its weights do",) if header.missing else ()
     if (path.parent / "config.json").is_file():
-        reading = transformers_model.read(read_json(find_document(path.parent)), assume)
+        from whorl.dialects.detect import read_config  # which knows this dialect among the others
+
+        reading = read_config(read_json(find_document(path.parent)), assume)
         return dataclasses.replace(reading, notes=(*reading.notes, *_against(reading, heads), *short))
     if heads is None:
         raise WhorlError(
