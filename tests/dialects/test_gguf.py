@@ -256,12 +256,17 @@ CASES = {
     "lfm2, whose convolutions have no heads": Case(
         "lfm2",
         {"attention.head_count_kv": [0, 0, 8, 0]},
-        {"recurrent": ([0, 1, 3], NO_ATTENTION), "full_attention": ([2], rope())},
+        {"no_attention": ([0, 1, 3], NO_ATTENTION), "full_attention": ([2], rope())},
+    ),
+    "nemotron 51b, some of whose layers have no attention": Case(
+        "deci",
+        {"attention.head_count": [0, 32, 32, 0]},
+        {"no_attention": ([0, 3], NO_ATTENTION), "full_attention": ([1, 2], rope(layout="interleaved"))},
     ),
     "qwen3-next": Case(
         "qwen3next",
         {"attention.key_length": 256, "rope.dimension_count": 64},
-        {"recurrent": ([0, 1, 2], NO_ATTENTION), "full_attention": ([3], Rope(head_dim=256, rotary_dim=64))},
+        {"no_attention": ([0, 1, 2], NO_ATTENTION), "full_attention": ([3], Rope(head_dim=256, rotary_dim=64))},
     ),
     "layers that predict further tokens": Case(
         "glm4moe", {"block_count": 5, "nextn_predict_layers": 1, "rope.dimension_count": 64}, every(rope(rotary_dim=64))
@@ -289,9 +294,9 @@ CASES = {
     "jamba": Case(
         "jamba",
         {"attention.head_count_kv": [0, 8, 0, 0]},
-        {"full_attention": ([1], NoPE()), "recurrent": ([0, 2, 3], NO_ATTENTION)},
+        {"full_attention": ([1], NoPE()), "no_attention": ([0, 2, 3], NO_ATTENTION)},
     ),
-    "mamba": Case("mamba", {"attention.head_count": 0}, {"recurrent": (range(4), NO_ATTENTION)}),
+    "mamba": Case("mamba", {"attention.head_count": 0}, {"no_attention": (range(4), NO_ATTENTION)}),
 }
 
 
@@ -444,6 +449,7 @@ def test_a_folder_with_a_gguf_file_alone_is_read(tmp_path):
         ("llama", {}, {"rope_freqs.weight": [0.0] * 64}, "has 64 numbers, the least 0, and 64 pairs"),
         ("llama", {}, {"rope_freqs.weight": [math.nan] * 64}, "holds numbers that are not finite"),
         ("llama", {}, {"rope_factors_long.weight": [1.0] * 64}, "the file has one alone"),
+        ("gpt2", {"context_length": 2**31}, {}, "read: a table of gpt2.context_length = 2147483648 rows of gpt2.embed"),
         ("llama", {"rope.freq_base": math.inf}, {}, "it has the number inf"),
     ],
 )

@@ -103,7 +103,7 @@ def test_codestral_mamba_has_no_attention():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"yarn": [1]}, "read: yarn must be a dict or null, got [1]."),
+        ({"yarn": [1]}, "read: yarn must be a dict by names, or null, got [1]."),
         ({"yarn": {"factor": 2}}, "read: yarn.original_max_position_embeddings is missing"),
         ({"yarn": {"original_max_position_embeddings": 2}}, "read: yarn.factor is missing"),
         ({"yarn": YARN | {"gamma": 1}}, "read: cannot place 'gamma' in yarn. Understood are: alpha, apply_scale"),

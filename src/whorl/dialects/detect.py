@@ -13,10 +13,13 @@ from typing import Any
 
 from whorl.dialects import (
     deepseek_inference,
+    diffusers,
     gguf,
+    megatron,
     meta_params,
     mistral_params,
     safetensors,
+    tensorrt_llm,
     transformers_model,
 )
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
@@ -56,6 +59,9 @@ JSON_DIALECTS: tuple[JsonDialect, ...] = (
     ),
     JsonDialect(name="meta params.json", recognises=meta_params.recognises, read=meta_params.read),
     JsonDialect(name="mistral params.json", recognises=mistral_params.recognises, read=mistral_params.read),
+    JsonDialect(name="megatron arguments", recognises=megatron.recognises, read=megatron.read),
+    JsonDialect(name="tensorrt-llm checkpoint", recognises=tensorrt_llm.recognises, read=tensorrt_llm.read),
+    JsonDialect(name="diffusers", recognises=diffusers.recognises, read=diffusers.read),
     JsonDialect(name="transformers", recognises=lambda config: True, read=transformers_model.read),
 )
 

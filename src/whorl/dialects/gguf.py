@@ -15,7 +15,7 @@ from typing import Any
 from whorl.dialects.gguf_architectures import ARCHITECTURES, ROTATION, Architecture, architecture_of
 from whorl.dialects.gguf_file import MAGIC, GgufFile, read_gguf
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Reading, Source, Value
-from whorl.dialects.stated import Stated, layer_indices
+from whorl.dialects.stated import Stated, head_size, layer_indices, table_sizes
 from whorl.errors import WhorlError, shown, unknown
 from whorl.rotary.scalings.temperature import temperature
 
@@ -109,7 +109,7 @@ def _rotated(model: _Model) -> tuple[Layers, ...]:
 
 def _layers(model: _Model, kind: str, indices: tuple[int, ...], rotates: bool) -> Layers:
     if kind == "no attention":
-        return Layers(kind="recurrent", indices=indices, attention=False)
+        return Layers(kind="no_attention", indices=indices, attention=False)
     local = kind in ("sliding_attention", "chunked_attention")
     encodings, unsupported = [], []
     if rotates:
@@ -224,10 +224,7 @@ def _sizes(model: _Model, local: bool) -> tuple[Value, Value]:
     """The dimensions of the tensor that is rotated, and how many of them are."""
     stated, ending = model.stated, ("_swa", "") if local else ("",)
     head_dim = stated.whole(*(f"attention.key_length{one}" for one in ending))
-    if head_dim is None:
-        width, heads = stated.needed("embedding_length"), _heads(model)
-        field = f"{width.field} / {heads.field}"
-        head_dim = Value(value=width.value // heads.value, source=FILE, field=field)
+    head_dim = head_dim or head_size(stated.needed("embedding_length"), _heads(model))
     rotary_dim = stated.whole(*(f"rope.dimension_count{one}" for one in ending)) or head_dim
     if stated.whole("attention.kv_lora_rank", least=0, otherwise=0).value:
         return rotary_dim, rotary_dim  # latent attention turns a tensor of its own
@@ -235,11 +232,11 @@ def _sizes(model: _Model, local: bool) -> tuple[Value, Value]:
 
 
 def _heads(model: _Model) -> Value:
-    listed = model.stated.listed("attention.head_count")
+    """The number of heads, that of the first layer with any where a file lists them."""
+    listed, field = model.stated.listed("attention.head_count"), f"{model.name}.attention.head_count"
     if listed is None:
         return model.stated.needed("attention.head_count")
-    heads = {str(i): one for i, one in enumerate(listed) if one}
-    return Stated(heads).needed(*heads) if heads else model.stated.needed("attention.head_count")
+    return Stated({field: next((one for one in listed if one), None)}).needed(field)
 
 
 def _sections(model: _Model, rotary_dim: int) -> Value | None:
@@ -414,14 +411,14 @@ def _instead(model: _Model) -> tuple[Layers, ...]:
             return (Layers(indices=indices, unsupported=(what,)),)
         kind = "learned"  # MPT without ALiBi
     if kind == "learned":
-        settings = {"width": stated.needed("embedding_length"), "length": stated.needed("context_length")}
+        settings = table_sizes(stated.needed("embedding_length"), stated.needed("context_length"))
         return (Layers(indices=indices, encodings=(Described(name="learned", settings=settings),)),)
     if kind == "no attention" or indices is None:
-        return (Layers(kind="recurrent", indices=indices, attention=kind != "no attention"),)
+        return (Layers(kind="no_attention", indices=indices, attention=kind != "no attention"),)
     attention = _attention(model, len(indices))
     parts = {True: [i for i in indices if attention[i]], False: [i for i in indices if not attention[i]]}
     return tuple(
-        Layers(kind="full_attention" if has else "recurrent", indices=tuple(places), attention=has)
+        Layers(kind="full_attention" if has else "no_attention", indices=tuple(places), attention=has)
         for has, places in parts.items()
         if places
     )

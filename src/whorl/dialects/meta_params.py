@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Reading, Value
-from whorl.dialects.stated import Stated, in_groups, layer_indices
+from whorl.dialects.stated import Stated, head_size, in_groups, layer_indices
 
 SIZES = {"dim", "n_layers", "n_heads", "norm_eps"}
 # What a file of ExecuTorch has and one of Meta has not.
@@ -90,9 +90,7 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
 def _rotation(stated: Stated, code: _Code, notes: list[str]) -> Described:
     half = code is TORCH and stated.switch("use_hf_rope", otherwise=False).value
     head_dim = stated.whole("head_dim") if code is not META else None  # Llama 3's code takes dim / n_heads alone
-    if head_dim is None:
-        dim, heads = stated.needed("dim"), stated.needed("n_heads")
-        head_dim = Value(value=dim.value // heads.value, source=FILE, field="dim / n_heads")
+    head_dim = head_dim or head_size(stated.needed("dim"), stated.needed("n_heads"))
     settings = {
         "head_dim": head_dim,
         "base": _base(stated, code, notes),
@@ -150,7 +148,7 @@ def _layers(stated: Stated, code: _Code, rotation: Described | None, places: tup
         unsupported.append(f"chunked attention ({chunk.field}): a query sees its own chunk of {chunk.value} keys alone")
     if skipped is not None:  # its usual attention turns every layer; which ones another leaves out was not checked
         unsupported.append(f"layers without rotation ({skipped.field} = {skipped.value}): not read by every attention")
-    kind = "chunked_attention" if chunk is not None else "all" if not stated.given(STILL) else "full_attention"
+    kind = "chunked_attention" if chunk is not None else "all" if stated.given(STILL) is None else "full_attention"
     return Layers(kind=kind, indices=places, encodings=(rotation,), unsupported=tuple(unsupported))
 
 

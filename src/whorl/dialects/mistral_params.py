@@ -15,13 +15,15 @@ from whorl.errors import WhorlError, invalid
 from whorl.rotary.scalings.temperature import temperature
 
 SIZES = {"dim", "n_layers", "n_heads", "head_dim", "hidden_dim"}
+MAMBA = {"dim", "n_layers", "n_groups"}
 YARN = {"factor", "original_max_position_embeddings", "beta", "alpha", "apply_scale"}
 
 
 def recognises(config: Mapping[str, Any]) -> bool:
     """Whether a dict is a params.json of Mistral."""
-    mamba = config.get("model_type") == "mamba" and config.keys() >= {"dim", "n_layers", "n_groups"}
-    return mamba or (config.get("model_type", "transformer") == "transformer" and config.keys() >= SIZES)
+    kind = config.get("model_type", "transformer")
+    needed = {"mamba": MAMBA, "transformer": SIZES}.get(kind) if isinstance(kind, str) else None
+    return needed is not None and config.keys() >= needed
 
 
 def read(config: dict[str, Any], assume: str | None = None) -> Reading:
@@ -30,7 +32,7 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     indices = layer_indices(stated.needed("n_layers"))
     claimed = stated.whole("max_position_embeddings", "max_seq_len")
     if config.get("model_type") == "mamba":
-        layers = (Layers(kind="recurrent", indices=indices, attention=False),)
+        layers = (Layers(kind="no_attention", indices=indices, attention=False),)
         return Reading(dialect="mistral params.json", family="mamba2", layers=layers, config=config)
     windows, notes = _windows(stated), []
     rotation = _rotation(stated, windows, notes)

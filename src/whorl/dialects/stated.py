@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source, Value
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, invalid, shown
 
 LARGEST = 2**63 - 1  # what a tensor of sizes or positions can hold
+MOST_NUMBERS = 2**31  # of a learned table
 
 
 class Stated:
@@ -66,7 +67,7 @@ class Stated:
         value = self.given(name)
         if value is None:
             return None if otherwise is None else Value(value=otherwise, source=by)
-        if type(value) is not bool and value not in (0, 1):
+        if type(value) not in (bool, int) or value not in (0, 1):
             raise invalid("read", self.prefix + name, "true or false", value)
         return self._value(name, bool(value))
 
@@ -93,8 +94,8 @@ class Stated:
         value = self.given(name)
         if value is None:
             return None
-        if not isinstance(value, dict):
-            raise invalid("read", self.prefix + name, "a dict or null", value)
+        if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+            raise invalid("read", self.prefix + name, "a dict by names, or null", value)
         return Inside(value, self.prefix + name)
 
     def _value(self, name: str, value: Any) -> Value:
@@ -118,6 +119,23 @@ def layer_indices(count: Value | None, most: int = 2**14) -> tuple[int, ...] | N
     if count.value > most:
         raise invalid("read", count.field, f"at most {most} layers", count.value)
     return tuple(range(count.value))
+
+
+def head_size(width: Value, heads: Value) -> Value:
+    """The dimensions of a head where a file leaves them to the width of the model and the number of its heads."""
+    if width.value < heads.value:
+        raise WhorlError(
+            f"read: {heads.field} = {heads.value} heads share {width.field} = {width.value} dimensions. Mend the file."
+        )
+    return Value(value=width.value // heads.value, source=FILE, field=f"{width.field} / {heads.field}")
+
+
+def table_sizes(width: Value, length: Value) -> dict[str, Value]:
+    """Settings of a learned table, once its sizes are those of a table that someone has."""
+    if width.value * length.value > MOST_NUMBERS:
+        said = f"{length.field} = {shown(length.value)} rows of {width.field} = {shown(width.value)} numbers"
+        raise WhorlError(f"read: a table of {said} has more than 2^31. Mend the file.")
+    return {"width": width, "length": length}
 
 
 def in_groups(
