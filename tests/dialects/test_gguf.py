@@ -22,6 +22,7 @@ from whorl import (
     LongRope,
     MRope,
     NoPE,
+    Ntk,
     Rope,
     WhorlError,
     Window,
@@ -167,6 +168,12 @@ CASES = {
         ),
         tensors={"rope_factors_long.weight": LONG, "rope_factors_short.weight": SHORT},
         lengths=(4096, 131072),
+    ),
+    "hunyuan, whose base has a factor": Case(
+        "hunyuan-dense",
+        {"rope.scaling.alpha": 1000.0},
+        every(rope(scaling=Ntk(factor=1000.0))),
+        lengths=(None, 4096),
     ),
     "qwen2-vl": Case(
         "qwen2vl",

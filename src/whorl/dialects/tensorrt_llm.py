@@ -128,13 +128,13 @@ def _long(stated: Stated) -> Described:
     """LongRoPE of Phi-3: both lists, and the factor on cos and sin by length unless the file states it."""
     lists = {side: stated.listed(f"longrope_scaling_{side}_factors") for side in ("short", "long")}
     original = stated.whole("original_max_position_embeddings")
-    if None in lists.values() or original is None:
+    if lists["short"] is None or lists["long"] is None or original is None:
         raise WhorlError(
             "read: long_rope needs longrope_scaling_short_factors, longrope_scaling_long_factors and "
             "original_max_position_embeddings. Pass the whole config.json."
         )
     settings = {
-        f"{side}_factor": Value(value=values, source=FILE, field=f"longrope_scaling_{side}_factors")
+        f"{side}_factor": Value(value=list(values or ()), source=FILE, field=f"longrope_scaling_{side}_factors")
         for side, values in lists.items()
     }
     mscales = [stated.number(f"longrope_{side}_mscale") for side in ("short", "long")]
