@@ -11,7 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whorl.dialects import transformers_model
+from whorl.dialects import (
+    deepseek_inference,
+    diffusers,
+    gguf,
+    megatron,
+    meta_params,
+    mistral_params,
+    safetensors,
+    tensorrt_llm,
+    transformers_model,
+)
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
 from whorl.dialects.reading import Reading
 from whorl.errors import invalid
@@ -37,10 +47,21 @@ class BinaryDialect:
     read: Callable[[Path, str | None], Reading]
 
 
-BINARY_DIALECTS: tuple[BinaryDialect, ...] = ()
+BINARY_DIALECTS: tuple[BinaryDialect, ...] = (
+    BinaryDialect(name="gguf", recognises=gguf.recognises, read=gguf.read),
+    BinaryDialect(name="safetensors", recognises=safetensors.recognises, read=safetensors.read),
+)
 
 # The first that recognises a config reads it, so what is peculiar stands before what is usual.
 JSON_DIALECTS: tuple[JsonDialect, ...] = (
+    JsonDialect(
+        name="deepseek inference config", recognises=deepseek_inference.recognises, read=deepseek_inference.read
+    ),
+    JsonDialect(name="meta params.json", recognises=meta_params.recognises, read=meta_params.read),
+    JsonDialect(name="mistral params.json", recognises=mistral_params.recognises, read=mistral_params.read),
+    JsonDialect(name="megatron arguments", recognises=megatron.recognises, read=megatron.read),
+    JsonDialect(name="tensorrt-llm checkpoint", recognises=tensorrt_llm.recognises, read=tensorrt_llm.read),
+    JsonDialect(name="diffusers", recognises=diffusers.recognises, read=diffusers.read),
     JsonDialect(name="transformers", recognises=lambda config: True, read=transformers_model.read),
 )
 

@@ -1,0 +1,99 @@
+"""Diffusers transformer configs: rotations by the axes of images and video, those that AxialRope has.
+
+Read in diffusers 58eb52c. Each axis has its own share of the head and its own ladder; AxialRope has equal shares, so
+classes with others are refused by name until there is an encoding for them. Pairs are neighbours, and the first axis
+turns the first of them, where AxialRope's convention "rope_vit" begins with the last: positions are passed in reverse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Reading, Value
+from whorl.dialects.stated import Stated, layer_indices
+from whorl.errors import WhorlError, invalid, shown
+
+REVERSED = "AxialRope turns the last axis first and this model the first: pass positions with their axes in reverse"
+CONVERTED = "Build the rotation of each axis by hand with whorl.Rope, or pass a language model."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axes:
+    """Where a class keeps the widths of its axes and its base, what it takes for them, and which layers it counts."""
+
+    widths_key: str
+    widths: tuple[int, ...]
+    base: float
+    base_key: str = ""
+    layers: tuple[str, ...] = ("num_layers",)
+
+
+CLASSES: dict[str, Axes] = {
+    "Flux2Transformer2DModel": Axes(
+        widths_key="axes_dims_rope",
+        widths=(32, 32, 32, 32),
+        base_key="rope_theta",
+        base=2_000.0,
+        layers=("num_layers", "num_single_layers"),
+    ),
+    "HunyuanImageTransformer2DModel": Axes(
+        widths_key="rope_axes_dim",
+        widths=(64, 64),
+        base_key="rope_theta",
+        base=256.0,
+        layers=("num_layers", "num_single_layers"),
+    ),
+    "HiDreamImageTransformer2DModel": Axes(
+        widths_key="axes_dims_rope", widths=(32, 32), base=10_000.0, layers=("num_layers", "num_single_layers")
+    ),
+    "Lumina2Transformer2DModel": Axes(widths_key="axes_dim_rope", widths=(32, 32, 32), base=10_000.0),
+}
+# What other classes call the widths of their axes, so that a refusal can name them.
+WIDTHS = ("axes_dims_rope", "rope_axes_dim", "axes_dim_rope", "axes_dims", "axes_dim")
+
+
+def recognises(config: Mapping[str, Any]) -> bool:
+    """Whether a dict is a config of diffusers."""
+    return isinstance(config.get("_class_name"), str) and "model_type" not in config
+
+
+def read(config: dict[str, Any], assume: str | None = None) -> Reading:
+    """The reading of a transformer of diffusers, given as the dict of its config.json."""
+    stated = Stated(config)
+    name = stated.word("_class_name").value
+    if name.endswith("Pipeline"):
+        raise WhorlError(f"read: {name} is a pipeline. Pass the config.json in its folder 'transformer'.")
+    row = CLASSES.get(name)
+    if row is None:
+        widths = next((f" ({key} = {shown(config[key])})" for key in WIDTHS if config.get(key) is not None), "")
+        raise WhorlError(f"read: {shown(name)} of diffusers{widths} has no reading yet. {CONVERTED}")
+    listed = stated.listed(row.widths_key)
+    widths = row.widths if listed is None else tuple(int(one) for one in listed)
+    if len(widths) < 2 or min(widths) < 2:
+        raise invalid("read", row.widths_key, "a width of 2 or more for each of 2 or more axes", list(widths))
+    if len(set(widths)) > 1:
+        raise WhorlError(
+            f"read: {name} of diffusers has axes of {list(widths)} dimensions, and AxialRope's share the head equally. "
+            f"{CONVERTED}"
+        )
+    source = CLASS_DEFAULT if listed is None else FILE
+    base = stated.number(row.base_key) if row.base_key else None
+    settings = {
+        "head_dim": Value(value=sum(widths), source=source, field=row.widths_key),
+        "convention": Value(value="rope_vit", source=FAMILY_CODE),
+        "axes": Value(value=len(widths), source=source, field=row.widths_key),
+        "base": base or Value(value=row.base, source=CLASS_DEFAULT if row.base_key else FAMILY_CODE),
+    }
+    rope = Described(name="axial_rope", settings=settings)
+    return Reading(
+        dialect="diffusers",
+        family=name,
+        layers=tuple(
+            Layers(kind=key.removeprefix("num_"), indices=layer_indices(stated.whole(key)), encodings=(rope,))
+            for key in row.layers
+        ),
+        config=config,
+        notes=(REVERSED,),
+    )

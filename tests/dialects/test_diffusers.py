@@ -1,0 +1,67 @@
+"""Diffusers transformer configs: axes of equal widths as their code turns them, the others refused by name."""
+
+import math
+import re
+
+import pytest
+import torch
+
+import whorl
+from whorl import AxialRope, WhorlError
+
+FLUX_2 = {
+    **{"_class_name": "Flux2Transformer2DModel", "_diffusers_version": "0.36.0", "attention_head_dim": 128},
+    **{"axes_dims_rope": [32, 32, 32, 32], "rope_theta": 2000, "num_layers": 8, "num_single_layers": 48},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "rope"),
+    [
+        (FLUX_2, AxialRope(head_dim=128, convention="rope_vit", axes=4, base=2000.0)),
+        ({"_class_name": "Flux2Transformer2DModel"}, AxialRope(head_dim=128, axes=4, base=2000.0)),
+        ({"_class_name": "HunyuanImageTransformer2DModel"}, AxialRope(head_dim=128, base=256.0)),
+        ({"_class_name": "Lumina2Transformer2DModel"}, AxialRope(head_dim=96, axes=3, base=10_000.0)),
+        ({"_class_name": "HiDreamImageTransformer2DModel"}, AxialRope(head_dim=64, base=10_000.0)),
+    ],
+)
+def test_axes_of_equal_widths_are_an_axial_rope(config, rope):
+    model = whorl.read(config)
+    assert model.groups[0].encoding.config == rope.config
+    assert (model.dialect, model.family) == ("diffusers", config["_class_name"])
+    assert "axes in reverse" in model.reading.notes[0]
+
+
+def test_positions_in_reverse_turn_as_flux_2_does():
+    """Flux2PosEmbed: axis by axis from the first, w = theta^(-2i/32), the two of a pair side by side."""
+    rope = whorl.read(FLUX_2).groups[0].encoding
+    positions = torch.tensor([[3], [5], [7], [11]])
+    cos, sin = rope.tables(positions.flip(0))
+    angles = [float(axis) * 2000 ** (-2 * i / 32) for axis in positions.flatten() for i in range(16)]
+    assert cos.flatten().tolist() == pytest.approx([math.cos(one) for one in angles], abs=1e-6)
+    assert sin.flatten().tolist() == pytest.approx([math.sin(one) for one in angles], abs=1e-6)
+    assert rope.layout == "interleaved"
+
+
+def test_both_kinds_of_layers_are_counted():
+    groups = whorl.read(FLUX_2).groups
+    assert [(group.kind, len(group.indices)) for group in groups] == [("layers", 8), ("single_layers", 48)]
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"_class_name": "FluxPipeline"}, "read: FluxPipeline is a pipeline. Pass the config.json in its folder"),
+        (
+            {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]},
+            "read: 'FluxTransformer2DModel' of diffusers (axes_dims_rope = [16, 56, 56]) has no reading yet.",
+        ),
+        ({"_class_name": "WanTransformer3DModel"}, "read: 'WanTransformer3DModel' of diffusers has no reading yet."),
+        (FLUX_2 | {"axes_dims_rope": [16, 56, 56]}, "has axes of [16, 56, 56] dimensions, and AxialRope's share"),
+        (FLUX_2 | {"axes_dims_rope": [128]}, "read: axes_dims_rope must be a width of 2 or more for each of 2 or more"),
+        (FLUX_2 | {"rope_theta": "2000"}, "read: rope_theta must be a finite number"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(config, why):
+    with pytest.raises(WhorlError, match=re.escape(why)):
+        whorl.read(config)
