@@ -22,6 +22,7 @@ from whorl.models.decoder import Decoder
 
 STRETCH = 4
 RATE = 0.2
+ROWS = 10  # of metrics, behind each of which it may be saved
 TUNED = "fine-tuned"  # the folder in a run's own where a fine-tune goes on from
 
 
@@ -41,7 +42,7 @@ def fine_tuned(
             home.mkdir(parents=True, exist_ok=True)
         loss = language_loss(tuned, gentle, TextBatches(corpus, gentle), length=length)
         with serving(tuned, encoding):
-            train(tuned, gentle, loss, home, part_of=None)
+            train(tuned, gentle, loss, home, rows=ROWS, part_of=None)
     return evaluation.on(tuned).variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
 
 
