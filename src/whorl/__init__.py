@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from whorl.shards import shard as shard
     from whorl.shards import unshard as unshard
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _PUBLIC = {
     "config": ("Config",),
