@@ -23,6 +23,7 @@ from dialects import (
 from gguf_files import SIZES, write_gguf
 from mutations import mutated
 from whorl import WhorlError
+from whorl.dialects.safetensors import LARGEST_HEADER, MOST_COMMAS
 
 SAMPLE, ALL, LIMIT = 1_000, 20_000, 1.0
 NUMBERS = (0, 1, 2**7, 2**8 - 1, 2**15, 2**16, 2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)
@@ -206,7 +207,28 @@ def test_every_beginning_of_a_file_is_refused(tmp_path):
             whorl.read(path)
 
 
-def test_the_longest_vocabulary_that_is_allowed_takes_less_than_the_limit(tmp_path):
-    path = tmp_path / "m.gguf"
-    path.write_bytes(header(1, 0, array(8, 2**21, bytes(8 * 2**21))))
-    assert not read_one("2^21 empty strings", path)
+def tensors(count: int) -> bytes:
+    return b"".join(text(b"%06d" % i) + struct.pack("<IIQ", 0, 0, 0) for i in range(count))
+
+
+def safetensors(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+LARGE = {
+    "the most strings": lambda: header(1, 0, array(8, 2**21, bytes(8 * 2**21))),
+    "the most tensors": lambda: header(0, 2**16, tensors(2**16)),
+    "the most numbers": lambda: header(
+        2**10, 0, b"".join(text(b"%04d" % i) + struct.pack("<IIQ", 9, 6, 2**12) + bytes(2**14) for i in range(2**10))
+    ),
+    "the most empty dicts": lambda: safetensors(b'{"a":[' + b"{}," * MOST_COMMAS + b"{}]}"),
+    "the most names": lambda: safetensors(b"{" + b",".join(b'"%d":{}' % i for i in range(MOST_COMMAS)) + b"}"),
+    "more than the most": lambda: safetensors(b'{"a":[' + b"1," * (LARGEST_HEADER // 2 - 5) + b"1]}"),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_most_that_is_allowed_takes_less_than_the_limit(name, tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(LARGE[name]())
+    assert not read_one(name, path)

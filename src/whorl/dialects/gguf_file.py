@@ -27,9 +27,10 @@ MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 CHUNK = 8 * 2**20  # bytes that are read at a time
 LARGEST_HEADER = 96 * 2**20  # a vocabulary of 262,144 tokens with its merges takes 16 MiB
-MOST_PAIRS, MOST_TENSORS = 2**14, 2**17
+MOST_PAIRS, MOST_TENSORS = 2**14, 2**16
 MOST_STRINGS = 2**21  # in all arrays together
 LONGEST_KEPT = 2**12  # elements of an array that is kept; a longer one belongs to the tokenizer
+MOST_KEPT = 2**16  # elements of all arrays that are kept
 LONGEST_NAME, LONGEST_STRING = 2**16 - 1, 2**22  # chat templates are strings
 MOST_DIMS = 4
 
@@ -127,7 +128,7 @@ class _Header:
     """The bytes before the weights, read as far as they are asked for."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.order, self.at, self.strings = path, "<", 0, 0
+        self.path, self.order, self.at, self.strings, self.kept = path, "<", 0, 0, 0
         self.data = bytearray()
 
     def need(self, count: int) -> None:
@@ -162,18 +163,19 @@ class _Header:
     def value(self, kind: int) -> Any:
         """A value of this type; None for an array that is not kept."""
         if kind in SCALARS:
-            return self._scalar(kind)
+            return self._numbers(kind, 1)[0]
         if kind == STRING:
             return self.string(LONGEST_STRING)
         if kind == ARRAY:
             return self._array()
         _refuse(self.path, f"it has a value of the unknown type {kind}")
 
-    def _scalar(self, kind: int) -> Any:
-        (value,) = self.unpack(SCALARS[kind])
-        if type(value) is float and not math.isfinite(value):
-            _refuse(self.path, f"it has the number {value}")
-        return _shortest(value) if SCALARS[kind] == "f" else value
+    def _numbers(self, kind: int, count: int) -> list[Any]:
+        values = self.unpack(f"{count}{SCALARS[kind]}")
+        for value in values:
+            if type(value) is float and not math.isfinite(value):
+                _refuse(self.path, f"it has the number {value}")
+        return [_shortest(value) for value in values] if SCALARS[kind] == "f" else list(values)
 
     def _array(self) -> list[Any] | None:
         kind, count = self.unpack("IQ")
@@ -183,7 +185,10 @@ class _Header:
                 self.need(count * size)
                 self.at += count * size
                 return None
-            return [self._scalar(kind) for _ in range(count)]
+            self.kept += count
+            if self.kept > MOST_KEPT:
+                _refuse(self.path, f"it has more than {MOST_KEPT:,} numbers in short arrays")
+            return self._numbers(kind, count)
         if kind == STRING:
             self._skip_strings(count)
             return None

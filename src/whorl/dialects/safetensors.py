@@ -20,7 +20,8 @@ from whorl.dialects.documents import find_document, parse_json, read_bytes, read
 from whorl.dialects.reading import Layers, Reading
 from whorl.errors import WhorlError, shown
 
-LARGEST_HEADER = 8 * 2**20  # bytes; 60,000 tensors take about 7 MB
+LARGEST_HEADER = 4 * 2**20  # bytes; 30,000 tensors take about 4 MB
+MOST_COMMAS = 2**18  # in a header; a tensor has six or so, and what is between them takes the time to parse
 MOST_SIZE = 2**48
 MOST_LAYERS = 2**14
 HEAD_DIMS = (32, 48, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)  # what released models have
@@ -104,6 +105,8 @@ def read_header(path: Path) -> Header:
     data = read_bytes(path, at_most=size, start=8)
     if len(data) < size:
         _refuse(path, f"it ends within its header, {size - len(data):,} bytes early")
+    if data.count(b",") > MOST_COMMAS:
+        _refuse(path, f"its header has more than {MOST_COMMAS:,} commas")
     shapes, end = {}, 0
     for name, record in parse_json(data, f"the header of {shown(str(path))}").items():
         if name == "__metadata__":
