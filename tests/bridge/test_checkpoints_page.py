@@ -38,3 +38,11 @@ def test_a_command_prints_what_the_page_shows(config, command, printed, code, tm
     assert run(command.split()) == code
     said = capsys.readouterr()
     assert said.out + said.err == printed
+
+
+def test_readme_shows_what_the_page_shows():
+    readme = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    ((config, printed),) = re.findall(
+        r"```json\n(.*?)```\n\nit says\n\n```console\n\$ whorl inspect config.json\n(.*?)```", readme, re.DOTALL
+    )
+    assert (config, printed) in [(given, text) for given, command, text, _ in COMMANDS if "--lint" not in command]

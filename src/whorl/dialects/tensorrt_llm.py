@@ -1,6 +1,7 @@
 """TensorRT-LLM checkpoint configs: what its engines do with positions.
 
-Read in tensorrt_llm/functional.py (RopeEmbeddingUtils), layers/attention.py and models/modeling_utils.py of 2026. An
+From published excerpts of tensorrt_llm/functional.py (RopeEmbeddingUtils), models/modeling_utils.py and, in part,
+layers/attention.py, as they stood in 2026; no whole release was read, and none was run. An
 engine's config.json holds the same fields under ``pretrained_config``.
 """
 
