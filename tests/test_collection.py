@@ -17,9 +17,9 @@ HIDDEN = sorted(set(optional.optional_packages()) - PRESENT)
 PLUGIN = "import sys\nfor name in {names!r}:\n    sys.modules[name] = None\n"
 FEW = (
     "dialects/test_from_hf.py",
-    "test_t5.py",
+    "encodings/test_t5.py",
     "cli/test_app.py",
-    "test_rotate_numba.py",
+    "kernels/test_rotate_numba.py",
     "lab/test_run_on_ray.py",
     "test_gpu.py",
 )

@@ -234,7 +234,7 @@ class Alibi(DistanceBias):
 
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
         settings, slopes = self.config, self.slopes(head.device)
-        distance = -distance.to(torch.float32)  # of whole numbers: nothing is rounded up to 2^24
+        distance = (0 - distance).to(torch.float32)  # key less query, whole numbers exact up to 2^24; no minus zero
         if settings.form == "causal":
             return linear_bias(slopes[head], distance)
         if settings.form == "split":
