@@ -19,7 +19,7 @@ from whorl.attend.call import Call
 from whorl.attend.reference import repeat_heads
 from whorl.attend.visibility import closed_keys
 from whorl.kernels.ops import no_second_gradient
-from whorl.tracing import values_are_hidden
+from whorl.tracing import making_graph, values_are_hidden
 
 # Backends that take any number of keys without planning, the fastest first.
 UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -89,17 +89,18 @@ def _attend(
     """``step`` is False for a shape that comes again, and is worth a plan."""
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     mask, (_, heads, queries, _) = None if closed is None else ~closed, q.shape
-    cuda, grouped, together = q.device.type == "cuda", False, False
+    cuda, grouped = q.device.type == "cuda", False
     if k.shape[1] != heads:  # asked and not computed: torch's kernel takes a bool, and no symbol of a graph
         grouped = cuda
     if not cuda or queries == k.shape[2]:
         step = False
-    if grouped and step:
-        flash = mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]
-        together = not flash and queries * heads // k.shape[1] <= MOST_ROWS
-        if together:  # heads that share keys are rows of one: no backend but the first has groups
-            q, mask = _as_rows(q, k.shape[1]), None if mask is None else _mask_as_rows(mask, heads, k.shape[1])
-        grouped = flash
+    flash = step and mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]
+    # a graph on the CPU serves every number of queries
+    together = (grouped and step and not flash if cuda else not making_graph()) and rows_are_few(q, k)
+    if together:  # heads that share keys are rows of one: no backend but the first has groups
+        q, mask = as_rows(q, k.shape[1]), None if mask is None else mask_as_rows(mask, heads, k.shape[1])
+    if step:
+        grouped = grouped and flash
     if not grouped:
         k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     q, k, v = once_differentiable(q, k, v)
@@ -108,18 +109,30 @@ def _attend(
             q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
         )
     if together:
-        out = out.unflatten(2, (-1, queries)).flatten(1, 2)
+        out = heads_apart(out, queries)
     return out if sees is None else out * sees
 
 
-def _as_rows(x: Tensor, shared: int) -> Tensor:
+def rows_are_few(q: Tensor, k: Tensor) -> bool:
+    """Whether the queries of heads that share keys fit one tile of a kernel, and keys need not be repeated for them."""
+    heads, queries, shared, keys = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
+    return heads != shared and queries != keys and queries * heads // shared <= MOST_ROWS
+
+
+def as_rows(x: Tensor, shared: int) -> Tensor:
     """(batch, heads, queries, n) as (batch, shared, heads / shared * queries, n)."""
     return x.unflatten(1, (shared, -1)).flatten(2, 3)
 
 
-def _mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
+def heads_apart(rows: Tensor, queries: int) -> Tensor:
+    """What ``as_rows`` put together, (batch, heads, queries, n) again."""
+    return rows.unflatten(2, (-1, queries)).flatten(1, 2)
+
+
+def mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
+    """A mask or bias of (batch, heads or 1, queries, keys) for what ``as_rows`` puts together."""
     if mask.ndim == 4 and mask.shape[1] == heads:
-        return _as_rows(mask, shared)
+        return as_rows(mask, shared)
     return torch.cat([mask] * (heads // shared), dim=-2)  # the same for all heads
 
 

@@ -20,7 +20,16 @@ from whorl.attend.blocks import MOST_SCORES, in_blocks, seen, taken
 from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
 from whorl.attend.flex import BLOCK, flex_attention_of, why_not_flex
-from whorl.attend.fused import HALF, fused, once_differentiable, same_width
+from whorl.attend.fused import (
+    HALF,
+    as_rows,
+    fused,
+    heads_apart,
+    mask_as_rows,
+    once_differentiable,
+    rows_are_few,
+    same_width,
+)
 from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
@@ -248,8 +257,9 @@ def _dense(call: Call) -> Attended:
 
 def _masked(call: Call) -> Tensor:
     """torch's own kernel with the bias as its mask, a block of queries at a time."""
-    (q, k), heads = call.placed_qk(), call.q.shape[1]
-    k, v = repeat_heads(k, heads), repeat_heads(call.v, heads)
+    (q, k), v, heads = call.placed_qk(), call.v, call.q.shape[1]
+    if making_graph() or not rows_are_few(q, k):
+        k, v = repeat_heads(k, heads), repeat_heads(v, heads)
     return torch.cat(in_blocks(call, _masked_rows, *same_width(q, k, v)), dim=2)[..., : call.v.shape[-1]]
 
 
@@ -262,8 +272,13 @@ def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: 
     if closed is not None:
         bias = bias.masked_fill(closed, -torch.inf)
     bias = bias.to(q.dtype) if bias.ndim == 4 else bias.to(q.dtype).unsqueeze(0)
-    given = once_differentiable(q[:, :, start:stop], taken(k, keys), taken(v, keys))
+    q, shared = q[:, :, start:stop], k.shape[1]
+    together = shared != q.shape[1]
+    if together:
+        q, bias = as_rows(q, shared), mask_as_rows(bias, q.shape[1], shared)
+    given = once_differentiable(q, taken(k, keys), taken(v, keys))
     out = scaled_dot_product_attention(*given, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
+    out = heads_apart(out, stop - start) if together else out
     return out if sees is None else out * sees
 
 
