@@ -26,7 +26,8 @@ def inspect(
     """
     findings, reading, error = examine(path, assume)
     if reading is None or lint:
-        _say_lint(findings, as_json)
+        if findings or as_json or error is None:  # a file that could not be read is not clean
+            _say_lint(findings, as_json)
     else:
         from whorl.bridge.inspection import report  # which needs torch
 
@@ -92,7 +93,7 @@ def _row(group: dict[str, Any]) -> tuple[str, ...]:
     return (
         _layers(group),
         ", ".join(names),
-        f"{settings['base']:g}",
+        _short(settings["base"]),
         part,
         settings.get("layout", ""),
         scaling,
@@ -104,7 +105,12 @@ def _named(one: dict[str, Any]) -> str:
     """An encoding or scaling with the one number that people ask for first."""
     first = {"window": "size", "yarn": "factor", "linear": "factor", "llama3": "factor", "dynamic_ntk": "factor"}
     value = one["settings"].get(first.get(one["name"], ""))
-    return one["name"] if value is None else f"{one['name']} {value['value']:g}"
+    return one["name"] if value is None else f"{one['name']} {_short(value['value'])}"
+
+
+def _short(value: Any) -> str:
+    """A number in few digits; anything else, which a finding is about, as it stands in the file."""
+    return f"{value:g}" if isinstance(value, (int, float)) else repr(value)
 
 
 def _layers(group: dict[str, Any]) -> str:
@@ -141,7 +147,8 @@ def _sources(one: dict[str, Any]) -> dict[str, list[str]]:
         **{f"scaling.{k}": v for k, v in ((one["scaling"] or {}).get("settings") or {}).items()},
     }
     for name, value in settings.items():
-        if value["value"] not in (None, False):
+        stated = value["value"] is False and value["source"] == "file"  # what is off in code goes without saying
+        if stated or value["value"] not in (None, False):
             shown = value["value"] if not isinstance(value["value"], list) else f"{len(value['value'])} numbers"
             out.setdefault(value["source"], []).append(f"{name}={shown}")
     return out
