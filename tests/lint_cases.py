@@ -148,6 +148,11 @@ CASES = {
         "rope_theta on a model that does not rotate",
         {"model_type": "nemotron_h", "hybrid_override_pattern": "M*"},
     ),
+    "fixed-rotation": (
+        {"model_type": "gptj", "n_embd": 1024, "n_head": 16, "rotary_dim": 64, "rope_theta": 500000.0},
+        "rope_theta on a model whose base is always 10,000",
+        {"model_type": "gptj", "n_embd": 1024, "n_head": 16, "rotary_dim": 64},
+    ),
     "layers-without-rotation": (
         LLAMA | {"model_type": "cohere2", "sliding_window": 4096},
         "1 layers of kind 'full_attention' have attention without rotation",

@@ -389,6 +389,50 @@ CASES = {
     "bloom": Case(
         {"model_type": "bloom", "hidden_size": 4096, "n_head": 32, "n_layer": 4}, {"all": (range(4), Alibi(heads=32))}
     ),
+    "kimi linear, which counts its layers from 1": Case(
+        {
+            **{"model_type": "kimi_linear", **SIZES},
+            "linear_attn_config": {"full_attn_layers": [3, 4], "kda_layers": [1, 2], "head_dim": 128},
+        },
+        {"linear_attention": ([0, 1], NO_ATTENTION), "full_attention": ([2, 3], NoPE())},
+    ),
+    "llama 3.2 vision, which turns nothing where it looks at an image": Case(
+        {"model_type": "mllama_text_model", **SIZES, "cross_attention_layers": [1], "rope_theta": 5e5},
+        {"full_attention": ([0, 2, 3], Rope(head_dim=128, base=5e5)), "cross_attention": ([1], NoPE())},
+    ),
+    "gpt-j, whose base no field changes": Case(
+        {
+            **{"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 4, "rotary": True, "rotary_dim": 64},
+            **{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        },
+        rotated(head_dim=256, rotary_dim=64, layout="interleaved"),
+    ),
+    "the first falcon": Case(
+        {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_head": 71, "n_layer": 4, "alibi": False},
+        rotated(head_dim=64),
+        standing="alias",
+    ),
+    "modernbert, whose files say absolute": Case(
+        {
+            **{"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 1},
+            **{"global_rope_theta": 160000.0, "position_embedding_type": "absolute"},
+        },
+        {"full_attention": ([0], Rope(head_dim=64, base=160000.0))},
+    ),
+    "jina-embeddings-v2, whose files say bert": Case(
+        {"model_type": "bert", **SIZES, "position_embedding_type": "alibi"},
+        {"all": (range(4), NoPE())},
+        unsupported=["ALiBi by the distance to both sides"],
+    ),
+    "mpt that rotates": Case(
+        {"model_type": "mpt", "n_layers": 4, "attn_config": {"alibi": False, "rope": True}},
+        {"all": (range(4), NoPE())},
+        unsupported=["attn_config.rope"],
+    ),
+    "mpt without positions": Case(
+        {"model_type": "mpt", "n_layers": 4, "attn_config": {"alibi": False}, "learned_pos_emb": False},
+        {"all": (range(4), NoPE())},
+    ),
     "mpt": Case(
         {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 4, "attn_config": {"alibi": True}},
         {"all": (range(4), Alibi(heads=32))},

@@ -38,7 +38,9 @@ def read(source: str | Path | Mapping[str, Any], assume: str | None = None) -> M
     reading = read_document(source, assume)
     if reading.standing == "unknown" and assume is None:
         remedy = "Check that, and pass assume='llama' if it is so."
-        warnings.warn(unknown_family(reading.config, "read", remedy), UnknownFamily, stacklevel=2)
+        if reading.dialect == "gguf":  # where the converter has moved Llama's rows
+            remedy = "Check that, and pass the architecture it runs as: assume='qwen2' (half), 'llama' (interleaved)."
+        warnings.warn(unknown_family(reading.named, "read", remedy), UnknownFamily, stacklevel=2)
     return Model(reading)
 
 

@@ -21,7 +21,7 @@ from whorl.dialects.reading import Standing
 if TYPE_CHECKING:
     from whorl.rotary.rotation import Layout
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CROSS = "full_attention", "sliding_attention", "cross_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +56,7 @@ class Family:
     base_key          the field that holds the base, beside the names that many families have
     ratio_key         the field that multiplies the base
     reads             rotary fields that only this family has
+    fixed             whether the code has base and scaling as constants, so that no field changes them
     unsupported       what the attention does with positions beside the rotation that has no encoding here
     """
 
@@ -79,6 +80,7 @@ class Family:
     base_key: str = ""
     ratio_key: str = ""
     reads: tuple[str, ...] = ()
+    fixed: bool = False
     unsupported: tuple[str, ...] = ()
 
 
@@ -120,10 +122,9 @@ def standing_of(config: Mapping[str, Any]) -> Standing:
     return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
 
 
-def unknown_family(config: Mapping[str, Any], call: str, remedy: str) -> str:
-    """What is said of a config whose family is unknown."""
-    model = f"model_type {config['model_type']!r}" if config.get("model_type") else "a config without model_type"
-    return f"{call}: {model} is of an unknown family, read by the conventions of Llama (half layout). {remedy}"
+def unknown_family(name: str, call: str, remedy: str) -> str:
+    """What is said of a file whose family is unknown."""
+    return f"{call}: {name} is of an unknown family, read by the conventions of Llama (half layout). {remedy}"
 
 
 def _stripped(config: Mapping[str, Any]) -> str:
@@ -151,6 +152,7 @@ _MODERNBERT = Family(
 )
 _DEEPSEEK_V3 = Family(layout="interleaved_to_half", scale_softmax=True)
 _INTERLEAVED = Family(layout="interleaved")
+_SINUSOIDS = Family(layout="interleaved", fixed=True)  # sin and cos from a table of base 10,000
 _QWEN2_VL = Family(base=1_000_000.0, sections=(16, 24, 24))
 _QWEN3_VL = Family(base=500_000.0, sections=(24, 20, 20), arrangement="interleaved")
 _QWEN3_5 = Family(partial=0.25, sections=(11, 11, 10), arrangement="interleaved")
@@ -171,6 +173,7 @@ ALIASES: dict[str, str] = {
     "kimi_k2": "deepseek_v3",
     "nv_esm": "esm",
     "exaone4_5": "exaone4",  # transformers renames it so itself
+    **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), "falcon"),  # what Falcon's first files said
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
@@ -217,7 +220,7 @@ FAMILIES: dict[str, Family] = {
     "blt_local_decoder": Family(layout="interleaved", base=500_000.0),
     "blt_local_encoder": Family(layout="interleaved", base=500_000.0),
     "blt_patcher": _INTERLEAVED,
-    "codegen": _INTERLEAVED,
+    "codegen": _SINUSOIDS,
     "cohere": Family(layout="interleaved", base=500_000.0),
     "cohere2": Family(layout="interleaved", unrotated=(FULL,)),
     "cohere2_moe": Family(layout="interleaved", unrotated=(FULL,)),
@@ -282,7 +285,7 @@ FAMILIES: dict[str, Family] = {
     "gpt_neox": Family(partial=0.25),
     "gpt_neox_japanese": Family(),
     "gpt_oss": Family(base=150_000.0, needs_parameters=True),
-    "gptj": _INTERLEAVED,
+    "gptj": _SINUSOIDS,
     "gte": Family(base=160_000.0),
     "helium": Family(layout="interleaved", base=100_000.0),
     "higgs_audio_v2": _OWN_SCALING,
@@ -313,7 +316,7 @@ FAMILIES: dict[str, Family] = {
     "mistral4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True),
     "mistral_large4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True, learnable=True),
     "mixtral": Family(base=1_000_000.0),
-    "mllama": Family(base=500_000.0),
+    "mllama": Family(base=500_000.0, unrotated=(CROSS,)),
     "modernbert": _MODERNBERT,
     "modernbert-decoder": _MODERNBERT,
     "moonshine": Family(layout="interleaved", partial=0.9),
@@ -351,7 +354,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": Family(sections=(11, 11, 10), arrangement="interleaved"),
     "recurrent_gemma": Family(partial=0.5),
-    "roformer": _INTERLEAVED,
+    "roformer": _SINUSOIDS,
     "sam2_video": Family(refusal=_IMAGES),
     "sam3_tracker_video": Family(refusal=_IMAGES),
     "sapiens2": Family(refusal=_IMAGES),

@@ -32,6 +32,8 @@ READ = {
 # what says only that the model rotates as usual, where it says so
 AS_USUAL = {"rotary": True, "use_mrope": False, "rope_position_scale": 1}
 BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
+# ModernBERT's own files say "absolute", from the class they were first saved with, and its code never reads it
+PASSES_OVER_TYPE = ("modernbert", "modernbert-decoder")
 READ_ELSEWHERE = "whorl.read gives what the model has instead."
 
 
@@ -160,7 +162,8 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
             f"{CALL}: alibi is true, so position enters by a bias. Use the encoding 'alibi'. {READ_ELSEWHERE}"
         )
     kind = position_type(config)
-    if (kind is not None or name == "granitemoehybrid") and not _rotary_name(kind or ""):
+    said = kind is not None and name not in PASSES_OVER_TYPE
+    if (said or name == "granitemoehybrid") and not _rotary_name(kind or ""):
         raise invalid(
             CALL,
             "position_embedding_type",
@@ -176,6 +179,11 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
         raise WhorlError(
             f"{CALL}: rotary_value is true, so values are rotated too, which no encoding here does. "
             "Set it to false and rotate them with rope.rotate(v, positions)."
+        )
+    if name == "chatglm" and config.get("position_encoding_2d") is not None:
+        raise WhorlError(
+            f"{CALL}: position_encoding_2d is a field of ChatGLM-6B, which turns the two halves of a head by two "
+            "positions. No encoding here does that; ChatGLM2 and later are read."
         )
     if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
         raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
@@ -226,6 +234,8 @@ def _rotary_name(key: str) -> bool:
 
 def rope_dict(config: dict[str, Any], family: Family, layer_type: str | None) -> tuple[dict[str, Any], str]:
     """The rope dict of the layer type and its name in messages."""
+    if family.fixed:
+        return {}, "rope_parameters"
     name, given = _given(config, family)
     kinds = layer_types(config)
     model = f"model_type {config.get('model_type')!r}"

@@ -20,6 +20,8 @@ WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(â
 
 def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], layer_type: str | None) -> Any:
     """The base of the frequencies: from the rope dict, the fields beside it, or the family."""
+    if family.fixed:
+        return family.base
     by_layer = _of_layers(config, "layer_rope_theta", layer_type)
     if by_layer is not None:
         return by_layer

@@ -38,7 +38,7 @@ VENDOR_KEYS = {
 )
 def unknown_family(facts: Facts) -> Iterator[str]:
     if facts.reading is not None and facts.reading.standing == "unknown":
-        yield f"model_type {shown(facts.config.get('model_type'))} is in no table: layout and defaults are assumed"
+        yield f"{facts.reading.named} is in no table: layout and defaults are assumed"
 
 
 @RULES.add("alias-family", "note", "Nothing to do, where the program that reads the file knows the name too.")
