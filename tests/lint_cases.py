@@ -53,6 +53,11 @@ CASES = {
         "rope_theta stands beside rope_parameters, and rope_parameters has none",
         v5(),
     ),
+    "theta-inside": (
+        LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}},
+        "attn_config has the only word of the base 500000: elsewhere it falls to 10,000",
+        LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}, "rope_theta": 500000},
+    ),
     "two-types": (v4(type="linear"), "rope_scaling has rope_type 'yarn' and type 'linear'", v4(type="yarn")),
     "scaling-without-type": (
         scaled(factor=4.0),

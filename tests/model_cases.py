@@ -412,6 +412,14 @@ CASES = {
         rotated(head_dim=64),
         standing="alias",
     ),
+    "nomic-embed, which says that it does not interleave": Case(
+        {
+            **{"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 4, "n_positions": 8192},
+            **{"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False},
+            **{"rotary_emb_scale_base": None, "rotary_scaling_factor": None},
+        },
+        rotated(head_dim=64, base=1000),
+    ),
     "modernbert, whose files say absolute": Case(
         {
             **{"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 1},

@@ -149,6 +149,12 @@ def test_a_folder_and_a_file_and_a_pipe_are_the_same(write, tmp_path, capsys, mo
     assert outs[0] == outs[1] == outs[2]
 
 
+def test_a_binary_file_in_a_pipe_is_told_from_broken_text(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"GGUF" + bytes(60))))
+    assert run(["inspect", "-"]) == 2
+    assert "the pipe holds a gguf file, of which only parts are read. Pass its path." in capsys.readouterr().err
+
+
 def test_the_lint_command_imports_no_torch(write):
     code = (
         "import sys\n"

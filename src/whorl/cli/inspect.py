@@ -126,7 +126,9 @@ def _say_details(group: dict[str, Any]) -> None:
         ladder = w if len(w) <= 2 * SHOWN else [*w[:SHOWN], "…", *w[-SHOWN:]]
         lines.append(f"inverse frequencies of {numbers['pairs']} pairs: {', '.join(ladder)}")
         if numbers["unturned_pairs"] is not None:
-            lines.append(f"{numbers['unturned_pairs']} pairs never complete a turn within the trained length")
+            count = numbers["unturned_pairs"]
+            some = "1 pair never completes" if count == 1 else f"{count} pairs never complete"
+            lines.append(f"{some} a turn within the trained length")
         if numbers["float32_error"] is not None:
             lines.append(f"float32 angles are off by {numbers['float32_error']:.1e} at {numbers['length']} positions")
     for one in group["encodings"]:

@@ -30,7 +30,7 @@ READ = {
     "indexer_rope_interleave",  # how the indexer of sparse attention turns its own keys
 }
 # what says only that the model rotates as usual, where it says so
-AS_USUAL = {"rotary": True, "use_mrope": False, "rope_position_scale": 1}
+AS_USUAL = {"rotary": True, "use_mrope": False, "rotary_emb_interleaved": False, "rope_position_scale": 1}
 BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
 # ModernBERT's own files say "absolute", from the class they were first saved with, and its code never reads it
 PASSES_OVER_TYPE = ("modernbert", "modernbert-decoder")
@@ -190,9 +190,13 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
         parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
-        instead = f"The positions of this family are {UNROTATED[name]}. " if name in UNROTATED else ""
+        instead = (
+            f"The positions of this family are {UNROTATED[name]}."
+            if name in UNROTATED
+            else "No table here has this family: what else it does with positions is not known."
+        )
         raise UnrotatedError(
-            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}{READ_ELSEWHERE}"
+            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead} {READ_ELSEWHERE}"
         )
 
 

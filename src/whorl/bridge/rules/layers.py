@@ -11,6 +11,7 @@ from whorl.dialects.reading import CLASS_DEFAULT
 from whorl.errors import shown
 
 RULES = Rules()
+SIZES = ("qk_rope_head_dim",)  # Kimi Linear has the dimensions and does not turn them
 LISTS = ("layer_types", "no_rope_layers", "layer_rope_theta", "partial_rotary_factors")
 
 
@@ -25,7 +26,7 @@ def dead_rope_fields(facts: Facts) -> Iterator[str]:
     fields = [
         key
         for key, value in facts.config.items()
-        if ("rope" in str(key) or "rotary" in str(key)) and _says_something(value)
+        if ("rope" in str(key) or "rotary" in str(key)) and key not in SIZES and _says_something(value)
     ]
     if fields:
         yield f"{', '.join(sorted(fields))} on a model that does not rotate"
