@@ -135,6 +135,17 @@ def test_what_a_file_switches_off_is_shown(write, capsys):
     assert "scaling.truncate=False" in capsys.readouterr().out
 
 
+def test_what_is_not_supported_is_not_called_none(write, capsys):
+    config = {
+        "model_type": "bert",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "position_embedding_type": "relative_key",
+    }
+    assert run(["inspect", write(config)]) == 0
+    assert "2 all   unsupported" in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_read_is_not_called_clean(write, capsys):
     assert run(["inspect", write({"model_type": "vit", "hidden_size": 64})]) == 2
     assert "nothing found" not in capsys.readouterr().out

@@ -140,6 +140,9 @@ def test_reading_does_not_send_its_reader_to_itself():
     with pytest.raises(WhorlError) as error:
         whorl.read({"model_type": "vit", **SIZES})
     assert "whorl.read" not in str(error.value)
+    with pytest.raises(WhorlError, match="No table here has this family") as error:
+        Rope.from_hf({"model_type": "vit", **SIZES})
+    assert "whorl.read" not in str(error.value)  # which has no answer either
 
 
 def test_an_unknown_family_is_never_read_in_silence():

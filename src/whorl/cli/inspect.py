@@ -78,7 +78,7 @@ def _say_report(found: dict[str, Any]) -> None:
 def _row(group: dict[str, Any]) -> tuple[str, ...]:
     if not group["attention"]:
         return (_layers(group), "no attention", *[""] * 6)
-    names = [_named(one) for one in group["encodings"]] or ["none"]
+    names = [_named(one) for one in group["encodings"]] or ["unsupported" if group["unsupported"] else "none"]
     if group["softcap"] is not None:
         names.append(f"softcap {group['softcap']['value']:g}")
     turning = next((one for one in group["encodings"] if "base" in one["settings"]), None)

@@ -191,13 +191,11 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
         parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
         instead = (
-            f"The positions of this family are {UNROTATED[name]}."
+            f"The positions of this family are {UNROTATED[name]}. {READ_ELSEWHERE}"
             if name in UNROTATED
             else "No table here has this family: what else it does with positions is not known."
         )
-        raise UnrotatedError(
-            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead} {READ_ELSEWHERE}"
-        )
+        raise UnrotatedError(f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}")
 
 
 def position_type(config: Mapping[str, Any]) -> str | None:

@@ -120,4 +120,6 @@ class Reading:
         """The family in the words of its file."""
         if self.dialect == "gguf":
             return f"the GGUF architecture {shown(self.family)}"
+        if self.dialect == "safetensors":
+            return "the header of a safetensors file"
         return named(self.config)

@@ -38,7 +38,9 @@ VENDOR_KEYS = {
 )
 def unknown_family(facts: Facts) -> Iterator[str]:
     if facts.reading is not None and facts.reading.standing == "unknown":
-        yield f"{facts.reading.named} is in no table: layout and defaults are assumed"
+        header = facts.reading.dialect == "safetensors"
+        why = "names no family" if header else "is in no table: layout and defaults are assumed"
+        yield f"{facts.reading.named} {why}"
 
 
 @RULES.add("alias-family", "note", "Nothing to do, where the program that reads the file knows the name too.")
