@@ -25,6 +25,7 @@ from whorl import (
 SIZES = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4}
 NO_ATTENTION = "no attention"
 LLAMA3 = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3_SCALING = Llama3(factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192)
 V4_YARN = {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536}
 V4 = {"head_dim": 512, "rotary_dim": 64, "slice": "trailing", "layout": "interleaved"}
 V4_SCALING = Yarn(factor=16, original_length=65536, attention_factor=1.0)
@@ -406,6 +407,17 @@ CASES = {
             **{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
         },
         rotated(head_dim=256, rotary_dim=64, layout="interleaved"),
+    ),
+    "step 3.5, whose bases are a list and whose windows are not scaled": Case(
+        {
+            **{"model_type": "step3p5", **SIZES, "head_dim": 128},
+            **{"layer_types": ["full_attention"] + ["sliding_attention"] * 3, "rope_theta": [5e6, 1e4, 1e4, 1e4]},
+            **{"partial_rotary_factors": [0.5, 1.0, 1.0, 1.0], "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+        },
+        {
+            "full_attention": ([0], Rope(head_dim=128, rotary_dim=64, base=5e6, scaling=LLAMA3_SCALING)),
+            "sliding_attention": ([1, 2, 3], Rope(head_dim=128)),
+        },
     ),
     "the first falcon": Case(
         {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_head": 71, "n_layer": 4, "alibi": False},

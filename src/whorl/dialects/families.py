@@ -49,6 +49,7 @@ class Family:
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
     needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
+    theta_beside      whether a rope_theta in the file takes the place of the base in that scaling
     refusal           why the rotation cannot be built, where it cannot
     still             why queries and keys are not turned, in a family whose configs look as if they were
     mscale            m of YaRN's factor on cos and sin, 0.1 m ln(factor) + 1, where the config states none
@@ -73,6 +74,7 @@ class Family:
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
     needs_parameters: bool = False
+    theta_beside: bool = False
     refusal: str = ""
     still: str = ""
     mscale: float = 1.0
@@ -284,7 +286,7 @@ FAMILIES: dict[str, Family] = {
     "glmasr_encoder": Family(partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "gpt_neox_japanese": Family(),
-    "gpt_oss": Family(base=150_000.0, needs_parameters=True),
+    "gpt_oss": Family(base=150_000.0, needs_parameters=True, theta_beside=True),
     "gptj": _SINUSOIDS,
     "gte": Family(base=160_000.0),
     "helium": Family(layout="interleaved", base=100_000.0),
@@ -328,7 +330,7 @@ FAMILIES: dict[str, Family] = {
     "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
     "nomic_bert": Family(base=1_000.0),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
-    "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True),
+    "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),
     "pe_audio_encoder": Family(layout="interleaved", base=20_000.0),
     "pe_audio_video_encoder": Family(layout="interleaved", base=20_000.0),
@@ -361,6 +363,7 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(base=2_000_000.0),
     "solar_open": Family(base=1_000_000.0),
     "stablelm": Family(partial=0.25),
+    "step3p5": Family(layers={FULL: LayerDefaults(base=10_000.0), SLIDING: LayerDefaults(base=10_000.0, scaled=False)}),
     "t5gemma2": _GEMMA3,
     "t5gemma2_decoder": _GEMMA3,
     "ultrabert": _OWN_SCALING,

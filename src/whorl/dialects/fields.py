@@ -146,7 +146,9 @@ def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
         and family_of(config).needs_parameters
         and not any(key in config for key in ("rope_parameters", "rope_scaling"))
     ):
-        return {**config, "rope_parameters": dict(rope)}, added | {"rope_parameters"}
+        own = family_of(config).theta_beside or rope.get("rope_type") == "axial"
+        kept = {key: value for key, value in rope.items() if not (own and key in config)}
+        return {**config, "rope_parameters": kept}, added | {"rope_parameters"}
     return config, added
 
 
