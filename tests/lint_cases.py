@@ -53,6 +53,11 @@ CASES = {
         "rope_theta stands beside rope_parameters, and rope_parameters has none",
         v5(),
     ),
+    "theta-inside": (
+        LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}},
+        "attn_config has the only word of the base 500000: elsewhere it falls to 10,000",
+        LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}, "rope_theta": 500000},
+    ),
     "two-types": (v4(type="linear"), "rope_scaling has rope_type 'yarn' and type 'linear'", v4(type="yarn")),
     "scaling-without-type": (
         scaled(factor=4.0),
@@ -147,6 +152,11 @@ CASES = {
         {"model_type": "nemotron_h", "hybrid_override_pattern": "M*", "rope_theta": 10000},
         "rope_theta on a model that does not rotate",
         {"model_type": "nemotron_h", "hybrid_override_pattern": "M*"},
+    ),
+    "fixed-rotation": (
+        {"model_type": "gptj", "n_embd": 1024, "n_head": 16, "rotary_dim": 64, "rope_theta": 500000.0},
+        "rope_theta on a model whose base is always 10,000",
+        {"model_type": "gptj", "n_embd": 1024, "n_head": 16, "rotary_dim": 64},
     ),
     "layers-without-rotation": (
         LLAMA | {"model_type": "cohere2", "sliding_window": 4096},

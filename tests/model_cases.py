@@ -25,6 +25,7 @@ from whorl import (
 SIZES = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 4}
 NO_ATTENTION = "no attention"
 LLAMA3 = {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3_SCALING = Llama3(factor=16.0, low_freq_factor=1.0, high_freq_factor=4.0, original_length=8192)
 V4_YARN = {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536}
 V4 = {"head_dim": 512, "rotary_dim": 64, "slice": "trailing", "layout": "interleaved"}
 V4_SCALING = Yarn(factor=16, original_length=65536, attention_factor=1.0)
@@ -388,6 +389,69 @@ CASES = {
     # --- positions that do not rotate
     "bloom": Case(
         {"model_type": "bloom", "hidden_size": 4096, "n_head": 32, "n_layer": 4}, {"all": (range(4), Alibi(heads=32))}
+    ),
+    "kimi linear, which counts its layers from 1": Case(
+        {
+            **{"model_type": "kimi_linear", **SIZES},
+            "linear_attn_config": {"full_attn_layers": [3, 4], "kda_layers": [1, 2], "head_dim": 128},
+        },
+        {"linear_attention": ([0, 1], NO_ATTENTION), "full_attention": ([2, 3], NoPE())},
+    ),
+    "llama 3.2 vision, which turns nothing where it looks at an image": Case(
+        {"model_type": "mllama_text_model", **SIZES, "cross_attention_layers": [1], "rope_theta": 5e5},
+        {"full_attention": ([0, 2, 3], Rope(head_dim=128, base=5e5)), "cross_attention": ([1], NoPE())},
+    ),
+    "gpt-j, whose base no field changes": Case(
+        {
+            **{"model_type": "gptj", "n_embd": 4096, "n_head": 16, "n_layer": 4, "rotary": True, "rotary_dim": 64},
+            **{"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        },
+        rotated(head_dim=256, rotary_dim=64, layout="interleaved"),
+    ),
+    "step 3.5, whose bases are a list and whose windows are not scaled": Case(
+        {
+            **{"model_type": "step3p5", **SIZES, "head_dim": 128},
+            **{"layer_types": ["full_attention"] + ["sliding_attention"] * 3, "rope_theta": [5e6, 1e4, 1e4, 1e4]},
+            **{"partial_rotary_factors": [0.5, 1.0, 1.0, 1.0], "rope_scaling": {"rope_type": "llama3", **LLAMA3}},
+        },
+        {
+            "full_attention": ([0], Rope(head_dim=128, rotary_dim=64, base=5e6, scaling=LLAMA3_SCALING)),
+            "sliding_attention": ([1, 2, 3], Rope(head_dim=128)),
+        },
+    ),
+    "the first falcon": Case(
+        {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_head": 71, "n_layer": 4, "alibi": False},
+        rotated(head_dim=64),
+        standing="alias",
+    ),
+    "nomic-embed, which says that it does not interleave": Case(
+        {
+            **{"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 4, "n_positions": 8192},
+            **{"rotary_emb_base": 1000, "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False},
+            **{"rotary_emb_scale_base": None, "rotary_scaling_factor": None},
+        },
+        rotated(head_dim=64, base=1000),
+    ),
+    "modernbert, whose files say absolute": Case(
+        {
+            **{"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 1},
+            **{"global_rope_theta": 160000.0, "position_embedding_type": "absolute"},
+        },
+        {"full_attention": ([0], Rope(head_dim=64, base=160000.0))},
+    ),
+    "jina-embeddings-v2, whose files say bert": Case(
+        {"model_type": "bert", **SIZES, "position_embedding_type": "alibi"},
+        {"all": (range(4), NoPE())},
+        unsupported=["ALiBi by the distance to both sides"],
+    ),
+    "mpt that rotates": Case(
+        {"model_type": "mpt", "n_layers": 4, "attn_config": {"alibi": False, "rope": True}},
+        {"all": (range(4), NoPE())},
+        unsupported=["attn_config.rope"],
+    ),
+    "mpt without positions": Case(
+        {"model_type": "mpt", "n_layers": 4, "attn_config": {"alibi": False}, "learned_pos_emb": False},
+        {"all": (range(4), NoPE())},
     ),
     "mpt": Case(
         {"model_type": "mpt", "d_model": 4096, "n_heads": 32, "n_layers": 4, "attn_config": {"alibi": True}},

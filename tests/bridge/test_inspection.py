@@ -122,6 +122,35 @@ def test_settings_that_no_encoding_takes_are_an_error(write, capsys):
     assert what.startswith("MRope: sections must sum to")
 
 
+def test_a_base_that_is_a_word_is_shown_as_it_stands(write, capsys):
+    assert run(["inspect", write(LLAMA | {"rope_theta": "1e6"})]) == 1
+    out = capsys.readouterr().out
+    assert "'1e6'" in out
+    assert "rope_theta is '1e6' [" in out
+
+
+def test_what_a_file_switches_off_is_shown(write, capsys):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024, "truncate": False}
+    assert run(["inspect", write(LLAMA | {"rope_scaling": yarn})]) == 0
+    assert "scaling.truncate=False" in capsys.readouterr().out
+
+
+def test_what_is_not_supported_is_not_called_none(write, capsys):
+    config = {
+        "model_type": "bert",
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "position_embedding_type": "relative_key",
+    }
+    assert run(["inspect", write(config)]) == 0
+    assert "2 all   unsupported" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_read_is_not_called_clean(write, capsys):
+    assert run(["inspect", write({"model_type": "vit", "hidden_size": 64})]) == 2
+    assert "nothing found" not in capsys.readouterr().out
+
+
 def test_a_folder_and_a_file_and_a_pipe_are_the_same(write, tmp_path, capsys, monkeypatch):
     path, outs = write(GEMMA), []
     for given in (path, str(tmp_path), "-"):
@@ -129,6 +158,12 @@ def test_a_folder_and_a_file_and_a_pipe_are_the_same(write, tmp_path, capsys, mo
         assert run(["inspect", given, "--json"]) == 0
         outs.append(capsys.readouterr().out)
     assert outs[0] == outs[1] == outs[2]
+
+
+def test_a_binary_file_in_a_pipe_is_told_from_broken_text(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"GGUF" + bytes(60))))
+    assert run(["inspect", "-"]) == 2
+    assert "the pipe holds a gguf file, of which only parts are read. Pass its path." in capsys.readouterr().err
 
 
 def test_the_lint_command_imports_no_torch(write):

@@ -42,6 +42,14 @@ def test_no_rule_advises_to_drop_a_field(rule):
     assert rule.remedy.endswith(".") and rule.severity in ORDER
 
 
+def test_healthy_official_files_are_not_warned_of():
+    qwen2_vl = {"model_type": "qwen2_vl", "hidden_size": 3584, "num_attention_heads": 28, "rope_theta": 1e6}
+    qwen2_vl["rope_scaling"] = {"type": "mrope", "mrope_section": [16, 24, 24]}
+    kimi_linear = {"model_type": "kimi_linear", "num_hidden_layers": 4, "qk_rope_head_dim": 64}
+    for config in (qwen2_vl, kimi_linear):
+        assert not [one for one in lint(config) if one.severity != "note"]
+
+
 def test_findings_come_with_the_worst_first():
     found = lint(v4(attn_factor=1.0) | {"max_position_embeddings": 32786})
     ranks = [ORDER.index(one.severity) for one in found]

@@ -122,6 +122,29 @@ def test_what_a_file_states_is_not_said_to_be_a_default():
     assert settings["head_dim"].field == "hidden_size / num_attention_heads"
 
 
+@pytest.mark.parametrize("family", ["deepseek_v32", "longcat_flash", "glm_moe_dsa"])
+def test_the_size_of_latent_attention_is_the_files(family):
+    """Their classes have a head_dim too, which no latent attention uses."""
+    config = {"model_type": family, **SIZES, "qk_rope_head_dim": 32, "qk_nope_head_dim": 128, "kv_lora_rank": 512}
+    (group,) = whorl.read(config).groups
+    size = group.layers.encodings[0].settings["head_dim"]
+    assert (size.value, size.source, size.field) == (32, "file", "qk_rope_head_dim")
+
+
+def test_a_base_that_no_field_changes_is_the_codes():
+    (group,) = whorl.read(CASES["gpt-j, whose base no field changes"].config).groups
+    assert group.layers.encodings[0].settings["base"].source == "family code"
+
+
+def test_reading_does_not_send_its_reader_to_itself():
+    with pytest.raises(WhorlError) as error:
+        whorl.read({"model_type": "vit", **SIZES})
+    assert "whorl.read" not in str(error.value)
+    with pytest.raises(WhorlError, match="No table here has this family") as error:
+        Rope.from_hf({"model_type": "vit", **SIZES})
+    assert "whorl.read" not in str(error.value)  # which has no answer either
+
+
 def test_an_unknown_family_is_never_read_in_silence():
     config = {"model_type": "new", **SIZES, "rope_theta": 5e5}
     with pytest.warns(UnknownFamily, match=r"read: model_type 'new' is of an unknown family.*assume='llama'"):
@@ -214,6 +237,21 @@ BAD = {
     "a number of pairs that repeats no kind": (
         {"model_type": "gpt_neo", "attention_types": [["global", 2], 3]},
         "read: attention_types must be pairs of kinds and how often they repeat",
+    ),
+    "chatglm-6b": (
+        {"model_type": "chatglm", "hidden_size": 4096, "num_attention_heads": 32, "position_encoding_2d": True},
+        "read: position_encoding_2d is a field of ChatGLM-6B",
+    ),
+    "a kind of positions that bert has not": (
+        {"model_type": "bert", **SIZES, "position_embedding_type": "rotary"},
+        "read: position_embedding_type must be absolute, relative_key or relative_key_query, got 'rotary'.",
+    ),
+    "lists that name a layer twice": (
+        {
+            **{"model_type": "kimi_linear", **SIZES},
+            "linear_attn_config": {"full_attn_layers": [4], "kda_layers": [1, 2, 4]},
+        },
+        "read: full_attn_layers and kda_layers in linear_attn_config do not name the layers 1 to 4.",
     ),
     "axes that alternate": (
         {"model_type": "kimi_k25_vision", **SIZES},

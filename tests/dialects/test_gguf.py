@@ -389,7 +389,8 @@ def test_every_setting_says_where_it_comes_from(tmp_path):
 
 
 def test_an_unknown_architecture_warns_and_can_be_assumed(tmp_path):
-    with pytest.warns(UnknownFamily, match="unknown family"):
+    said = "the GGUF architecture 'frobnicator' is of an unknown family.*assume='qwen2' \\(half\\)"
+    with pytest.warns(UnknownFamily, match=said):
         model = read(tmp_path, {}, "frobnicator")
     assert (model.standing, model.groups[0].encoding.config.layout) == ("unknown", "half")
     assert model.groups[0].layers.encodings[0].settings["layout"].source == "assumed"

@@ -181,6 +181,15 @@ def turned_by(module, rotary, q, positions):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", ["gpt_oss", "openai_privacy_filter", "pixtral", "qwen2_5_vl_vision", "step3p5"])
+def test_a_base_beside_the_scaling_that_a_class_fills_in_counts(name):
+    made = transformers.CONFIG_MAPPING[name](rope_theta=12345.0).rope_parameters
+    assert made.get("full_attention", made)["rope_theta"] == 12345.0
+    for group in whorl.read({"model_type": name, "rope_theta": 12345.0}).groups:
+        base = group.layers.encodings[0].settings["base"]
+        assert (base.value, base.source) == (12345.0, "file")
+
+
 def test_towers_turn_their_patches_as_they_are_read():
     generator, compared = torch.Generator().manual_seed(0), 0
     for module, cls in towers():

@@ -37,9 +37,18 @@ def read(source: str | Path | Mapping[str, Any], assume: str | None = None) -> M
     """
     reading = read_document(source, assume)
     if reading.standing == "unknown" and assume is None:
-        remedy = "Check that, and pass assume='llama' if it is so."
-        warnings.warn(unknown_family(reading.config, "read", remedy), UnknownFamily, stacklevel=2)
+        warnings.warn(_unknown(reading), UnknownFamily, stacklevel=2)
     return Model(reading)
+
+
+def _unknown(reading: Reading) -> str:
+    """What is said of a reading whose family is unknown, in the words of its dialect."""
+    if reading.dialect == "safetensors":
+        return f"read: {reading.named} names no family. Pass the config.json of the model."
+    remedy = "Check that, and pass assume='llama' if it is so."
+    if reading.dialect == "gguf":  # where the converter has moved Llama's rows
+        remedy = "Check that, and pass the architecture it runs as: assume='qwen2' (half), 'llama' (interleaved)."
+    return unknown_family(reading.named, "read", remedy)
 
 
 class Group:

@@ -26,7 +26,8 @@ def inspect(
     """
     findings, reading, error = examine(path, assume)
     if reading is None or lint:
-        _say_lint(findings, as_json)
+        if findings or as_json or error is None:  # a file that could not be read is not clean
+            _say_lint(findings, as_json)
     else:
         from whorl.bridge.inspection import report  # which needs torch
 
@@ -77,7 +78,7 @@ def _say_report(found: dict[str, Any]) -> None:
 def _row(group: dict[str, Any]) -> tuple[str, ...]:
     if not group["attention"]:
         return (_layers(group), "no attention", *[""] * 6)
-    names = [_named(one) for one in group["encodings"]] or ["none"]
+    names = [_named(one) for one in group["encodings"]] or ["unsupported" if group["unsupported"] else "none"]
     if group["softcap"] is not None:
         names.append(f"softcap {group['softcap']['value']:g}")
     turning = next((one for one in group["encodings"] if "base" in one["settings"]), None)
@@ -92,7 +93,7 @@ def _row(group: dict[str, Any]) -> tuple[str, ...]:
     return (
         _layers(group),
         ", ".join(names),
-        f"{settings['base']:g}",
+        _short(settings["base"]),
         part,
         settings.get("layout", ""),
         scaling,
@@ -104,7 +105,12 @@ def _named(one: dict[str, Any]) -> str:
     """An encoding or scaling with the one number that people ask for first."""
     first = {"window": "size", "yarn": "factor", "linear": "factor", "llama3": "factor", "dynamic_ntk": "factor"}
     value = one["settings"].get(first.get(one["name"], ""))
-    return one["name"] if value is None else f"{one['name']} {value['value']:g}"
+    return one["name"] if value is None else f"{one['name']} {_short(value['value'])}"
+
+
+def _short(value: Any) -> str:
+    """A number in few digits; anything else, which a finding is about, as it stands in the file."""
+    return f"{value:g}" if isinstance(value, (int, float)) else repr(value)
 
 
 def _layers(group: dict[str, Any]) -> str:
@@ -120,7 +126,9 @@ def _say_details(group: dict[str, Any]) -> None:
         ladder = w if len(w) <= 2 * SHOWN else [*w[:SHOWN], "…", *w[-SHOWN:]]
         lines.append(f"inverse frequencies of {numbers['pairs']} pairs: {', '.join(ladder)}")
         if numbers["unturned_pairs"] is not None:
-            lines.append(f"{numbers['unturned_pairs']} pairs never complete a turn within the trained length")
+            count = numbers["unturned_pairs"]
+            some = "1 pair never completes" if count == 1 else f"{count} pairs never complete"
+            lines.append(f"{some} a turn within the trained length")
         if numbers["float32_error"] is not None:
             lines.append(f"float32 angles are off by {numbers['float32_error']:.1e} at {numbers['length']} positions")
     for one in group["encodings"]:
@@ -141,7 +149,8 @@ def _sources(one: dict[str, Any]) -> dict[str, list[str]]:
         **{f"scaling.{k}": v for k, v in ((one["scaling"] or {}).get("settings") or {}).items()},
     }
     for name, value in settings.items():
-        if value["value"] not in (None, False):
+        stated = value["value"] is False and value["source"] == "file"  # what is off in code goes without saying
+        if stated or value["value"] not in (None, False):
             shown = value["value"] if not isinstance(value["value"], list) else f"{len(value['value'])} numbers"
             out.setdefault(value["source"], []).append(f"{name}={shown}")
     return out

@@ -24,7 +24,7 @@ from whorl.dialects import (
 )
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
 from whorl.dialects.reading import Reading
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 
 HEAD = 16  # the bytes by which a binary dialect is recognised
 
@@ -82,13 +82,22 @@ def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[Binary
     if not isinstance(given, (str, Path)):
         raise invalid("read", "what is to be read", "a path or a dict", given, "Pass a config.json or its dict.")
     if str(given) == PIPE:
-        return parse_json(read_pipe(), "the pipe")
+        return parse_json(_text(read_pipe()), "the pipe")
     path = find_document(Path(given))
     head = read_bytes(path, at_most=HEAD)
     for dialect in BINARY_DIALECTS:
         if dialect.recognises(head):
             return dialect, path
     return read_json(path)
+
+
+def _text(data: bytes) -> bytes:
+    for dialect in BINARY_DIALECTS:
+        if dialect.recognises(data[:HEAD]):
+            raise WhorlError(
+                f"read: the pipe holds a {dialect.name} file, of which only parts are read. Pass its path."
+            )
+    return data
 
 
 def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:

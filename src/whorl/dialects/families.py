@@ -21,7 +21,7 @@ from whorl.dialects.reading import Standing
 if TYPE_CHECKING:
     from whorl.rotary.rotation import Layout
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, CROSS = "full_attention", "sliding_attention", "cross_attention"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Family:
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
     needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
+    theta_beside      whether a rope_theta in the file takes the place of the base in that scaling
     refusal           why the rotation cannot be built, where it cannot
     still             why queries and keys are not turned, in a family whose configs look as if they were
     mscale            m of YaRN's factor on cos and sin, 0.1 m ln(factor) + 1, where the config states none
@@ -56,6 +57,7 @@ class Family:
     base_key          the field that holds the base, beside the names that many families have
     ratio_key         the field that multiplies the base
     reads             rotary fields that only this family has
+    fixed             whether the code has base and scaling as constants, so that no field changes them
     unsupported       what the attention does with positions beside the rotation that has no encoding here
     """
 
@@ -72,6 +74,7 @@ class Family:
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
     needs_parameters: bool = False
+    theta_beside: bool = False
     refusal: str = ""
     still: str = ""
     mscale: float = 1.0
@@ -79,6 +82,7 @@ class Family:
     base_key: str = ""
     ratio_key: str = ""
     reads: tuple[str, ...] = ()
+    fixed: bool = False
     unsupported: tuple[str, ...] = ()
 
 
@@ -120,10 +124,9 @@ def standing_of(config: Mapping[str, Any]) -> Standing:
     return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
 
 
-def unknown_family(config: Mapping[str, Any], call: str, remedy: str) -> str:
-    """What is said of a config whose family is unknown."""
-    model = f"model_type {config['model_type']!r}" if config.get("model_type") else "a config without model_type"
-    return f"{call}: {model} is of an unknown family, read by the conventions of Llama (half layout). {remedy}"
+def unknown_family(name: str, call: str, remedy: str) -> str:
+    """What is said of a file whose family is unknown."""
+    return f"{call}: {name} is of an unknown family, read by the conventions of Llama (half layout). {remedy}"
 
 
 def _stripped(config: Mapping[str, Any]) -> str:
@@ -151,6 +154,7 @@ _MODERNBERT = Family(
 )
 _DEEPSEEK_V3 = Family(layout="interleaved_to_half", scale_softmax=True)
 _INTERLEAVED = Family(layout="interleaved")
+_SINUSOIDS = Family(layout="interleaved", fixed=True)  # sin and cos from a table of base 10,000
 _QWEN2_VL = Family(base=1_000_000.0, sections=(16, 24, 24))
 _QWEN3_VL = Family(base=500_000.0, sections=(24, 20, 20), arrangement="interleaved")
 _QWEN3_5 = Family(partial=0.25, sections=(11, 11, 10), arrangement="interleaved")
@@ -171,6 +175,7 @@ ALIASES: dict[str, str] = {
     "kimi_k2": "deepseek_v3",
     "nv_esm": "esm",
     "exaone4_5": "exaone4",  # transformers renames it so itself
+    **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), "falcon"),  # what Falcon's first files said
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
@@ -217,7 +222,7 @@ FAMILIES: dict[str, Family] = {
     "blt_local_decoder": Family(layout="interleaved", base=500_000.0),
     "blt_local_encoder": Family(layout="interleaved", base=500_000.0),
     "blt_patcher": _INTERLEAVED,
-    "codegen": _INTERLEAVED,
+    "codegen": _SINUSOIDS,
     "cohere": Family(layout="interleaved", base=500_000.0),
     "cohere2": Family(layout="interleaved", unrotated=(FULL,)),
     "cohere2_moe": Family(layout="interleaved", unrotated=(FULL,)),
@@ -281,8 +286,8 @@ FAMILIES: dict[str, Family] = {
     "glmasr_encoder": Family(partial=0.5),
     "gpt_neox": Family(partial=0.25),
     "gpt_neox_japanese": Family(),
-    "gpt_oss": Family(base=150_000.0, needs_parameters=True),
-    "gptj": _INTERLEAVED,
+    "gpt_oss": Family(base=150_000.0, needs_parameters=True, theta_beside=True),
+    "gptj": _SINUSOIDS,
     "gte": Family(base=160_000.0),
     "helium": Family(layout="interleaved", base=100_000.0),
     "higgs_audio_v2": _OWN_SCALING,
@@ -313,7 +318,7 @@ FAMILIES: dict[str, Family] = {
     "mistral4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True),
     "mistral_large4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True, learnable=True),
     "mixtral": Family(base=1_000_000.0),
-    "mllama": Family(base=500_000.0),
+    "mllama": Family(base=500_000.0, unrotated=(CROSS,)),
     "modernbert": _MODERNBERT,
     "modernbert-decoder": _MODERNBERT,
     "moonshine": Family(layout="interleaved", partial=0.9),
@@ -325,7 +330,7 @@ FAMILIES: dict[str, Family] = {
     "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
     "nomic_bert": Family(base=1_000.0),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
-    "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True),
+    "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),
     "pe_audio_encoder": Family(layout="interleaved", base=20_000.0),
     "pe_audio_video_encoder": Family(layout="interleaved", base=20_000.0),
@@ -351,13 +356,14 @@ FAMILIES: dict[str, Family] = {
     "qwen3_vl_moe": _QWEN3_VL,
     "qwen4_exp": Family(sections=(11, 11, 10), arrangement="interleaved"),
     "recurrent_gemma": Family(partial=0.5),
-    "roformer": _INTERLEAVED,
+    "roformer": _SINUSOIDS,
     "sam2_video": Family(refusal=_IMAGES),
     "sam3_tracker_video": Family(refusal=_IMAGES),
     "sapiens2": Family(refusal=_IMAGES),
     "smollm3": Family(base=2_000_000.0),
     "solar_open": Family(base=1_000_000.0),
     "stablelm": Family(partial=0.25),
+    "step3p5": Family(layers={FULL: LayerDefaults(base=10_000.0), SLIDING: LayerDefaults(base=10_000.0, scaled=False)}),
     "t5gemma2": _GEMMA3,
     "t5gemma2_decoder": _GEMMA3,
     "ultrabert": _OWN_SCALING,

@@ -30,8 +30,10 @@ READ = {
     "indexer_rope_interleave",  # how the indexer of sparse attention turns its own keys
 }
 # what says only that the model rotates as usual, where it says so
-AS_USUAL = {"rotary": True, "use_mrope": False, "rope_position_scale": 1}
+AS_USUAL = {"rotary": True, "use_mrope": False, "rotary_emb_interleaved": False, "rope_position_scale": 1}
 BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
+# ModernBERT's own files say "absolute", from the class they were first saved with, and its code never reads it
+PASSES_OVER_TYPE = ("modernbert", "modernbert-decoder")
 READ_ELSEWHERE = "whorl.read gives what the model has instead."
 
 
@@ -144,7 +146,9 @@ def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
         and family_of(config).needs_parameters
         and not any(key in config for key in ("rope_parameters", "rope_scaling"))
     ):
-        return {**config, "rope_parameters": dict(rope)}, added | {"rope_parameters"}
+        own = family_of(config).theta_beside or rope.get("rope_type") == "axial"
+        kept = {key: value for key, value in rope.items() if not (own and key in config)}
+        return {**config, "rope_parameters": kept}, added | {"rope_parameters"}
     return config, added
 
 
@@ -160,7 +164,8 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
             f"{CALL}: alibi is true, so position enters by a bias. Use the encoding 'alibi'. {READ_ELSEWHERE}"
         )
     kind = position_type(config)
-    if (kind is not None or name == "granitemoehybrid") and not _rotary_name(kind or ""):
+    said = kind is not None and name not in PASSES_OVER_TYPE
+    if (said or name == "granitemoehybrid") and not _rotary_name(kind or ""):
         raise invalid(
             CALL,
             "position_embedding_type",
@@ -177,15 +182,22 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
             f"{CALL}: rotary_value is true, so values are rotated too, which no encoding here does. "
             "Set it to false and rotate them with rope.rotate(v, positions)."
         )
+    if name == "chatglm" and config.get("position_encoding_2d") is not None:
+        raise WhorlError(
+            f"{CALL}: position_encoding_2d is a field of ChatGLM-6B, which turns the two halves of a head by two "
+            "positions. No encoding here does that; ChatGLM2 and later are read."
+        )
     if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
         raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
     if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
         parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
-        instead = f"The positions of this family are {UNROTATED[name]}. " if name in UNROTATED else ""
-        raise UnrotatedError(
-            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}{READ_ELSEWHERE}"
+        instead = (
+            f"The positions of this family are {UNROTATED[name]}. {READ_ELSEWHERE}"
+            if name in UNROTATED
+            else "No table here has this family: what else it does with positions is not known."
         )
+        raise UnrotatedError(f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}")
 
 
 def position_type(config: Mapping[str, Any]) -> str | None:
@@ -226,6 +238,8 @@ def _rotary_name(key: str) -> bool:
 
 def rope_dict(config: dict[str, Any], family: Family, layer_type: str | None) -> tuple[dict[str, Any], str]:
     """The rope dict of the layer type and its name in messages."""
+    if family.fixed:
+        return {}, "rope_parameters"
     name, given = _given(config, family)
     kinds = layer_types(config)
     model = f"model_type {config.get('model_type')!r}"

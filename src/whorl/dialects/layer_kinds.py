@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults
-from whorl.dialects.families import FULL, SLIDING
+from whorl.dialects.families import CROSS, FULL, SLIDING
 from whorl.dialects.names import LAYERS
 from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source
 from whorl.dialects.values import CALL, layer_types, number_per_layer, switch, whole_number
@@ -150,6 +150,31 @@ def _indices(others: str) -> Callable[[Mapping[str, Any], str, int], list[str]]:
     return kinds
 
 
+def _kimi(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """Kimi Linear: two lists of layers counted from 1, which together name each layer once."""
+    listed = {}
+    for key, kind in (("full_attn_layers", FULL), ("kda_layers", LINEAR)):
+        layers = config[name].get(key) if isinstance(config[name], dict) else None
+        if layers is None:
+            return None
+        if not isinstance(layers, (list, tuple)) or not all(type(one) is int for one in layers):
+            raise invalid(CALL, f"{name}.{key}", "a list of layers", layers)
+        listed |= dict.fromkeys(layers, kind)
+    if sorted(listed) != list(range(1, count + 1)):
+        raise WhorlError(
+            f"{CALL}: full_attn_layers and kda_layers in {name} do not name the layers 1 to {count}. Name each once."
+        )
+    return [listed[i + 1] for i in range(count)]
+
+
+def _crossing(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """Llama 3.2 Vision: the listed layers attend to an image, and nothing is turned there."""
+    listed = config[name]
+    if not isinstance(listed, (list, tuple)) or not all(type(one) is int for one in listed):
+        raise invalid(CALL, name, "a list of layers", listed)
+    return [CROSS if i in listed else FULL for i in range(count)]
+
+
 def _letters(config: Mapping[str, Any], name: str) -> list[str]:
     """Nemotron-H: M for Mamba, * for attention, - for an MLP, E for experts."""
     meaning = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
@@ -173,6 +198,8 @@ def _periodic(config: Mapping[str, Any], name: str, count: int) -> list[str]:
 
 RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
     "block_types": _blocks,
+    "cross_attention_layers": _crossing,
+    "linear_attn_config": _kimi,
     "full_attn_idxs": _indices("conv"),
     "attn_layer_indices": _indices(LINEAR),
     "attn_layer_period": _periodic,

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from whorl.errors import shown
+
 Source = Literal["file", "class default", "family code", "assumed"]
 Standing = Literal["known", "alias", "unknown"]
 
@@ -23,6 +25,12 @@ FILE: Source = "file"
 CLASS_DEFAULT: Source = "class default"
 FAMILY_CODE: Source = "family code"
 ASSUMED: Source = "assumed"
+
+
+def named(config: Mapping[str, Any]) -> str:
+    """The family of a config in its own words."""
+    given = config.get("model_type")
+    return f"model_type {shown(given)}" if given else "a config without model_type"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +114,12 @@ class Reading:
     claimed_length: Value | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+
+    @property
+    def named(self) -> str:
+        """The family in the words of its file."""
+        if self.dialect == "gguf":
+            return f"the GGUF architecture {shown(self.family)}"
+        if self.dialect == "safetensors":
+            return "the header of a safetensors file"
+        return named(self.config)

@@ -20,6 +20,8 @@ WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(â
 
 def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], layer_type: str | None) -> Any:
     """The base of the frequencies: from the rope dict, the fields beside it, or the family."""
+    if family.fixed:
+        return family.base
     by_layer = _of_layers(config, "layer_rope_theta", layer_type)
     if by_layer is not None:
         return by_layer
@@ -27,7 +29,8 @@ def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], 
         return parameters["rope_theta"]
     layer = family.layers.get(layer_type or "")
     if layer is not None:
-        return _first(config, (layer.base_key,), layer.base)
+        own = _first(config, (layer.base_key,), layer.base)
+        return _of_layers(config, layer.base_key, layer_type) if isinstance(own, (list, tuple)) else own
     attention = config.get("attn_config")  # DBRX keeps its base there
     inside = _first(attention if isinstance(attention, dict) else {}, BASES, family.base)
     beside = _first(config, (*BASES, family.base_key), inside)

@@ -72,6 +72,11 @@ def _value(fields: Fields, name: str, value: Any, beside: Iterable[str] = ()) ->
 
 def _beside(fields: Fields, name: str) -> tuple[str, ...]:
     family, layer = fields.family, fields.family.layers.get(fields.rope_kind)
+    if name == "base" and family.fixed:
+        return ()
+    latent = fields.config.get("use_mla") is not False and fields.config.get("qk_rope_head_dim")
+    if name == "head_dim" and latent and family.slice == "leading":
+        return ("qk_rope_head_dim",)
     own = (layer.base_key,) if layer is not None else (family.ratio_key, family.base_key)
     return (*(own if name == "base" else ()), *FIELDS.get(name, ()))
 
@@ -84,4 +89,5 @@ def _silent(fields: Fields, name: str) -> Source:
     """Who settles what the file does not say."""
     if fields.standing == "unknown":
         return ASSUMED
-    return CLASS_DEFAULT if name in HAVE_DEFAULTS else FAMILY_CODE
+    fixed = name == "base" and fields.family.fixed
+    return CLASS_DEFAULT if name in HAVE_DEFAULTS and not fixed else FAMILY_CODE

@@ -12,7 +12,7 @@ from typing import Any
 
 from whorl.dialects import values
 from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
-from whorl.dialects.fields import Fields, check_rotates, fields_of, text_part, with_defaults
+from whorl.dialects.fields import READ_ELSEWHERE, Fields, check_rotates, fields_of, text_part, with_defaults
 from whorl.dialects.images import tower_layers
 from whorl.dialects.layer_kinds import CHUNKED, WITHOUT_ATTENTION, Kinds, kinds_of
 from whorl.dialects.names import LENGTHS, ORIGINAL
@@ -42,7 +42,8 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     try:
         return _read(config, assume)
     except WhorlError as error:  # the readers below name the call that most people know them by
-        raise WhorlError(str(error).replace(values.CALL, "read")) from None
+        said = str(error).replace(values.CALL, "read").removesuffix(f" {READ_ELSEWHERE}")
+        raise WhorlError(said) from None
 
 
 def _read(config: dict[str, Any], assume: str | None) -> Reading:

@@ -80,6 +80,16 @@ def _all(*encodings: Described, unsupported: tuple[str, ...] = ()) -> Answer:
 
 def _learned(found: Found, less: int = 0) -> Answer:
     kind = position_type(found.config)
+    if kind == "alibi":  # JinaBERT, whose files say bert
+        return _all(unsupported=("position_embedding_type 'alibi': ALiBi by the distance to both sides",))
+    if kind not in (None, "absolute", "relative_key", "relative_key_query"):
+        raise invalid(
+            "read",
+            "position_embedding_type",
+            "absolute, relative_key or relative_key_query",
+            kind,
+            "What another means stands in the code that comes with the checkpoint.",
+        )
     if kind not in (None, "absolute"):
         return _all(unsupported=(f"position_embedding_type {kind!r}: numbers learned by distance, as Shaw's",))
     # ALBERT and ELECTRA add positions before they widen the embedding; DistilBERT calls its width dim
@@ -147,8 +157,10 @@ def _falcon(found: Found) -> Answer:
 def _mpt(found: Found) -> Answer:
     inside = found.config.get("attn_config")
     inside = inside if isinstance(inside, dict) else {}
+    if switch(inside, "rope"):
+        return _all(unsupported=("attn_config.rope: a rotation that llm-foundry has for MPT and transformers has not",))
     if switch(inside, "alibi") is False:
-        return _learned(found)
+        return (Layers(),) if switch(found.config, "learned_pos_emb") is False else _learned(found)
     most = whole_number(inside, ("alibi_bias_max",))
     if most not in (None, 8):
         return _all(unsupported=(f"ALiBi with alibi_bias_max={most}: other slopes than Press's",))

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from whorl.dialects.families import UnknownFamily, unknown_family
+from whorl.dialects.reading import named
 from whorl.dialects.transformers import fields_for, rotation_of
 from whorl.encodings.mrope import MRope
 from whorl.encodings.rope import Rope, RopeConfig
@@ -37,7 +38,9 @@ def rope_from_hf(
     fields = fields_for(config, layer_type)
     if fields.standing == "unknown":
         remedy = "Check that, and set model_type to 'llama' if it is so."
-        warnings.warn(unknown_family(fields.config, f"{cls.__name__}.from_hf", remedy), UnknownFamily, stacklevel=3)
+        warnings.warn(
+            unknown_family(named(fields.config), f"{cls.__name__}.from_hf", remedy), UnknownFamily, stacklevel=3
+        )
     read = rotation_of(fields)
     if read["scaling"] is not None:
         read["scaling"] = _scaling(**read["scaling"])

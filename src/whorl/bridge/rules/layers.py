@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whorl.bridge.rules.facts import Facts, Rules, type_of
-from whorl.dialects.names import LAYERS
+from whorl.dialects.families import family_of
+from whorl.dialects.names import BASES, LAYERS
 from whorl.dialects.reading import CLASS_DEFAULT
 from whorl.errors import shown
 
 RULES = Rules()
+SIZES = ("qk_rope_head_dim",)  # Kimi Linear has the dimensions and does not turn them
 LISTS = ("layer_types", "no_rope_layers", "layer_rope_theta", "partial_rotary_factors")
 
 
@@ -24,10 +26,28 @@ def dead_rope_fields(facts: Facts) -> Iterator[str]:
     fields = [
         key
         for key, value in facts.config.items()
-        if ("rope" in str(key) or "rotary" in str(key)) and _says_something(value)
+        if ("rope" in str(key) or "rotary" in str(key)) and key not in SIZES and _says_something(value)
     ]
     if fields:
         yield f"{', '.join(sorted(fields))} on a model that does not rotate"
+
+
+@RULES.add(
+    "fixed-rotation",
+    "warning",
+    "Base and scaling are constants in this model's own code, and the fields do nothing there. A program that reads "
+    "them would turn otherwise: check it.",
+)
+def fixed_rotation(facts: Facts) -> Iterator[str]:
+    if (
+        facts.reading is None
+        or not facts.reading.dialect.startswith("transformers")
+        or not family_of(facts.config).fixed
+    ):
+        return
+    fields = [key for key in ("rope_parameters", "rope_scaling", *BASES) if _says_something(facts.config.get(key))]
+    if fields:
+        yield f"{', '.join(fields)} on a model whose base is always 10,000"
 
 
 def _says_something(value: object) -> bool:

@@ -38,7 +38,9 @@ VENDOR_KEYS = {
 )
 def unknown_family(facts: Facts) -> Iterator[str]:
     if facts.reading is not None and facts.reading.standing == "unknown":
-        yield f"model_type {shown(facts.config.get('model_type'))} is in no table: layout and defaults are assumed"
+        header = facts.reading.dialect == "safetensors"
+        why = "names no family" if header else "is in no table: layout and defaults are assumed"
+        yield f"{facts.reading.named} {why}"
 
 
 @RULES.add("alias-family", "note", "Nothing to do, where the program that reads the file knows the name too.")
@@ -113,6 +115,20 @@ def theta_beside(facts: Facts) -> Iterator[str]:
             yield f"rope_theta stands beside rope_parameters, and {', '.join(missing)} has none"
 
 
+@RULES.add(
+    "theta-inside",
+    "warning",
+    "Write rope_theta beside attn_config too, with the same value: transformers 5.22.2 looks only there, and takes its "
+    "default where it finds none.",
+)
+def theta_inside(facts: Facts) -> Iterator[str]:
+    inside = facts.config.get("attn_config")
+    base = facts.number(inside, "rope_theta") if isinstance(inside, dict) else None
+    turned = any("attn_config" in one.settings["base"].field for one in facts.rotations if "base" in one.settings)
+    if base is not None and turned and base != BASE:
+        yield f"attn_config has the only word of the base {base:g}: elsewhere it falls to 10,000"
+
+
 @RULES.add("two-types", "error", "Keep one of the two words, or make them the same.")
 def two_types(facts: Facts) -> Iterator[str]:
     for place, rope in facts.ropes.items():
@@ -132,6 +148,8 @@ def scaling_without_type(facts: Facts) -> Iterator[str]:
 @RULES.add("vendor-type", "warning", "Write the name that transformers has, as far as the meaning is the same.")
 def vendor_type(facts: Facts) -> Iterator[str]:
     for place, rope in facts.ropes.items():
+        if type_of(rope) == "mrope" and rope.get("mrope_section") is not None:
+            continue  # what the files of Qwen2-VL say, and the sections say the rest
         if type_of(rope) in VENDOR_TYPES:
             usual = VENDOR_TYPES[type_of(rope)]
             yield f"{place} says {type_of(rope)!r}, which transformers knows as {usual!r} or not at all"
