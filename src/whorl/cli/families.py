@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from whorl.bridge.family_table import HEADER
-from whorl.bridge.family_table import families as rows_of_families
 from whorl.cli.output import say_json, say_table, suggest
 
 
 def families(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
     """Families of models that whorl inspect knows: layout, rotated part, base, and layers without rotation."""
+    from whorl.bridge.family_table import HEADER
+    from whorl.bridge.family_table import families as rows_of_families
+
     rows = rows_of_families()
     if as_json:
         say_json(rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whorl.bridge.linting import Finding, examine
 from whorl.cli.output import note, say, say_json, say_table, suggest
+
+if TYPE_CHECKING:
+    from whorl.bridge.linting import Finding
 
 SHOWN = 4  # inverse frequencies at each end
 
@@ -24,6 +26,8 @@ def inspect(
 
     Exits 0 where no error was found, 1 where one was, 2 where the file cannot be read.
     """
+    from whorl.bridge.linting import Finding, examine  # the readers of all dialects, which other commands do without
+
     findings, reading, error = examine(path, assume)
     if reading is None or lint:
         if findings or as_json or error is None:  # a file that could not be read is not clean
