@@ -8,6 +8,7 @@ known without reading positions on a device, the kernel visits those alone.
 from __future__ import annotations
 
 from functools import cache
+from itertools import count
 from types import FunctionType
 from typing import Any
 
@@ -31,6 +32,8 @@ MOST_PAIRS = 2**24
 # The blocks of keys that each block of queries visits (``_visit``), by encoding, branch, sizes and device.
 _known: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 MOST_KNOWN = 64
+
+_NUMBERS = count()  # of compiled kinds of calls
 
 
 def why_not_flex(call: Call) -> str | None:
@@ -124,9 +127,10 @@ def flex_attention_of(call: Call, q: Tensor, k: Tensor, *, branch: int | None = 
 def _compiled(kind: tuple[Any, ...]) -> Any:
     """The compiled function for one kind of call.
 
-    The compiler counts how often one code object is compiled and stops at a few, so that each kind gets its own.
+    The compiler counts how often one code object is compiled, stops at a few, and remembers by its name which sizes
+    have changed, so that each kind gets its own code and name.
     """
-    own = FunctionType(_flex.__code__.replace(co_name=f"_flex_{kind[0]}"), globals())
+    own = FunctionType(_flex.__code__.replace(co_name=f"_flex_{kind[0]}_{next(_NUMBERS)}"), globals())
     return torch.compile(own, fullgraph=True)
 
 

@@ -98,7 +98,7 @@ def _attend(
     # a graph on the CPU serves every number of queries
     together = (grouped and step and not flash if cuda else not making_graph()) and rows_are_few(q, k)
     if together:  # heads that share keys are rows of one: no backend but the first has groups
-        q, mask = as_rows(q, k.shape[1]), None if mask is None else mask_as_rows(mask, heads, k.shape[1])
+        q, mask = as_rows(q, k.shape[1]), None if mask is None else mask_as_rows(mask, heads, k.shape[1], queries)
     if step:
         grouped = grouped and flash
     if not grouped:
@@ -129,11 +129,13 @@ def heads_apart(rows: Tensor, queries: int) -> Tensor:
     return rows.unflatten(2, (-1, queries)).flatten(1, 2)
 
 
-def mask_as_rows(mask: Tensor, heads: int, shared: int) -> Tensor:
-    """A mask or bias of (batch, heads or 1, queries, keys) for what ``as_rows`` puts together."""
-    if mask.ndim == 4 and mask.shape[1] == heads:
-        return as_rows(mask, shared)
-    return torch.cat([mask] * (heads // shared), dim=-2)  # the same for all heads
+def mask_as_rows(mask: Tensor, heads: int, shared: int, queries: int) -> Tensor:
+    """A mask or bias of (batch, heads or 1, queries or 1, keys) for what ``as_rows`` puts together."""
+    by_head = mask.ndim == 4 and mask.shape[1] == heads
+    if mask.shape[-2] == 1 and not by_head:
+        return mask  # the same for every row
+    mask = mask.expand(*mask.shape[:-2], queries, -1)
+    return as_rows(mask, shared) if by_head else torch.cat([mask] * (heads // shared), dim=-2)
 
 
 def once_differentiable(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -275,7 +275,7 @@ def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: 
     q, shared = q[:, :, start:stop], k.shape[1]
     together = shared != q.shape[1]
     if together:
-        q, bias = as_rows(q, shared), mask_as_rows(bias, q.shape[1], shared)
+        q, bias = as_rows(q, shared), mask_as_rows(bias, q.shape[1], shared, stop - start)
     given = once_differentiable(q, taken(k, keys), taken(v, keys))
     out = scaled_dot_product_attention(*given, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
     out = heads_apart(out, stop - start) if together else out
