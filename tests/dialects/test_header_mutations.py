@@ -217,7 +217,7 @@ def safetensors(data: bytes) -> bytes:
 
 LARGE = {
     "the most strings": lambda: header(1, 0, array(8, 2**21, bytes(8 * 2**21))),
-    "the most tensors": lambda: header(0, 2**16, tensors(2**16)),
+    "the most tensors": lambda: header(0, 2**15, tensors(2**15)),
     "the most numbers": lambda: header(
         2**10, 0, b"".join(text(b"%04d" % i) + struct.pack("<IIQ", 9, 6, 2**12) + bytes(2**14) for i in range(2**10))
     ),

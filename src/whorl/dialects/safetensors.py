@@ -21,7 +21,7 @@ from whorl.dialects.reading import Layers, Reading
 from whorl.errors import WhorlError, shown
 
 LARGEST_HEADER = 4 * 2**20  # bytes; 30,000 tensors take about 4 MB
-MOST_COMMAS = 2**18  # in a header; a tensor has six or so, and what is between them takes the time to parse
+MOST_COMMAS = 2**17  # in a header; a tensor has six or so, and what is between them takes the time to parse
 MOST_SIZE = 2**48
 MOST_LAYERS = 2**14
 HEAD_DIMS = (32, 48, 64, 72, 80, 96, 112, 120, 128, 160, 192, 256, 512)  # what released models have
