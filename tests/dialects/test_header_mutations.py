@@ -78,7 +78,7 @@ def changed(data: bytes, pick: random.Random) -> bytes:
 
 def read_one(what: str, source) -> bool:
     """Whether this could be read and built; fails on any error but a WhorlError, and on a long time."""
-    begun = time.process_time()
+    begun = time.thread_time()  # threads that other tests have started may be busy
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", whorl.dialects.families.UnknownFamily)
@@ -92,7 +92,7 @@ def read_one(what: str, source) -> bool:
         built = None
     except Exception as error:
         raise AssertionError(f"{what} ended in {type(error).__name__}: {error}") from error
-    assert time.process_time() - begun < LIMIT, f"{what} took longer than {LIMIT} s"
+    assert time.thread_time() - begun < LIMIT, f"{what} took longer than {LIMIT} s"
     return built is not None
 
 
@@ -187,10 +187,10 @@ def test_a_header_that_claims_more_than_it_holds_is_refused(name, tmp_path):
     data, why = LYING[name]
     path = tmp_path / "m.gguf"
     path.write_bytes(data)
-    begun = time.process_time()
+    begun = time.thread_time()  # threads that other tests have started may be busy
     with pytest.raises(WhorlError) as error:
         whorl.read(path)
-    assert why in str(error.value) and time.process_time() - begun < LIMIT
+    assert why in str(error.value) and time.thread_time() - begun < LIMIT
 
 
 def test_every_beginning_of_a_file_is_refused(tmp_path):
