@@ -88,29 +88,48 @@ def _attend(
 ) -> Tensor:
     """``step`` is False for a shape that comes again, and is worth a plan."""
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
-    mask, (_, heads, queries, _) = None if closed is None else ~closed, q.shape
+    mask = None if closed is None else ~closed
     cuda, grouped = q.device.type == "cuda", False
-    if k.shape[1] != heads:  # asked and not computed: torch's kernel takes a bool, and no symbol of a graph
+    if k.shape[1] != q.shape[1]:  # asked and not computed: torch's kernel takes a bool, and no symbol of a graph
         grouped = cuda
-    if not cuda or queries == k.shape[2]:
+    if not cuda or q.shape[2] == k.shape[2]:
         step = False
     flash = step and mask is None and q.dtype in HALF and q.shape[-1] == v.shape[-1]
     # a graph on the CPU serves every number of queries
     together = (grouped and step and not flash if cuda else not making_graph()) and rows_are_few(q, k)
-    if together:  # heads that share keys are rows of one: no backend but the first has groups
-        q, mask = as_rows(q, k.shape[1]), None if mask is None else mask_as_rows(mask, heads, k.shape[1], queries)
     if step:
         grouped = grouped and flash
-    if not grouped:
-        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-    q, k, v = once_differentiable(q, k, v)
     with sdpa_kernel(UNPLANNED) if step else nullcontext():
-        out = scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
-        )
-    if together:
-        out = heads_apart(out, queries)
+        out = torch_kernel(call, q, k, v, mask, together=together, grouped=grouped, causal=causal)
     return out if sees is None else out * sees
+
+
+def torch_kernel(
+    call: Call,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    *,
+    together: bool,
+    grouped: bool = False,
+    causal: bool = False,
+) -> Tensor:
+    """torch's kernel with a mask or bias.
+
+    Heads that share keys are rows of one where ``together`` says so, left to the kernel where ``grouped`` does: no
+    backend but the first has groups. Elsewhere keys and values are repeated.
+    """
+    _, heads, queries, _ = q.shape
+    if together:
+        q, mask = _as_rows(q, k.shape[1]), None if mask is None else _mask_as_rows(mask, heads, k.shape[1], queries)
+    elif not grouped:
+        k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+    q, k, v = once_differentiable(q, k, v)
+    out = scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
+    )
+    return out.unflatten(2, (-1, queries)).flatten(1, 2) if together else out
 
 
 def rows_are_few(q: Tensor, k: Tensor) -> bool:
@@ -119,23 +138,18 @@ def rows_are_few(q: Tensor, k: Tensor) -> bool:
     return heads != shared and queries != keys and queries * heads // shared <= MOST_ROWS
 
 
-def as_rows(x: Tensor, shared: int) -> Tensor:
+def _as_rows(x: Tensor, shared: int) -> Tensor:
     """(batch, heads, queries, n) as (batch, shared, heads / shared * queries, n)."""
     return x.unflatten(1, (shared, -1)).flatten(2, 3)
 
 
-def heads_apart(rows: Tensor, queries: int) -> Tensor:
-    """What ``as_rows`` put together, (batch, heads, queries, n) again."""
-    return rows.unflatten(2, (-1, queries)).flatten(1, 2)
-
-
-def mask_as_rows(mask: Tensor, heads: int, shared: int, queries: int) -> Tensor:
-    """A mask or bias of (batch, heads or 1, queries or 1, keys) for what ``as_rows`` puts together."""
+def _mask_as_rows(mask: Tensor, heads: int, shared: int, queries: int) -> Tensor:
+    """A mask or bias of (batch, heads or 1, queries or 1, keys) for what ``_as_rows`` puts together."""
     by_head = mask.ndim == 4 and mask.shape[1] == heads
     if mask.shape[-2] == 1 and not by_head:
         return mask  # the same for every row
     mask = mask.expand(*mask.shape[:-2], queries, -1)
-    return as_rows(mask, shared) if by_head else torch.cat([mask] * (heads // shared), dim=-2)
+    return _as_rows(mask, shared) if by_head else torch.cat([mask] * (heads // shared), dim=-2)
 
 
 def once_differentiable(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -14,22 +14,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
 
 from whorl.attend.blocks import MOST_SCORES, in_blocks, seen, taken
 from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
 from whorl.attend.flex import BLOCK, flex_attention_of, why_not_flex
-from whorl.attend.fused import (
-    HALF,
-    as_rows,
-    fused,
-    heads_apart,
-    mask_as_rows,
-    once_differentiable,
-    rows_are_few,
-    same_width,
-)
+from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kernel
 from whorl.attend.ordering import in_order
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
@@ -272,13 +263,8 @@ def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: 
     if closed is not None:
         bias = bias.masked_fill(closed, -torch.inf)
     bias = bias.to(q.dtype) if bias.ndim == 4 else bias.to(q.dtype).unsqueeze(0)
-    q, shared = q[:, :, start:stop], k.shape[1]
-    together = shared != q.shape[1]
-    if together:
-        q, bias = as_rows(q, shared), mask_as_rows(bias, q.shape[1], shared, stop - start)
-    given = once_differentiable(q, taken(k, keys), taken(v, keys))
-    out = scaled_dot_product_attention(*given, attn_mask=bias, dropout_p=call.dropout, scale=call.scale)
-    out = heads_apart(out, stop - start) if together else out
+    together = k.shape[1] != q.shape[1]
+    out = torch_kernel(call, q[:, :, start:stop], taken(k, keys), taken(v, keys), bias, together=together)
     return out if sees is None else out * sees
 
 

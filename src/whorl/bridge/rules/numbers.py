@@ -53,10 +53,7 @@ def original_above_claimed(facts: Facts) -> Iterator[str]:
     "ratio: some programs take the one, some the other.",
 )
 def factor_mismatch(facts: Facts) -> Iterator[str]:
-    for place, rope in facts.ropes.items():
-        ratio, factor = _ratio(facts, rope), facts.number(rope, "factor")
-        if type_of(rope) not in ("yarn", "longrope") or ratio is None or factor is None:
-            continue
+    for place, ratio, factor in _stretched(facts):
         if abs(ratio - factor) > 0.01 * factor and abs(ratio - factor**2) > 0.01 * factor**2:
             yield f"{place}: factor {factor:g}, but the maximum is {ratio:g} times the original length"
 
@@ -67,17 +64,17 @@ def factor_mismatch(facts: Facts) -> Iterator[str]:
     "The maximum length is multiplied by the factor twice: write original length * factor.",
 )
 def factor_twice(facts: Facts) -> Iterator[str]:
-    for place, rope in facts.ropes.items():
-        ratio, factor = _ratio(facts, rope), facts.number(rope, "factor")
-        if type_of(rope) not in ("yarn", "longrope") or ratio is None or factor is None or factor <= 1.01:
-            continue
-        if abs(ratio - factor**2) <= 0.01 * factor**2:
+    for place, ratio, factor in _stretched(facts):
+        if factor > 1.01 and abs(ratio - factor**2) <= 0.01 * factor**2:
             yield f"{place}: the maximum is {ratio:g} = {factor:g}^2 times the original length"
 
 
-def _ratio(facts: Facts, rope: object) -> float | None:
-    original = facts.original(rope) if isinstance(rope, dict) else None
-    return facts.length / original if facts.length is not None and original else None
+def _stretched(facts: Facts) -> Iterator[tuple[str, float, float]]:
+    """The place of each YaRN or LongRoPE, how many times its original length the maximum is, and its factor."""
+    for place, rope in facts.ropes.items():
+        original, factor = facts.original(rope), facts.number(rope, "factor")
+        if type_of(rope) in ("yarn", "longrope") and facts.length is not None and original and factor is not None:
+            yield place, facts.length / original, factor
 
 
 @RULES.add("factor-below-one", "error", "A factor says how many times longer the context is to be, at least 1.")
