@@ -7,7 +7,10 @@ last rows of a full pass over the tokens so far at the same ``length``.
 
 All a cache knows is one record, and every call makes a new one and puts it in place last. So a call that raises,
 whatever it was and wherever, leaves the cache as it was: memory behind the filled slots may have been written into,
-and nobody reads it.
+and nobody reads it but for the positions to come, which the record says are there or not.
+
+On a GPU a plain step, the next tokens of a text, goes to kernels that were made ready for its kind
+(``attend/decoding.py``); everything else goes through ``attention``.
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ from torch import Tensor
 
 from whorl.attend.call import Call, checked
 from whorl.attend.changed_keys import moved_keys, same_memory
+from whorl.attend.decoding import Asked, DecodingStep, decoding_step, slot_numbers, why_not_decode
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
-from whorl.attend.slots import Slots, appended, as_kept, by_row, replaced
+from whorl.attend.slots import NewPositions, Slots, appended, as_kept, by_row, replaced
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rerotation import on_axes
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
+from whorl.tracing import operators_are_watched
 
 Policy = Literal["transformed", "raw"]
 
@@ -41,6 +46,30 @@ class State(NamedTuple):
     policy: Policy
     length: int | None
     slots: Slots | None  # None before the first token
+
+
+class _Ready(NamedTuple):
+    """The kernels of a kind of step."""
+
+    kind: tuple[Any, ...]
+    encoding: Encoding
+    step: DecodingStep
+
+
+class Clock:
+    """How many slots are filled, counted on the device of a cache, or of all caches of a model.
+
+    ``next`` (1,) int64 is the slot of the next token. A CUDA graph that holds a step and ``advance`` serves a text that
+    grows.
+    """
+
+    def __init__(self, filled: int, device: torch.device) -> None:
+        with torch.inference_mode(False):
+            self.next = torch.full((1,), filled, dtype=torch.int64, device=device)
+
+    def advance(self, count: int = 1) -> None:
+        """Goes on by so many tokens."""
+        self.next += count
 
 
 class KVCache:
@@ -75,6 +104,9 @@ class KVCache:
         self._asked: Literal["auto", "transformed", "raw"] = policy
         self._capacity = capacity
         self._state = State(encoding, self._policy_for(encoding), check_length(length, "KVCache"), None)
+        self._ready: _Ready | None = None
+        self._unready: str | None = "nothing was attended to"  # why the last step was none of kernels
+        self._clock: Clock | None = None
 
     def _policy_for(self, encoding: Encoding) -> Policy:
         if self._asked == "transformed" and encoding.key_policy == "raw":
@@ -85,8 +117,8 @@ class KVCache:
         return encoding.key_policy if self._asked == "auto" else self._asked
 
     def __len__(self) -> int:
-        """How many slots are filled, padding among them."""
-        slots = self._state.slots
+        """How many slots are filled, padding among them; waits for the device where it counts them."""
+        slots = self._settled().slots
         return 0 if slots is None else slots.filled
 
     @property
@@ -114,8 +146,47 @@ class KVCache:
         kept = self._state.slots or ()
         return sum(each.numel() * each.element_size() for each in kept if isinstance(each, Tensor))
 
+    def count_on_device(self, clock: Clock | None = None) -> Clock:
+        """Counts filled slots on the device from now on, so that a captured CUDA graph of steps serves a growing text.
+
+        A step then goes where ``clock.next`` says, and whoever steps advances the clock: one for all layers of a
+        model. There is room for what was reserved; a token beyond it is not kept, and its output is NaN. ``len``
+        and ``crop`` wait for the device. What would move the memory is refused until ``count_on_host``.
+        """
+        slots = self._state.slots
+        if slots is None or not slots.follows:
+            raise WhorlError(
+                "KVCache.count_on_device: there is no text to go on from, or its last positions were given. Attend to "
+                "the prompt first, without positions."
+            )
+        self._clock = Clock(slots.filled, slots.keys.device) if clock is None else clock
+        return self._clock
+
+    def why_not_kernels(self) -> str | None:
+        """Why the last step went to torch's operations and not to the kernels of decoding, or None if it did not."""
+        return self._unready
+
+    def count_on_host(self) -> None:
+        """Counts filled slots in Python again; waits for the device once."""
+        self._settled()
+        self._clock = None
+
+    def _settled(self) -> State:
+        """The state with the count that the device has."""
+        if self._clock is not None and self._state.slots is not None:
+            filled = min(int(self._clock.next), self._state.slots.room)
+            self._state = self._state._replace(slots=self._state.slots._replace(filled=filled))
+        return self._state
+
+    def _refuse_on_device(self, what: str) -> None:
+        if self._clock is not None:
+            raise WhorlError(
+                f"KVCache: {what} would leave a captured graph behind. Call count_on_host() first, and capture anew."
+            )
+
     def reset(self) -> None:
         """Forgets every token and gives the memory back."""
+        self._refuse_on_device("reset")
         self._state = self._state._replace(slots=None)
 
     def crop(self, count: int) -> None:
@@ -123,8 +194,13 @@ class KVCache:
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= len(self):
             raise invalid("KVCache.crop", "count", f"between 0 and the {len(self)} slots there are", count)
         slots = self._state.slots
-        if slots is not None:
-            self._state = self._state._replace(slots=slots._replace(filled=count, after=None))
+        if slots is None:
+            return
+        if self._clock is not None:
+            if slots.padded:
+                self._refuse_on_device("crop of rows with padding")
+            self._clock.next.fill_(count)
+        self._state = self._state._replace(slots=slots.cropped(count))
 
     def reorder(self, rows: Sequence[int] | Tensor) -> None:
         """Makes row i of the batch what row rows[i] was, as beam search needs; rows may repeat or be left out.
@@ -132,6 +208,7 @@ class KVCache:
         Rows on a device are not looked at, which would wait for it: one that is not there, or negative, is stopped by
         the assertion of torch's own kernel.
         """
+        self._refuse_on_device("reorder")
         slots = self._state.slots
         if slots is None:
             raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
@@ -150,6 +227,7 @@ class KVCache:
         so an encoding that reads them can follow only where it was there already. ``length`` stays what it is unless
         given.
         """
+        self._refuse_on_device("change_encoding")
         call, state = "KVCache.change_encoding", self._state
         if not isinstance(encoding, Encoding):
             raise invalid(call, "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
@@ -183,7 +261,8 @@ class KVCache:
             keys=slots.keys if moved is keys else replaced(slots.keys, moved, 2),
             positions=slots.positions if there is here else replaced(slots.positions, there, -1),
             memory=slots.memory if same_memory(old.encoding, encoding) else None,
-            after=slots.after if positions is None else None,
+            counted=slots.counted and positions is None,
+            follows=slots.follows and there is here,
         )
 
     def _try(self, state: State) -> None:
@@ -206,7 +285,6 @@ class KVCache:
         )
         run(replace(step, placed=state.policy == "transformed"), "torch")
 
-    @torch.no_grad()
     def attend(
         self,
         q: Tensor,
@@ -231,10 +309,43 @@ class KVCache:
         """
         state = self._state
         length = state.length if length is None else length
+        plain = positions is None and key_mask is None and hidden is None and causal is True
+        kind = self._kind(q, k, v, length, scale, softcap, impl) if plain and impl in ("auto", "triton") else None
+        ready = self._ready
+        if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
+            self._unready = None
+            return self._decode(ready.step, q, k, v)
+        return self._attend(q, k, v, kind, positions, key_mask, causal, hidden, length, scale, softcap, impl)
+
+    @torch.no_grad()
+    def _attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kind: tuple[Any, ...] | None,
+        positions: Tensor | None,
+        key_mask: Tensor | None,
+        causal: bool,
+        hidden: Tensor | None,
+        length: int | None,
+        scale: float | None,
+        softcap: float | None,
+        impl: Impl,
+    ) -> Any:
+        """A step of a kind that is new, or that no kernels are ready for."""
+        if _is_captured(q):
+            raise WhorlError(
+                "KVCache.attend: a graph would put every token into one slot, or the kernels for it are not ready. "
+                "Attend to the prompt and one more token like those to come, and call count_on_device(), before the "
+                "capture."
+            )
+        state, plain = self._state, positions is None and key_mask is None and hidden is None and causal is True
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
         self._check_fit(k, v)
-        new, after = self._new_positions(k, positions, key_mask)
+        placed = self._new_positions(k, positions, key_mask)
+        new = placed.new
         step = checked(
             q,
             k,
@@ -251,12 +362,71 @@ class KVCache:
         )
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
+        slots, unfit = state.slots, "its steps count positions themselves, and have no key_mask, hidden or causal=False"
+        if plain and state.policy == "raw":
+            unfit = "keys are kept raw and placed anew at every step"
+        elif plain:
+            unfit = why_not_decode(state.encoding, slots, q, k, v)
+        if kind is not None and unfit is None:
+            assert slots is not None
+            state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
+            ready = _Ready(
+                kind, state.encoding, decoding_step(state.encoding, slots, q, Asked(length, step.scale, softcap))
+            )
+            out = self._decode(ready.step, q, k, v)
+            self._ready, self._unready = ready, None
+            return out
+        self._unready = unfit or "steps on the CPU go to torch's operations"
+        if impl == "triton":
+            raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
+        self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
         if state.policy == "transformed":
             q, k = state.encoding.transform_qk(q, k, new, new, length)
-        slots = appended(state.slots, k, v, new, key_mask, step.hidden, self._capacity)
-        slots = slots._replace(heads=q.shape[1], after=after)
+        if slots is not None and not plain:  # other positions are written there, and this step may still fail
+            self._state = state._replace(slots=slots._replace(follows=False))
+        slots = appended(state.slots, k, v, placed, key_mask, step.hidden, self._capacity)
+        slots = slots._replace(heads=q.shape[1])
         out = run(_to_all_slots(step, q, slots, state.policy), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
+        return out
+
+    def _kind(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        length: int | None,
+        scale: float | None,
+        softcap: float | None,
+        impl: Impl,
+    ) -> tuple[Any, ...] | None:
+        """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
+        slots = self._state.slots
+        if slots is None or not (isinstance(q, Tensor) and (q.is_cuda or impl == "triton")) or operators_are_watched():
+            return None
+        try:
+            return (
+                q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(),
+                v.dtype, v.device, type(q), type(k), type(v), slots.room, slots.padded, slots.counted, slots.follows,
+                length, scale, softcap,
+            )  # fmt: skip
+        except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
+            return None
+
+    def _has_room(self, q: Tensor) -> bool:
+        slots = self._state.slots
+        return slots is not None and (self._clock is not None or slots.filled + q.shape[2] <= slots.room)
+
+    def _decode(self, step: DecodingStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The attention output of the next tokens by kernels, which keep the tokens."""
+        state, slots, count = self._state, self._state.slots, q.shape[2]
+        assert slots is not None
+        numbers = slot_numbers(slots.room, q.device)
+        if self._clock is not None:
+            here = self._clock.next if count == 1 else self._clock.next + numbers[:count]
+            return step(q, k, v, slots, here)
+        out = step(q, k, v, slots, numbers[slots.filled : slots.filled + count])
+        self._state = state._replace(slots=slots._replace(filled=slots.filled + count, heads=q.shape[1]))
         return out
 
     def _check_fit(self, k: Tensor, v: Tensor) -> None:
@@ -272,31 +442,26 @@ class KVCache:
                     f"KVCache.attend: the cache holds {name} in {kept.dtype} on {kept.device}, got {new.dtype} on "
                     f"{new.device}. Move them with .to(), or reset."
                 )
-        needed = len(self) + k.shape[2]
+        needed = (0 if slots is None else slots.filled) + k.shape[2]
         if self._capacity is not None and needed > self._capacity:
             raise WhorlError(
                 f"KVCache.attend: {needed} tokens do not fit capacity={self._capacity}. "
                 "Use crop or reset, or capacity=None to grow."
             )
 
-    def _new_positions(
-        self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None
-    ) -> tuple[Tensor, Tensor | int | None]:
-        """The new tokens' positions for each row of the batch, given or going on from the real ones, and what follows.
-
-        What follows is None where that is left to be found out when it is asked for.
-        """
+    def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
+        """The new tokens' positions for each row of the batch, given or going on from the real ones."""
         batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
-            return as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None
+            return NewPositions(as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None)
         before = 0 if slots is None else slots.next_position()
         if key_mask is None:
             new, after = (torch.arange(count, device=k.device) + before).expand(batch, -1), before + count
         else:
             counted = key_mask.cumsum(-1)
             new, after = (counted - 1).clamp(min=0) + before, counted[:, -1:] + before
-        return new if axes == 1 else new.expand(axes, -1, -1), after
+        return NewPositions(new if axes == 1 else new.expand(axes, -1, -1), after)
 
 
 @contextmanager
@@ -309,6 +474,10 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         for cache, state in zip(caches, before, strict=True):
             cache._state = state
         raise
+
+
+def _is_captured(q: Tensor) -> bool:
+    return isinstance(q, Tensor) and q.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _to_all_slots(step: Call, q: Tensor, slots: Slots, policy: Policy) -> Call:

@@ -28,23 +28,33 @@ class Slots(NamedTuple):
     real: Tensor  # (batch, slots), False for padding; means nothing unless padded
     memory: Tensor | None  # what the encoding remembers of hidden states, slots last
     padded: bool  # whether any slot may be padding
+    counted: bool = False  # whether every position counts the real tokens before it, none having been given
+    follows: bool = False  # whether the slots behind the filled ones have the positions of the tokens to come already
     heads: int = 0  # of the queries
-    after: Tensor | int | None = None  # what positions go on from, by row or for all; None where the slots tell it
+
+    @property
+    def room(self) -> int:
+        """How many slots there is memory for."""
+        return self.keys.shape[2]
 
     def next_position(self) -> Tensor | int:
         """What comes after the largest position of the real tokens of each row, on any axis: (batch, 1), or for all."""
-        if not self.filled:
-            return 0
-        if self.after is not None:
-            return self.after
-        kept = self.positions[..., : self.filled]
-        kept = kept if kept.ndim == 2 else kept.amax(0)
+        if not self.filled or (self.counted and not self.padded):
+            return self.filled
+        if self.follows and self.filled < self.room:
+            return _of_any_axis(self.positions)[:, self.filled : self.filled + 1]
+        kept = _of_any_axis(self.positions[..., : self.filled])
         if not self.padded:
             return kept.amax(-1, keepdim=True) + 1
         real = self.real[:, : self.filled]
         lowest = -torch.inf if kept.is_floating_point() else torch.iinfo(kept.dtype).min
         after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
         return torch.where(real.any(-1, keepdim=True), after, 0)
+
+    def cropped(self, count: int) -> Slots:
+        """The first ``count`` slots, in the same memory."""
+        # behind padding or given positions that go, other positions follow than were written there
+        return self._replace(filled=count, follows=self.follows and self.counted and not self.padded)
 
     def reordered(self, rows: Tensor) -> Slots:
         """Row i of the batch being what row rows[i] was, in memory of its own."""
@@ -56,15 +66,26 @@ class Slots(NamedTuple):
                 positions=self.positions.index_select(-2, rows),
                 real=self.real.index_select(0, rows),
                 memory=None if self.memory is None else self.memory.index_select(0, rows),
-                after=self.after.index_select(0, rows) if isinstance(self.after, Tensor) else self.after,
             )
+
+
+def _of_any_axis(positions: Tensor) -> Tensor:
+    """The largest position of each token on its axes."""
+    return positions if positions.ndim == 2 else positions.amax(0)
+
+
+class NewPositions(NamedTuple):
+    """Positions of new tokens (batch, new), axes in front, and what comes ``after`` them: None where they are given."""
+
+    new: Tensor
+    after: Tensor | int | None
 
 
 def appended(
     old: Slots | None,
     k: Tensor,
     v: Tensor,
-    new: Tensor,
+    positions: NewPositions,
     key_mask: Tensor | None,
     memory: Tensor | None,
     capacity: int | None,
@@ -73,26 +94,42 @@ def appended(
     start = 0 if old is None else old.filled
     stop = start + k.shape[2]
     room = capacity or max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
+    old = old if start else old and old._replace(padded=False, counted=True, follows=False)
+
+    def memory_for(name: str, given: Tensor, axis: int) -> Tensor:
+        return _with_room(getattr(old, name, None), given, axis, start, stop, room)
 
     def put(name: str, given: Tensor, axis: int) -> Tensor:
-        own = _with_room(getattr(old, name, None), given, axis, start, stop, room)
+        own = memory_for(name, given, axis)
         own.narrow(axis, start, stop - start).copy_(given)
         return own
 
+    keys, values = put("keys", k, 2), put("values", v, 2)
     was_padded = old is not None and old.padded
-    real = _with_room(getattr(old, "real", None), k.new_empty(k.shape[::2], dtype=torch.bool), 1, start, stop, room)
-    if key_mask is not None and not was_padded:
-        real[:, :start] = True  # nobody has read or written it so far
-    if key_mask is not None or was_padded:
-        real[:, start:stop] = True if key_mask is None else key_mask
+    padded, counted = key_mask is not None or was_padded, positions.after is not None
+    real = memory_for("real", k.new_empty(k.shape[::2], dtype=torch.bool), 1)
+    own = memory_for("positions", positions.new, positions.new.ndim - 1)
+    follows = old is not None and old.follows and old.positions is own and old.real is real
+    if not (follows and counted and key_mask is None):
+        own[..., start:stop] = positions.new
+        if positions.after is not None:  # what follows is written once, and no step writes positions any more
+            ahead = torch.arange(own.shape[-1] - stop, device=own.device)
+            own[..., stop:] = ahead + positions.after
+        if padded:
+            if not was_padded:
+                real[:, :start] = True  # nobody has read or written it so far
+            real[:, start:stop] = True if key_mask is None else key_mask
+            real[:, stop:] = True
     return Slots(
         filled=stop,
-        keys=put("keys", k, 2),
-        values=put("values", v, 2),
-        positions=put("positions", new, new.ndim - 1),
+        keys=keys,
+        values=values,
+        positions=own,
         real=real,
         memory=None if memory is None else put("memory", memory, memory.ndim - 1),
-        padded=key_mask is not None or was_padded,
+        padded=padded,
+        counted=counted and (old is None or old.counted),
+        follows=counted,
     )
 
 

@@ -83,7 +83,7 @@ class Window(Encoding):
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.Visibility(self, window_reach(self.config)),)
+        return (parts.Visibility(self, window_reach(self.config), whole=True),)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""
@@ -107,7 +107,7 @@ class Sinks(Window):
         return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.Visibility(self, window_reach(self.config, first=self.config.count)),)
+        return (parts.Visibility(self, window_reach(self.config, first=self.config.count), whole=True),)
 
     def mask(self, q_positions: Tensor, k_positions: Tensor) -> Tensor:
         """Which keys a query may see: (queries, keys), with a batch axis in front where positions have one."""

@@ -185,12 +185,16 @@ class Branches(Part):
 
 
 class Visibility(Part):
-    """Which keys a query sees, and how far they can be; ``reach`` is None where that is not known."""
+    """Which keys a query sees, and how far they can be; ``reach`` is None where that is not known.
+
+    ``whole`` says that a query sees every key within reach, so that nobody need ask for the mask.
+    """
 
     hook = "mask"
-    known = MappingProxyType({"mask": ("reach",)})
+    known = MappingProxyType({"mask": ("reach", "whole")})
     shared = True
     reach: Reach | None = None
+    whole: bool = False
 
 
 class SoftmaxScale(Part):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, Literal, Self
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -16,8 +17,10 @@ from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import length_of
 from whorl.kernels.choose import Impl
-from whorl.kernels.rotate import rotate, rotate_qk
-from whorl.kernels.rotate_checks import check_input
+from whorl.kernels.launches import keep, look_up
+from whorl.kernels.refusals import why_not_rotate
+from whorl.kernels.rotate import ready_turn, rotate, rotate_qk
+from whorl.kernels.rotate_checks import check_input, check_pair, checked_rotation
 from whorl.kernels.rotate_torch import wide_dtype
 from whorl.kernels.tables import exact_tables
 from whorl.position_checks import check_positions, first_of_consecutive
@@ -25,7 +28,7 @@ from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, may_keep_tensors
+from whorl.tracing import is_symbol, may_keep_tensors, takes_derivatives
 
 
 @config
@@ -180,6 +183,10 @@ class Rotary(Encoding):
         impl: Impl = "auto",
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
+        if q_positions is k_positions and isinstance(q, Tensor) and q.is_cuda and not takes_derivatives(q, k):
+            turn = self._ready_turn(q, k, q_positions, length, order, impl)
+            if turn is not by_tables:
+                return turn(q, k, q_positions)
         self._check_head("q", q, q_positions, order)
         self._check_head("k", k, k_positions, order)
         q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
@@ -188,6 +195,25 @@ class Rotary(Encoding):
             return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
         start, blocks = self.config.start, self.config.blocks
         return rotate_qk(q, k, *q_tables, self.layout, start=start, blocks=blocks, order=order, impl=impl)
+
+    def _ready_turn(
+        self, q: Tensor, k: Tensor, positions: Tensor, length: int | None, order: Order, impl: Impl
+    ) -> Callable[..., Any]:
+        """The function of (q, k, positions) for calls of this kind on a GPU, checked before; or ``by_tables``."""
+        key, turn = look_up((type(self), self._text, length, order, impl), positions, positions, None, q, k)
+        if key is None or turn is not None:
+            return turn or by_tables
+        self._check_head("q", q, positions, order)
+        self._check_head("k", k, positions, order)
+        check_positions(type(self).__name__, positions, self.axes)
+        own = type(self).tables is Rotary.tables and not self._tables_change and self.config.angles == "exact"
+        plain = own and self.axes == 1 and self.config.rotated_heads is None and impl in ("auto", "triton")
+        if not plain or q.dtype == torch.float64 or why_not_rotate("triton", q, positions, positions):
+            return keep(key, by_tables)
+        rotation = checked_rotation("transform_qk", self.layout, False, self.config.start, self.config.blocks, order)
+        frequencies, factor = self._table_frequencies(length, q.device), self.attention_factor(length)
+        check_pair("transform_qk", q, k, *exact_tables(positions, frequencies, factor), None, rotation)
+        return keep(key, ready_turn(q, k, positions, frequencies, factor, rotation))
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
@@ -208,6 +234,29 @@ class Rotary(Encoding):
             return cos, sin
 
         return by_axis(axes_first, self.config.axis_of_pair, look_up)
+
+    def counted_tables(self, count: int, length: int | None, device: torch.device) -> Counted | None:
+        """The float32 tables of positions 0, 1, 2, …, at least ``count`` of them, the same on every axis.
+
+        They are shared by all layers as long as one of them holds them. None where tables change or some heads do not
+        turn: then they are made for each call.
+        """
+        if self.config.rotated_heads is not None or self._tables_change:
+            return None
+        key = type(self), self._text, self._served(length), device  # a subclass may have tables of its own
+        kept = COUNTED.get(key)
+        if kept is None or kept.cos.shape[0] < count:
+            ids = torch.arange(count, device=device)
+            with torch.inference_mode(False), torch.no_grad():
+                kept = COUNTED[key] = Counted(
+                    *self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
+                )
+        return kept
+
+    @property
+    def _tables_change(self) -> bool:
+        """Whether the tables of a position may differ from call to call, as learned frequencies make them."""
+        return False
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
         return self._constants(length, device)
@@ -262,6 +311,21 @@ class Rotary(Encoding):
                 f"{call}: positions are on {positions.device} and the tensor on {x.device}. "
                 f"Make them there: whorl.positions({length_of(x, order)}, device={str(x.device)!r})."
             )
+
+
+def by_tables(*_: Any) -> Any:
+    """Stands for the calls that look their tables up."""
+    raise NotImplementedError
+
+
+class Counted:
+    """Tables of the first positions; who decodes holds them."""
+
+    def __init__(self, cos: Tensor, sin: Tensor) -> None:
+        self.cos, self.sin = cos, sin
+
+
+COUNTED: WeakValueDictionary[Hashable, Counted] = WeakValueDictionary()
 
 
 def by_axis(

@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -31,7 +30,7 @@ from torch import Tensor
 from triton import knobs
 
 from whorl.kernels.launches import prepared
-from whorl.kernels.triton_launch import Launch, interpreted, kernel, power_of_2
+from whorl.kernels.triton_launch import Launch, kernel, power_of_2, shared_memory
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)
@@ -336,11 +335,3 @@ def tile_of(shape: Shape, dtype: torch.dtype, device: torch.device) -> Tile:
     held = tile.rows * padded * (2 if dtype == torch.float32 else 1)  # products of three keep a rest of the queries
     room = shared_memory(device) // dtype.itemsize - held
     return replace(tile, stages=max(1, min(tile.stages, room // (tile.keys * (padded + value_padded)))))
-
-
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory that one program may use."""
-    if interpreted():
-        return 2**17
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin

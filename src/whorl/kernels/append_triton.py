@@ -30,8 +30,8 @@ def _append_kernel(
     s_t_b, s_t_l, s_r_b, s_r_l, s_s_b, s_s_l, q_heads, k_heads, table_length, capacity,
     HEADS: tl.constexpr, DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
     BEFORE_PADDED: tl.constexpr, AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
-    WRITES_HALF: tl.constexpr, HAS_ROWS: tl.constexpr, DENSE: tl.constexpr, VALUE_DIM: tl.constexpr,
-    VALUE_PADDED: tl.constexpr,
+    WRITES_HALF: tl.constexpr, HAS_ROWS: tl.constexpr, ROWS_BY_SLOT: tl.constexpr, DENSE: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
 ):  # fmt: skip
     i_h, i_t, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     q_tiles, k_tiles = tl.cdiv(q_heads, HEADS), tl.cdiv(k_heads, HEADS)
@@ -39,7 +39,11 @@ def _append_kernel(
     o_row = tl.zeros((1, 1, 1), tl.int64) + i_t
     i_slot = tl.load(p_slots + i_b * s_s_b + o_row * s_s_l).to(tl.int64)
     m_known = tl.full((1, 1, 1), True, tl.int1)
-    if HAS_ROWS:
+    if ROWS_BY_SLOT:
+        m_slot = (i_slot >= 0) & (i_slot < capacity)
+        o_row = tl.load(p_rows + i_b * s_r_b + i_slot * s_r_l, mask=m_slot, other=-1).to(tl.int64)
+        m_known = (o_row >= 0) & (o_row < table_length)
+    elif HAS_ROWS:
         o_row = tl.load(p_rows + i_b * s_r_b + o_row * s_r_l).to(tl.int64)
         m_known = (o_row >= 0) & (o_row < table_length)
     m_known = m_known & (i_slot < capacity)  # a token that finds no room must not pass unseen
@@ -72,8 +76,46 @@ def _append_kernel(
         store_run(p_values, o_values, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
 
 
-def ready(step: Step, out: Tensor, rotation: Rotation) -> Callable[[Step, Tensor], None]:
-    """The function of (step, out) that writes q, turned, into ``out``, and k, turned, and v into their slots."""
+@kernel(pointers=5)
+def _copy_kernel(
+    p_k, p_v, p_keys, p_values, p_slots,
+    s_k_b, s_k_l, s_k_h, s_k_d, s_v_b, s_v_l, s_v_h, s_v_d,
+    s_kc_b, s_kc_l, s_kc_h, s_kc_d, s_vc_b, s_vc_l, s_vc_h, s_vc_d, s_s_b, s_s_l, heads, capacity,
+    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
+    DENSE: tl.constexpr,
+):  # fmt: skip
+    i_h, i_t, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
+    i_slot = tl.load(p_slots + i_b * s_s_b + (tl.zeros((1, 1, 1), tl.int64) + i_t) * s_s_l).to(tl.int64)
+    tiles = tl.cdiv(heads, HEADS)
+    o_h = (tl.where(i_h < tiles, i_h, i_h - tiles) * HEADS + tl.arange(0, HEADS)[None, :, None]).to(tl.int64)
+    m_row = (o_h < heads) & (i_slot >= 0) & (i_slot < capacity)
+    if i_h < tiles:
+        o_to = i_b * s_kc_b + i_slot * s_kc_l + o_h * s_kc_h
+        b_k = load_run(p_k, i_b * s_k_b + i_t * s_k_l + o_h * s_k_h, s_k_d, m_row, 0, DIM, PADDED, DENSE)
+        store_run(p_keys, o_to, s_kc_d, m_row, b_k, 0, DIM, PADDED, DENSE)
+    else:
+        o_to = i_b * s_vc_b + i_slot * s_vc_l + o_h * s_vc_h
+        b_v = load_run(p_v, i_b * s_v_b + i_t * s_v_l + o_h * s_v_h, s_v_d, m_row, 0, VALUE_DIM, VALUE_PADDED, DENSE)
+        store_run(p_values, o_to, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
+
+
+def ready_copy(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Launch:
+    """The launch with (k, v, keys, values, slots) that puts placed keys and values, (b, h, l, d), into their slots."""
+    moved = [strides_of(x, "bhld") for x in (k, v, keys, values)]
+    batch, heads, length, dim = k.shape
+    tile = min(HEADS, power_of_2(heads))
+    numbers = [stride for strides in moved for stride in strides]
+    numbers += [*row_strides(slots), heads, keys.shape[2]]
+    dense = all(strides[3] == 1 for strides in moved)
+    constants = (tile, dim, power_of_2(dim), v.shape[-1], power_of_2(v.shape[-1]), dense)
+    return Launch(_copy_kernel, (2 * -(-heads // tile), length, batch), numbers, constants, warps=WARPS)
+
+
+def ready(step: Step, out: Tensor, rotation: Rotation, *, rows_by_slot: bool = False) -> Callable[[Step, Tensor], None]:
+    """The function of (step, out) that writes q, turned, into ``out``, and k, turned, and v into their slots.
+
+    Rows are those of the tokens, or of all slots with ``rows_by_slot``.
+    """
     order, reads, writes, start, blocks, *_ = rotation
     q, k, v, cos, sin, rows, keys, values, slots = step
     (batch, length, q_heads, dim), k_heads, pairs = sizes_of(q, order), sizes_of(k, order)[2], cos.shape[-1]
@@ -85,7 +127,7 @@ def ready(step: Step, out: Tensor, rotation: Rotation) -> Callable[[Step, Tensor
     numbers += [*row_strides(slots), q_heads, k_heads, cos.shape[-2], sizes_of(keys, order)[1]]
     constants = (
         heads, *pieces_of(dim, start, pairs), blocks, reads == "half", writes == "half",
-        rows is not None, all(strides[3] == 1 for strides in moved), v.shape[-1], power_of_2(v.shape[-1]),
+        rows is not None, rows_by_slot, all(strides[3] == 1 for strides in moved), v.shape[-1], power_of_2(v.shape[-1]),
     )  # fmt: skip
     tiles = -(-q_heads // heads) + 2 * -(-k_heads // heads)
     launch = Launch(_append_kernel, (tiles, length, batch), numbers, constants, warps=WARPS)

@@ -7,7 +7,7 @@ torch    everywhere, and where tables need gradients or torch.func transforms th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import index
 from typing import Any
 
@@ -129,6 +129,32 @@ def launch_for(
     if direct and cos.dtype == sin.dtype == wide:
         return direct_launch(ready_kernel(xs, cos, sin, like(*xs), rows, rotation, kernel), rotation, kernel)
     return lambda xs, cos, sin, rows: turn_by_operator(xs, cos.to(wide), sin.to(wide), rows, rotation, kernel)
+
+
+# Tokens up to which every head computes its angles anew, which costs less than a launch that makes tables.
+FEW_TOKENS = 256
+
+
+def ready_turn(
+    q: Tensor, k: Tensor, positions: Tensor, frequencies: Tensor, factor: float, rotation: Rotation
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The function of (q, k, positions) that turns checked tensors of these kinds on a GPU, without gradients.
+
+    Their angles are positions times frequencies; ``factor`` multiplies cos and sin.
+    """
+    from whorl.kernels.rotate_triton import ready_at
+    from whorl.kernels.tables_triton import exact
+
+    if positions.numel() <= FEW_TOKENS and q[..., 0].numel() <= FEW_TOKENS * q.shape[HEADS_AXIS[rotation.order]]:
+        return ready_at(q, k, positions, frequencies, factor, rotation)
+    run = ready_kernel((q, k), *exact(positions, frequencies, factor), like(q, k), None, rotation, "triton")
+
+    def turn(q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        outs = torch.empty_like(q), torch.empty_like(k)
+        run((q, k), *exact(positions, frequencies, factor), outs, None)
+        return outs
+
+    return turn
 
 
 def _rotate_into(

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from whorl.kernels.axes import row_strides, sizes_of, strides_of, table_strides
+from whorl.kernels.tables_triton import cos_and_sin, in_two
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
 from whorl.rotary.rotation import Rotation
 
@@ -185,12 +187,13 @@ def _turn_kernel(
     s_q_b, s_q_l, s_q_h, s_q_d, s_k_b, s_k_l, s_k_h, s_k_d,
     s_qo_b, s_qo_l, s_qo_h, s_qo_d, s_ko_b, s_ko_l, s_ko_h, s_ko_d,
     s_t_b, s_t_l, s_t_h, s_r_b, s_r_l, length, q_heads, k_heads, table_length, batch, batch_inverse, eps,
+    factor_high, factor_low,
     UNIT: tl.constexpr, TABLE_UNIT: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
     AXIS_T: tl.constexpr, AXIS_H: tl.constexpr, AXIS_B: tl.constexpr, GROUPED: tl.constexpr,
     DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BEFORE_PADDED: tl.constexpr,
     AFTER_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr,
     CONJUGATE: tl.constexpr, DIVIDE: tl.constexpr, HAS_ROWS: tl.constexpr, BY_HEAD: tl.constexpr,
-    DENSE: tl.constexpr, NORM: tl.constexpr, IN_PLACE: tl.constexpr,
+    DENSE: tl.constexpr, NORM: tl.constexpr, IN_PLACE: tl.constexpr, AT_POSITIONS: tl.constexpr,
 ):  # fmt: skip
     # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
     s_q_b, s_q_l, s_q_h = s_q_b.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT
@@ -211,19 +214,25 @@ def _turn_kernel(
     m_t = o_t < length
     m_row = m_t & (o_h < tl.where(is_q, q_heads, k_heads))
     o_h, o_t = o_h.to(tl.int64), o_t.to(tl.int64)
-    if HAS_ROWS:
-        o_row = tl.load(p_rows + i_b * s_r_b + o_t * s_r_l, mask=m_t, other=0).to(tl.int64)
-        m_known = (o_row >= 0) & (o_row < table_length)
+    if AT_POSITIONS:  # p_rows are positions and p_cos frequencies: no table is read
+        o_p = tl.arange(0, PADDED)[None, None, :]
+        b_m = tl.load(p_rows + i_b * s_r_b + o_t * s_r_l, mask=m_t, other=0).to(tl.float64)
+        b_w = tl.load(p_cos + o_p, mask=o_p < PAIRS, other=0.0)
+        b_cos, b_sin = cos_and_sin(b_m, b_w, factor_high, factor_low)
     else:
-        o_row = o_t
-        m_known = m_t
-    if BY_HEAD:
-        o_table = i_b * s_t_b + o_row * s_t_l + o_h * (s_t_h.to(tl.int64) * TABLE_UNIT)
-        m_table = m_row & m_known
-    else:
-        o_table = i_b * s_t_b + o_row * s_t_l
-        m_table = m_t & m_known
-    b_cos, b_sin = table_rows(p_cos, p_sin, o_table, m_table, m_known, PAIRS, PADDED, CONJUGATE, DIVIDE, HAS_ROWS)
+        if HAS_ROWS:
+            o_row = tl.load(p_rows + i_b * s_r_b + o_t * s_r_l, mask=m_t, other=0).to(tl.int64)
+            m_known = (o_row >= 0) & (o_row < table_length)
+        else:
+            o_row = o_t
+            m_known = m_t
+        if BY_HEAD:
+            o_table = i_b * s_t_b + o_row * s_t_l + o_h * (s_t_h.to(tl.int64) * TABLE_UNIT)
+            m_table = m_row & m_known
+        else:
+            o_table = i_b * s_t_b + o_row * s_t_l
+            m_table = m_t & m_known
+        b_cos, b_sin = table_rows(p_cos, p_sin, o_table, m_table, m_known, PAIRS, PADDED, CONJUGATE, DIVIDE, HAS_ROWS)
     if is_q:
         turn_tile(
             p_q, p_q_out,
@@ -279,6 +288,24 @@ def ready(
     return run
 
 
+def ready_at(
+    q: Tensor, k: Tensor, positions: Tensor, frequencies: Tensor, factor: float, rotation: Rotation
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The function of (q, k, positions) that turns both to their positions, angles being computed on the way.
+
+    For few tokens: every head computes them anew. They are those of ``tables_triton``, bit for bit.
+    """
+    outs = torch.empty_like(q), torch.empty_like(k)
+    launch = _plan((q, k), frequencies[None], outs, positions, rotation, None, factor)
+
+    def run(q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        turned_q, turned_k = torch.empty_like(q), torch.empty_like(k)
+        launch(q, k, turned_q, turned_k, frequencies, frequencies, positions, frequencies, frequencies)
+        return turned_q, turned_k
+
+    return run
+
+
 def are_dense(cos: Tensor, sin: Tensor) -> bool:
     """Whether both tables have the same strides, and pairs side by side, as kernels read them."""
     return cos.stride() == sin.stride() and cos.stride(-1) == 1
@@ -291,6 +318,7 @@ def _plan(
     rows: Tensor | None,
     rotation: Rotation,
     eps: float | None,
+    factor: float | None = None,
 ) -> Launch:
     order, reads, writes, start, blocks, conjugate, divide = rotation
     q, k, pairs, norm = xs[0], xs[-1], cos.shape[-1], eps is not None
@@ -325,11 +353,11 @@ def _plan(
         number for strides in moved for number in (*(stride // unit for stride in strides[:3]), strides[3])
     ]
     numbers += [*(stride // table_unit for stride in table), *ids, length, q_heads, k_heads, cos.shape[-2]]
-    numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps or 0.0]
+    numbers += [batch, -(-(1 << INVERSE_BITS.value) // max(batch, 1)), eps or 0.0, *in_two(factor or 0.0)]
     constants = (
         unit, table_unit, tokens, heads, *axes, groups > 1, *pieces_of(dim, start, pairs), blocks,
         reads == "half", writes == "half", conjugate, divide, rows is not None, table[2] != 0,
-        all(strides[3] == 1 for strides in moved), norm, in_place,
+        all(strides[3] == 1 for strides in moved), norm, in_place, factor is not None,
     )  # fmt: skip
     return Launch(_turn_kernel, (sizes[0], sizes[1], sizes[2]), numbers, constants, warps=warps)
 

@@ -11,6 +11,7 @@ import struct
 from functools import lru_cache
 
 import torch
+import triton
 import triton.language as tl
 from torch import Tensor
 
@@ -20,18 +21,11 @@ TILE = 1024  # entries of one table that a program makes
 WARPS = 2
 
 
-@kernel(pointers=4)
-def _tables_kernel(
-    p_positions, p_frequencies, p_cos, p_sin, count, factor_high, factor_low,
-    ROWS: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
-):  # fmt: skip
-    o_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
-    o_p = tl.arange(0, PADDED)[None, :]
-    m = (o_m < count) & (o_p < PAIRS)
-    b_m = tl.load(p_positions + o_m, mask=o_m < count, other=0).to(tl.float64)
-    b_w = tl.load(p_frequencies + o_p, mask=o_p < PAIRS, other=0.0)
+@triton.jit
+def cos_and_sin(b_m, b_w, factor_high, factor_low):
+    """cos and sin of positions times frequencies, both float64 that broadcast, each times a factor; float32."""
     # 1 / 2 pi as a sum of two numbers, so that w / 2 pi is one too
-    b_inverse = tl.full((1, PADDED), 0.15915494309189535, tl.float64)
+    b_inverse = tl.full(b_w.shape, 0.15915494309189535, tl.float64)
     b_high = b_w * b_inverse
     b_low = tl.fma(b_w, b_inverse, -b_high) - b_w * 9.839338337591243e-18
     b_quarters = tl.floor(b_m * b_high * 4.0 + 0.5)
@@ -57,8 +51,28 @@ def _tables_kernel(
     factor = tl.cast(factor_high, tl.float64) + tl.cast(factor_low, tl.float64)  # arguments are float32
     b_first = tl.where((b_quarter == 1) | (b_quarter == 2), -b_first, b_first) * factor
     b_second = tl.where(b_quarter >= 2, -b_second, b_second) * factor
-    tl.store(p_cos + o_m * PAIRS + o_p, b_first.to(tl.float32), mask=m)
-    tl.store(p_sin + o_m * PAIRS + o_p, b_second.to(tl.float32), mask=m)
+    return b_first.to(tl.float32), b_second.to(tl.float32)
+
+
+@kernel(pointers=4)
+def _tables_kernel(
+    p_positions, p_frequencies, p_cos, p_sin, count, factor_high, factor_low,
+    ROWS: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr,
+):  # fmt: skip
+    o_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None]
+    o_p = tl.arange(0, PADDED)[None, :]
+    m = (o_m < count) & (o_p < PAIRS)
+    b_m = tl.load(p_positions + o_m, mask=o_m < count, other=0).to(tl.float64)
+    b_w = tl.load(p_frequencies + o_p, mask=o_p < PAIRS, other=0.0)
+    b_cos, b_sin = cos_and_sin(b_m, b_w, factor_high, factor_low)
+    tl.store(p_cos + o_m * PAIRS + o_p, b_cos, mask=m)
+    tl.store(p_sin + o_m * PAIRS + o_p, b_sin, mask=m)
+
+
+def in_two(factor: float) -> tuple[float, float]:
+    """A number as a sum of two, the first of which float32 holds: arguments of kernels are float32."""
+    high = struct.unpack("f", struct.pack("f", factor))[0]
+    return high, factor - high
 
 
 def exact(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor, Tensor]:
@@ -77,6 +91,5 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor
 def _launch(count: int, pairs: int, factor: float, dtype: torch.dtype) -> Launch:
     padded = power_of_2(pairs)
     rows = max(1, TILE // padded)
-    high = struct.unpack("f", struct.pack("f", factor))[0]
-    numbers, grid = (count, high, factor - high), (-(-count // rows), 1, 1)
+    numbers, grid = (count, *in_two(factor)), (-(-count // rows), 1, 1)
     return Launch(_tables_kernel, grid, numbers, (rows, pairs, padded), warps=WARPS)

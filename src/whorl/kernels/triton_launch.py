@@ -29,6 +29,20 @@ def why_not_triton(device: str) -> str | None:
     return f"it runs on CUDA, the tensors are on {device}" if torch.cuda.is_available() else "no CUDA device"
 
 
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory that one program may use."""
+    if interpreted():
+        return 2**17
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many programs a device runs side by side, one on each of its multiprocessors."""
+    return 2 if interpreted() else torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def power_of_2(count: int) -> int:
     """The least power of two that is not below count."""
     return 1 << max(count - 1, 0).bit_length()

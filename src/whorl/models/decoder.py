@@ -28,6 +28,7 @@ from whorl.models.layers import (
     plan_of,
     start_weights,
 )
+from whorl.models.steps import Steps
 from whorl.tracing import may_read_values
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -154,31 +155,48 @@ class Decoder(nn.Module):
         generator: torch.Generator | None = None,
         key_mask: Maybe = None,
         length: int | None = None,
+        graph: bool | None = None,
     ) -> Tensor:
         """The tokens (batch, length) with ``count`` more behind them: the likeliest, or drawn at a temperature.
 
         ``top_k`` draws among the k likeliest. Prompts of unequal length are padded on the left, where
-        ``key_mask`` is False. ``length`` is what length-dependent encodings serve, at every step.
+        ``key_mask`` is False. ``length`` is what length-dependent encodings serve, at every step. On a GPU the steps
+        are one captured CUDA graph where the encoding allows it; ``graph=True`` raises where it does not, with the
+        reason.
         """
         positions = check_tokens("Decoder.generate", tokens, self.embed.num_embeddings, None, None, key_mask)
         _check_sampling(count, temperature, top_k, generator, key_mask)
-        caches = self.caches(capacity=tokens.shape[1] + count, length=length)
-        positions, new = positions.expand(tokens.shape), tokens
-        for _ in range(count):
-            logits = self._logits(self._step(new, caches, positions, key_mask)[:, -1])
+        if graph not in (None, True, False):
+            raise invalid("Decoder.generate", "graph", "True, False or None", graph)
+        if not count:
+            return tokens
+        given, caches = tokens.shape[1], self.caches(capacity=tokens.shape[1] + count, length=length)
+        positions = positions.expand(tokens.shape)
+        out = torch.cat((tokens, tokens.new_empty(tokens.shape[0], count)), dim=1)
+        logits = self._logits(self._step(tokens, caches, positions, key_mask, consecutive=True)[:, -1])
+        steps = Steps(self, caches, positions[:, -1:] + 1, graph=graph)
+        for place in range(given, given + count):
             new = _choose(logits, temperature, top_k, generator).to(tokens.dtype)
-            tokens = torch.cat((tokens, new), dim=1)
-            positions, key_mask = positions[:, -1:] + 1, None
-        return tokens
+            out[:, place : place + 1] = new
+            if place + 1 < given + count:
+                logits = steps(new, more=given + count - place - 2)
+        return out
 
-    def _step(self, tokens: Tensor, caches: list[KVCache], positions: Tensor, key_mask: Maybe) -> Tensor:
+    def next_logits(self, tokens: Tensor, caches: list[KVCache], positions: Tensor) -> Tensor:
+        """Logits of one more token for each row (batch, 1), whose positions go on from those in the caches."""
+        x = self._hidden(tokens, caches, positions=positions, key_mask=None, consecutive=True)
+        return self._logits(x[:, -1])
+
+    def _step(
+        self, tokens: Tensor, caches: list[KVCache], positions: Tensor, key_mask: Maybe, *, consecutive: bool = False
+    ) -> Tensor:
         positions = check_tokens("Decoder.step", tokens, self.embed.num_embeddings, positions, None, key_mask)
         if len(caches) != len(self.blocks):
             raise invalid("Decoder.step", "caches", f"{len(self.blocks)}, one per layer", len(caches), "Use caches().")
         if self.training and self.dropout.p:
             raise WhorlError("Decoder: dropout would change what a step says. Call model.eval() first.")
         with together(caches):
-            return self._hidden(tokens, caches, positions=positions, key_mask=key_mask)
+            return self._hidden(tokens, caches, positions=positions, key_mask=key_mask, consecutive=consecutive)
 
     def _hidden(self, tokens: Tensor, caches: list[KVCache] | None, *, positions: Tensor, **options: Any) -> Tensor:
         x = self.plan[0].add_to_input(self.embed(tokens), positions)  # once for all layers, as LayerPlan makes sure

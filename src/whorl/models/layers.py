@@ -72,7 +72,8 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         """What the tokens of x (batch, length, width) gather from each other, and from those in the cache.
 
-        ``consecutive`` says that positions are 0, 1, 2, …, which attention then knows without reading them.
+        ``consecutive`` says that positions are 0, 1, 2, …, or go on so from those in the cache, which both then know
+        without reading them.
         """
         q, k, v = self.project(x)
         axes = encoding.axes
@@ -81,7 +82,7 @@ class SelfAttention(nn.Module):
         if self.rotary_value:
             v = encoding.rotate(v, positions, options["length"])  # pyright: ignore[reportCallIssue]
         options |= {
-            "positions": None if consecutive and axes == 1 else positions,
+            "positions": None if consecutive and (axes == 1 or cache is not None) else positions,
             "hidden": x if encoding.reads_hidden else None,
         }
         if cache is None:
