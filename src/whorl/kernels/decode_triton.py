@@ -95,7 +95,7 @@ def _scores(
 def _decode_kernel(
     p_q, p_k, p_v, p_out, p_slots, p_bias, p_positions, p_real, p_sums, p_done,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_b_b, s_b_h, s_b_q, s_p_b, s_r_b,
-    kv_heads, parts, scale, softcap, before, first,
+    kv_heads, parts, room, scale, softcap, before, first,
     UNIT: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, KEYS: tl.constexpr,
     SPLIT: tl.constexpr, BY_DISTANCE: tl.constexpr, BY_SLOT: tl.constexpr, POSITIONS: tl.constexpr,
@@ -125,9 +125,10 @@ def _decode_kernel(
     p_bias += (i_b * s_b_b + o_head * s_b_h + o_query * s_b_q)[:, None]
 
     filled = tl.load(p_slots).to(tl.int32)  # before this step
-    last = filled + QUERIES
+    last = tl.minimum(filled + QUERIES, room)
     o_place = filled + o_query
-    o_position = tl.load(p_positions + o_place, mask=m_row, other=0).to(tl.int32) if POSITIONS else o_place
+    m_kept = o_place < room  # a token that found no room must not pass unseen
+    o_position = tl.load(p_positions + o_place, mask=m_row & m_kept, other=0).to(tl.int32) if POSITIONS else o_place
     # slots behind a window are not visited where they are positions; the first part sees the first ones too
     start = 0
     if WINDOW and not POSITIONS:
@@ -173,7 +174,7 @@ def _decode_kernel(
     p_out += (i_heads * VALID + o_row[:, None]) * VALUE_DIM + o_e[None, :]
     m_out = m_row[:, None] & m_e[None, :]
     if not SPLIT:
-        b_sum = tl.where(b_sum > 0, b_sum, 1.0)
+        b_sum = tl.where(m_kept, tl.where(b_sum > 0, b_sum, 1.0), float("nan"))
         tl.store(p_out, (b_out / b_sum[:, None]).to(p_out.dtype.element_ty), mask=m_out)
     else:
         p_sums_end = p_sums + tl.num_programs(2).to(tl.int64) * kv_heads * parts * VALID * VALUE_DIM
@@ -200,7 +201,7 @@ def _decode_kernel(
                 b_all = b_all * b_old[:, None] + b_out * b_new[:, None]
                 b_weights = b_weights * b_old + b_sum * b_new
                 b_best = b_more
-            b_weights = tl.where(b_weights > 0, b_weights, 1.0)
+            b_weights = tl.where(m_kept, tl.where(b_weights > 0, b_weights, 1.0), float("nan"))
             tl.store(p_out, (b_all / b_weights[:, None]).to(p_out.dtype.element_ty), mask=m_out)
 
 
@@ -254,7 +255,7 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     if bias is not None:
         bias_strides = bias.stride()[:3] if by_slot else (0, bias.stride(0), 0)
     numbers = [stride // unit for stride in strides]
-    numbers += [*bias_strides, *(0 if x is None else x.stride(0) for x in (kept.positions, kept.real)), kv_heads, parts]
+    numbers += [*bias_strides, *(0 if x is None else x.stride(0) for x in (kept.positions, kept.real)), kv_heads, parts, capacity]
     numbers += [rules.scale, rules.softcap or 1.0, *(rules.window or (0, 0))]
     constants = (
         unit, group, queries, rows, dim, padded, value_dim, value_padded, tile.keys, parts > 1,
