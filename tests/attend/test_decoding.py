@@ -127,7 +127,7 @@ def test_a_raw_cache_and_given_positions_are_left_to_torch():
     cache.attend(*(x[:, :, :PROMPT] for x in text), positions=whorl.positions(PROMPT, offset=100, device=DEVICE))
     with pytest.raises(whorl.WhorlError, match="positions were given"):
         cache.attend(*step, impl="triton")
-    with pytest.raises(whorl.WhorlError, match="count positions themselves"):
+    with pytest.raises(whorl.WhorlError, match="plain ones only"):
         cache.attend(*step, positions=whorl.positions(1, offset=200, device=DEVICE), impl="triton")
 
 
@@ -163,6 +163,22 @@ def test_a_token_beyond_the_room_is_seen(name):
     assert torch.isfinite(cache.attend(*last, impl="triton")).all()
     clock.advance()
     assert torch.isnan(cache.attend(*last, impl="triton")).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_step_on_the_cpu_equals_the_reference(name, dtype):
+    encoding = build_for(name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, length=64)
+    text = [x.to("cpu", dtype).requires_grad_() for x in tokens(PROMPT + STEPS)]
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text))
+    for at in range(PROMPT, PROMPT + STEPS):
+        step = [x[:, :, at : at + 1] for x in text]
+        got, wanted = fast.attend(*step), slow.attend(*step, impl="torch")
+        torch.testing.assert_close(got, wanted, atol=4e-6, rtol=0)
+        assert not got.requires_grad
+    assert (fast._ready is None) == (name in ("fire", "sinks"))
 
 
 @pytest.mark.parametrize("memory", [48, 99, 227])

@@ -25,7 +25,8 @@ from torch import Tensor
 
 from whorl.attend.call import Call, checked
 from whorl.attend.changed_keys import moved_keys, same_memory
-from whorl.attend.decoding import Asked, DecodingStep, decoding_step, slot_numbers, why_not_decode
+from whorl.attend.decoding import Asked, DecodingStep, decoding_step, why_not_decode
+from whorl.attend.decoding_cpu import CpuStep, why_not_step
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
 from whorl.attend.slots import NewPositions, Slots, appended, as_kept, by_row, replaced
 from whorl.attend.softmax import run
@@ -53,7 +54,8 @@ class _Ready(NamedTuple):
 
     kind: tuple[Any, ...]
     encoding: Encoding
-    step: DecodingStep
+    step: DecodingStep | CpuStep
+    unfit: str | None  # why it is none of a GPU's kernels
 
 
 class Clock:
@@ -313,7 +315,7 @@ class KVCache:
         kind = self._kind(q, k, v, length, scale, softcap, impl) if plain and impl in ("auto", "triton") else None
         ready = self._ready
         if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
-            self._unready = None
+            self._unready = ready.unfit
             return self._decode(ready.step, q, k, v)
         return self._attend(q, k, v, kind, positions, key_mask, causal, hidden, length, scale, softcap, impl)
 
@@ -362,23 +364,16 @@ class KVCache:
         )
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
-        slots, unfit = state.slots, "its steps count positions themselves, and have no key_mask, hidden or causal=False"
-        if plain and state.policy == "raw":
-            unfit = "keys are kept raw and placed anew at every step"
-        elif plain:
-            unfit = why_not_decode(state.encoding, slots, q, k, v)
-        if kind is not None and unfit is None:
-            assert slots is not None
-            state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
-            ready = _Ready(
-                kind, state.encoding, decoding_step(state.encoding, slots, q, Asked(length, step.scale, softcap))
-            )
-            out = self._decode(ready.step, q, k, v)
-            self._ready, self._unready = ready, None
-            return out
-        self._unready = unfit or "steps on the CPU go to torch's operations"
-        if impl == "triton":
+        slots, asked = state.slots, Asked(length, step.scale, softcap)
+        made, unfit = self._made_ready(q, k, v, asked, impl) if plain else (None, "its steps are plain ones only")
+        if impl == "triton" and unfit is not None:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
+        self._unready = unfit
+        if kind is not None and made is not None:
+            state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
+            out = self._decode(made, q, k, v)
+            self._ready = _Ready(kind, state.encoding, made, unfit)
+            return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
         if state.policy == "transformed":
             q, k = state.encoding.transform_qk(q, k, new, new, length)
@@ -389,6 +384,20 @@ class KVCache:
         out = run(_to_all_slots(step, q, slots, state.policy), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
+
+    def _made_ready(
+        self, q: Tensor, k: Tensor, v: Tensor, asked: Asked, impl: Impl
+    ) -> tuple[DecodingStep | CpuStep | None, str | None]:
+        """What runs a plain step of this kind, if not ``attention``, and why it is none of a GPU's kernels."""
+        encoding, slots, policy = self._state.encoding, self._state.slots, self._state.policy
+        if policy == "raw":
+            return None, "keys are kept raw and placed anew at every step"
+        if q.is_cuda or impl == "triton":
+            unfit = why_not_decode(encoding, slots, q, k, v)
+            return (decoding_step(encoding, slots, q, asked) if slots is not None and unfit is None else None), unfit
+        unfit = why_not_step(encoding, slots, q, v, asked)
+        made = CpuStep(encoding, slots, asked) if slots is not None and unfit is None and impl == "auto" else None
+        return made, unfit or "the tensors are on the CPU"
 
     def _kind(
         self,
@@ -402,13 +411,13 @@ class KVCache:
     ) -> tuple[Any, ...] | None:
         """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
         slots = self._state.slots
-        if slots is None or not (isinstance(q, Tensor) and (q.is_cuda or impl == "triton")) or operators_are_watched():
+        if slots is None or operators_are_watched():
             return None
         try:
             return (
                 q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(),
                 v.dtype, v.device, type(q), type(k), type(v), slots.room, slots.padded, slots.counted, slots.follows,
-                length, scale, softcap,
+                length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type),
             )  # fmt: skip
         except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
             return None
@@ -417,15 +426,13 @@ class KVCache:
         slots = self._state.slots
         return slots is not None and (self._clock is not None or slots.filled + q.shape[2] <= slots.room)
 
-    def _decode(self, step: DecodingStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _decode(self, step: DecodingStep | CpuStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """The attention output of the next tokens by kernels, which keep the tokens."""
         state, slots, count = self._state, self._state.slots, q.shape[2]
         assert slots is not None
-        numbers = slot_numbers(slots.room, q.device)
         if self._clock is not None:
-            here = self._clock.next if count == 1 else self._clock.next + numbers[:count]
-            return step(q, k, v, slots, here)
-        out = step(q, k, v, slots, numbers[slots.filled : slots.filled + count])
+            return step(q, k, v, slots, self._clock.next)
+        out = step(q, k, v, slots)
         self._state = state._replace(slots=slots._replace(filled=slots.filled + count, heads=q.shape[1]))
         return out
 

@@ -170,7 +170,7 @@ def _positions(
             raise WhorlError(
                 f"attention: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
             )
-        positions = key_positions[..., keys - queries :]
+        positions = key_positions if queries == keys else key_positions[..., keys - queries :]
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
         if not isinstance(ids, Tensor) or not ids.ndim or ids.shape[-1] != count:
             raise invalid("attention", name, f"a tensor with {count} on its last axis", ids)

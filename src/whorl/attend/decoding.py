@@ -1,4 +1,4 @@
-"""A decoding step by kernels: few new tokens behind a text that a cache keeps.
+"""A decoding step by kernels on a GPU: few new tokens behind a text that a cache keeps.
 
     one launch    turns queries and keys, and puts keys and values into their slots
     one launch    attends to all filled slots
@@ -66,10 +66,15 @@ class DecodingStep:
         self._attend: Any = None  # made ready by the first step
         self._memory: tuple[Tensor, ...] = ()
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
-        """The attention output of tokens that go into the slots ``now``, the last that are filled; they are kept."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None = None) -> Tensor:
+        """The attention output of the next tokens, which are kept; the slot of the first may be on the device."""
         from whorl.kernels.decode_triton import Kept, Rules, ready
 
+        numbers, count = slot_numbers(slots.room, q.device), q.shape[2]
+        if following is None:
+            now = numbers[slots.filled : slots.filled + count]
+        else:
+            now = following if count == 1 else following + numbers[:count]
         q = self._place(q, k, v, slots, now)
         positions, real = slots.positions if self._reads_positions else None, slots.real if slots.padded else None
         kept = Kept(slots.keys, slots.values, now, self._bias(slots, now), positions, real)
@@ -137,6 +142,11 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> 
         window=_window(reach),
         reads_positions=(by_distance is not None or reach is not None) and (slots.padded or not slots.counted),
     )
+
+
+def learned_by(module: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Where a module has its learned numbers."""
+    return [(part, name) for part in module.modules() for name in part._parameters]
 
 
 def _window(reach: Reach | None) -> tuple[int, int] | None:
@@ -220,27 +230,33 @@ class _Table(NamedTuple):
 TABLES: WeakKeyDictionary[nn.Module, _Table] = WeakKeyDictionary()
 
 
-def _bias_by_distance(part: BiasByDistance) -> BiasOf:
-    """A table of the bias by distance, made anew when what it was learned changes, and shared by all layers."""
-    source: Any = part.encoding  # a DistanceBias, or whatever else declares such a bias
-    places = [(module, name) for module in source.modules() for name in module._parameters]
+class TableByDistance:
+    """A table of a bias by distance, made anew when what it was learned changes, and shared by all layers."""
 
-    def bias(slots: Slots, now: Tensor) -> Tensor:
-        table = TABLES.get(source)
-        if table is not None and table.values.shape[1] >= slots.room and table.values.device == now.device:
-            for (module, name), (made_of, version) in zip(places, table.made_of, strict=True):
+    def __init__(self, part: BiasByDistance) -> None:
+        self._source: Any = part.encoding  # a DistanceBias, or whatever else declares such a bias
+        self._places = learned_by(part.encoding)
+
+    def __call__(self, room: int, device: torch.device) -> Tensor:
+        """The bias (heads, distances) in float32, for as many distances as there is room, or more."""
+        table = TABLES.get(self._source)
+        if table is not None and table.values.shape[1] >= room and table.values.device == device:
+            for (module, name), (made_of, version) in zip(self._places, table.made_of, strict=True):
                 if module._parameters[name] is not made_of or version_of(made_of) != version:
                     break
             else:
                 return table.values
-        learned = [module._parameters[name] for module, name in places]
+        learned = [module._parameters[name] for module, name in self._places]
         with torch.inference_mode(False), torch.no_grad():
-            heads = torch.arange(source.heads, device=now.device)[:, None]
-            values = source.bias_of(heads, slot_numbers(slots.room, now.device)[None]).float().contiguous()
-        TABLES[source] = _Table(values, tuple((x, version_of(x)) for x in learned))
+            heads = torch.arange(self._source.heads, device=device)[:, None]
+            values = self._source.bias_of(heads, slot_numbers(room, device)[None, :room]).float().contiguous()
+        TABLES[self._source] = _Table(values, tuple((x, version_of(x)) for x in learned))
         return values
 
-    return bias
+
+def _bias_by_distance(part: BiasByDistance) -> BiasOf:
+    table = TableByDistance(part)
+    return lambda slots, now: table(slots.room, now.device)
 
 
 def version_of(x: Tensor | None) -> int:
@@ -248,7 +264,11 @@ def version_of(x: Tensor | None) -> int:
     return 0 if x is None or x.is_inference() else x._version
 
 
-@held
 def slot_numbers(room: int, device: torch.device) -> Tensor:
-    """0, 1, 2, … on the device: a view of it tells a kernel where it is, without a copy."""
-    return torch.arange(room, device=device)
+    """0, 1, 2, …, at least so many, on the device: a view of it tells a kernel where it is, without a copy."""
+    return _numbers(1 << (room - 1).bit_length(), device)
+
+
+@held
+def _numbers(count: int, device: torch.device) -> Tensor:
+    return torch.arange(count, device=device)

@@ -22,6 +22,7 @@ from whorl.attend.call import Call, checked
 from whorl.attend.flex import BLOCK, flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kernel
 from whorl.attend.ordering import in_order
+from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
@@ -77,6 +78,14 @@ def attention(
     >>> whorl.attention(q, k, v, encoding=whorl.Rope(head_dim=64)).shape
     torch.Size([1, 8, 5, 64])
     """
+    kind = None
+    if causal is True and impl == "auto" and isinstance(encoding, Encoding):
+        options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap, hidden)
+        if not (dropout or return_lse or return_weights or any(option is not None for option in options)):
+            kind = kind_of(q, k, v, scale, length)
+            ready = None if kind is None else find(encoding, kind)
+            if ready is not None:
+                return ready(q, k, v)
     call = checked(
         q,
         k,
@@ -101,7 +110,10 @@ def attention(
         given = positions is not None and key_positions is not None and positions is not key_positions
         ordered, put_back = in_order(call, same_tokens=q.shape[2] == k.shape[2] and not given)
         return put_back(run(ordered, impl))
-    return run(call, impl)
+    out = run(call, impl)
+    if kind is not None and choose_path(call, impl)[0] == "sdpa":
+        keep(kind, call)
+    return out
 
 
 def run(call: Call, impl: Impl = "auto") -> Any:

@@ -178,10 +178,6 @@ class Rope(Rotary):
             return super()._table_frequencies(length, device)
         return self._constants(length, device) * self.log_scale.to(device).double().exp()
 
-    @property
-    def _tables_change(self) -> bool:
-        return self.config.learnable
-
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> Tables:
         if self.config.learnable:  # trained frequencies change from step to step: nothing to keep
             return self.tables(positions, length, dtype=dtype)

@@ -206,7 +206,8 @@ class Rotary(Encoding):
         self._check_head("q", q, positions, order)
         self._check_head("k", k, positions, order)
         check_positions(type(self).__name__, positions, self.axes)
-        own = type(self).tables is Rotary.tables and not self._tables_change and self.config.angles == "exact"
+        learned = next(self.parameters(), None) is not None
+        own = type(self).tables is Rotary.tables and not learned and self.config.angles == "exact"
         plain = own and self.axes == 1 and self.config.rotated_heads is None and impl in ("auto", "triton")
         if not plain or q.dtype == torch.float64 or why_not_rotate("triton", q, positions, positions):
             return keep(key, by_tables)
@@ -238,10 +239,10 @@ class Rotary(Encoding):
     def counted_tables(self, count: int, length: int | None, device: torch.device) -> Counted | None:
         """The float32 tables of positions 0, 1, 2, …, at least ``count`` of them, the same on every axis.
 
-        They are shared by all layers as long as one of them holds them. None where tables change or some heads do not
-        turn: then they are made for each call.
+        They are shared by all layers as long as one of them holds them. None where angles are learned or differ by
+        head: then they are made for each call.
         """
-        if self.config.rotated_heads is not None or self._tables_change:
+        if self.config.rotated_heads is not None or next(self.parameters(), None) is not None:
             return None
         key = type(self), self._text, self._served(length), device  # a subclass may have tables of its own
         kept = COUNTED.get(key)
@@ -252,11 +253,6 @@ class Rotary(Encoding):
                     *self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
                 )
         return kept
-
-    @property
-    def _tables_change(self) -> bool:
-        """Whether the tables of a position may differ from call to call, as learned frequencies make them."""
-        return False
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
         return self._constants(length, device)

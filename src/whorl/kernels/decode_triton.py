@@ -255,7 +255,13 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     if bias is not None:
         bias_strides = bias.stride()[:3] if by_slot else (0, bias.stride(0), 0)
     numbers = [stride // unit for stride in strides]
-    numbers += [*bias_strides, *(0 if x is None else x.stride(0) for x in (kept.positions, kept.real)), kv_heads, parts, capacity]
+    numbers += [
+        *bias_strides,
+        *(0 if x is None else x.stride(0) for x in (kept.positions, kept.real)),
+        kv_heads,
+        parts,
+        capacity,
+    ]
     numbers += [rules.scale, rules.softcap or 1.0, *(rules.window or (0, 0))]
     constants = (
         unit, group, queries, rows, dim, padded, value_dim, value_padded, tile.keys, parts > 1,
