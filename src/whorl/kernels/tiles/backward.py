@@ -21,11 +21,12 @@ from whorl.kernels.tiles.visits import edge_at, keys_of, queries_of, seen
 from whorl.kernels.triton_launch import kernel
 
 
-@kernel(pointers=5)
+@kernel(pointers=6)
 def row_deltas(
-    p_do, p_out, p_lse, p_dlse, p_delta,
+    p_do, p_out, p_rest, p_lse, p_dlse, p_delta,
     s_o_b, s_o_h, s_o_l, heads, queries,
-    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, HAS_DLSE: tl.constexpr,
+    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, PRECISE: tl.constexpr,
+    HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     """Of each query: do . out less the gradient of lse, and behind all of them lse in powers of two.
 
@@ -42,6 +43,8 @@ def row_deltas(
     m_x = m_row[:, None] & (o_e < DIM)[None, :]
     b_do = tl.load(p_do + o_x, mask=m_x, other=0.0).to(tl.float32)
     b_out = tl.load(p_out + o_x, mask=m_x, other=0.0).to(tl.float32)
+    if PRECISE:
+        b_out += tl.load(p_rest + o_x, mask=m_x, other=0.0).to(tl.float32)
     b_delta = tl.sum(b_do * b_out, 1)
     i_row = i_head * queries + o_row
     if HAS_DLSE:
@@ -211,7 +214,7 @@ def take_keys(
     b_dq = add_product(b_dq, b_ds.to(b_k.dtype), b_k)
     if LEARNED:
         if (KIND == "table" or KIND == "gathered") and not FAR:
-            add_diagonals(b_ds, nearest, p_grad, lowest, highest)
+            add_diagonals(b_ds, start - n, p_grad, lowest, highest)
         else:
             b_more, b_other_more = sums_of(b_ds, o_i[:, None], o_j[None, :], one, other, KIND)
             b_one += b_more

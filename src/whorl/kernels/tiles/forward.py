@@ -6,6 +6,10 @@ A program holds its queries and walks over tiles of keys, first those where some
 its queries see: without a mask, and beyond the reach of a table with one number for the bias. ALiBi's line is known to
 hide keys that are far, so their tiles are not visited (``biases/line.py``). Scores are in powers of two.
 
+Where numbers of the bias are learned from half precision, what rounding takes off the weights is multiplied as well,
+and what it takes off the output is kept: gradients of those numbers are sums of ds (``backward.py``) over many pairs
+that nearly cancel, and an error of delta, the same for all pairs of a row, does not.
+
 The programs with most work are started first: the last queries before the first, and heads in the order that is given.
 """
 
@@ -30,7 +34,8 @@ def take_tile(
     b_q, p_k, p_v, s_k, s_v, o_i, n, start, b_out, b_sum, b_best,
     keys, before, first, scale, one, other, p_table, lowest, highest, cap,
     DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr,
-    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, PRECISE: tl.constexpr,
+    EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """The keys from n on joined to what queries have gathered: output, sum of weights, largest score."""
     PADDED: tl.constexpr = b_q.shape[1]
@@ -53,18 +58,21 @@ def take_tile(
     b_v = load_rows(
         p_v + n * s_v, m_j, tl.arange(0, VALUE_PADDED) < VALUE_DIM, BY_ROW=EDGE, BY_DIM=VALUE_PADDED != VALUE_DIM
     )
-    b_out = add_product(b_out * b_shrink[:, None], b_p.to(b_v.dtype), b_v)
+    b_rounded = b_p.to(b_v.dtype)
+    b_out = add_product(b_out * b_shrink[:, None], b_rounded, b_v)
+    if PRECISE:
+        b_out = add_product(b_out, (b_p - b_rounded.to(tl.float32)).to(b_v.dtype), b_v)
     return b_out, b_sum, b_more
 
 
-@kernel(pointers=9)
+@kernel(pointers=10)
 def attend(
-    p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_norms, p_reach,
+    p_q, p_k, p_v, p_out, p_rest, p_lse, p_numbers, p_order, p_norms, p_reach,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, chunks, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, ORDERED: tl.constexpr, SKIPS: tl.constexpr, MARGIN: tl.constexpr,
+    CAPPED: tl.constexpr, ORDERED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr, MARGIN: tl.constexpr,
 ):  # fmt: skip
     s_q_b, s_q_h, s_q_l = wide_strides(s_q_b, s_q_h, s_q_l, UNIT)
     s_k_b, s_k_h, s_k_l = wide_strides(s_k_b, s_k_h, s_k_l, UNIT)
@@ -102,7 +110,7 @@ def attend(
         b_out, b_sum, b_best = take_tile(
             b_q, p_k, p_v, s_k_l, s_v_l, o_i, n, start, b_out, b_sum, b_best,
             keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-            DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
+            DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=True, FAR=False,
         )  # fmt: skip
     if SKIPS:
         b_bound = bound_of(b_q, p_norms + (i_b * (heads // groups) + i_kv) * chunks, chunks, scale)
@@ -115,13 +123,13 @@ def attend(
             b_out, b_sum, b_best = take_tile(
                 b_q, p_k, p_v, s_k_l, s_v_l, o_i, n, start, b_out, b_sum, b_best,
                 keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-                DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=True,
+                DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=True,
             )  # fmt: skip
     for n in range(near, full_end, KEYS):
         b_out, b_sum, b_best = take_tile(
             b_q, p_k, p_v, s_k_l, s_v_l, o_i, n, start, b_out, b_sum, b_best,
             keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-            DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=False,
+            DIM, VALUE_DIM, KEYS, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=False,
         )  # fmt: skip
 
     blind = b_sum == 0.0
@@ -131,6 +139,10 @@ def attend(
     if SKIPS:
         reach = reach_of(b_bound, b_lse, one, m_row, keys, MARGIN)
         tl.atomic_max(p_reach + i_b * heads + i_h, reach, sem="relaxed")
-    b_out = (b_out / tl.where(blind, 1.0, b_sum)[:, None]).to(p_out.dtype.element_ty)
-    p_out += i_b * s_o_b + i_h * s_o_h + o_row[:, None] * s_o_l + o_e[None, :]
-    tl.store(p_out, b_out, mask=m_row[:, None] & (o_e < VALUE_DIM)[None, :])
+    b_out = b_out / tl.where(blind, 1.0, b_sum)[:, None]
+    b_rounded = b_out.to(p_out.dtype.element_ty)
+    o_out = i_b * s_o_b + i_h * s_o_h + o_row[:, None] * s_o_l + o_e[None, :]
+    m_out = m_row[:, None] & (o_e < VALUE_DIM)[None, :]
+    tl.store(p_out + o_out, b_rounded, mask=m_out)
+    if PRECISE:
+        tl.store(p_rest + o_out, (b_out - b_rounded.to(tl.float32)).to(p_rest.dtype.element_ty), mask=m_out)

@@ -94,30 +94,41 @@ def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
     return x.new_empty(batch, heads, length, dim)
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any) -> Any:
-    """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the rest."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, learned: bool, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp of each query, and for the backward pass: what rounding took off the output where
+    numbers are learned from half precision, and by head how far keys count where ALiBi's line hides the others.
+    """
     shape, asked = Shape.of(q, k, v), Settings(*settings)
-    out, lse, reach = outputs_of(q, k, v, *settings)
+    found = out, lse, rest, reach = outputs_of(q, k, v, learned, *settings)
     if asked.skips:
         reach.zero_()
     if not out.numel():
-        return out, lse, reach
+        return found
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     numbers = _in_powers_of_two(numbers, asked)
     run = prepared(
-        ("tiles_forward", asked, order is None),
+        ("tiles_forward", asked, order is None, learned),
         (q, k, v, numbers),
-        lambda: _ready_forward(q, k, v, out, numbers, order is not None, shape, asked),
+        lambda: _ready_forward(q, k, v, out, numbers, order is not None, _precise(q, learned), shape, asked),
     )
-    run(q, k, v, out, lse, numbers, order, reach)
-    return out, lse, reach
+    run(q, k, v, out, rest, lse, numbers, order, reach)
+    return found
 
 
-def outputs_of(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
+def outputs_of(q: Tensor, k: Tensor, v: Tensor, learned: bool, *settings: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Memory for the results of ``forward``."""
+    out = laid_out_as(q, q.shape[1], v.shape[3])
+    rest = torch.empty_like(out) if _precise(q, learned) else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     reach = q.new_empty(q.shape[:2] if Settings(*settings).skips else (0,), dtype=torch.int32)
-    return laid_out_as(q, q.shape[1], v.shape[3]), lse, reach
+    return out, lse, rest, reach
+
+
+def _precise(q: Tensor, learned: bool) -> bool:
+    """Whether the output is kept in more than its own dtype."""
+    return learned and q.dtype != torch.float32
 
 
 def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
@@ -150,8 +161,9 @@ def _dims(shape: Shape) -> tuple[int, int, int, int]:
 
 
 def _ready_forward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, shape: Shape, asked: Settings
-) -> Callable[..., None]:
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, precise: bool,
+    shape: Shape, asked: Settings,
+) -> Callable[..., None]:  # fmt: skip
     """The function that attends with tensors of these shapes and strides."""
     tile = sizes.tile_of("forward", shape.queries, shape.padded, q.dtype, q.device)
     unit, steps = _steps(q, k, v, out)
@@ -167,13 +179,13 @@ def _ready_forward(
         attend,
         (shape.batch * shape.heads * -(-shape.queries // tile.rows), 1, 1),
         [*steps, *_sizes(shape, asked, numbers), shape.chunks, asked.scale * LOG2E, asked.cap * LOG2E],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, ordered, asked.skips, line.MARGIN),
+        (unit, *_dims(shape), tile.rows, tile.keys, *visited, ordered, asked.skips, precise, line.MARGIN),
         warps=tile.warps,
         stages=tile.stages,
     )
 
     def run(
-        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, rest: Tensor, lse: Tensor,
         numbers: Tensor | None, order: Tensor | None, reach: Tensor,
     ) -> None:  # fmt: skip
         norms = lse
@@ -182,15 +194,15 @@ def _ready_forward(
             norms_of(k, norms)
         # what a kernel does not read stands for nothing
         numbers, order = lse if numbers is None else numbers, lse if order is None else order
-        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse)
+        launch(q, k, v, out, rest if precise else out, lse, numbers, order, norms, reach if asked.skips else lse)
 
     return run
 
 
 def backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
-) -> Any:  # fmt: skip
+    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
     shape, asked = Shape.of(q, k, v), Settings(*settings)
     gradients = gradients_of(q, k, v, numbers, learned)
@@ -210,7 +222,7 @@ def backward(
         (q, k, v, numbers, out, grad_lse),
         lambda: _ready_backward(q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, shape, asked),
     )
-    run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients)
+    run(grad, grad_lse, q, k, v, numbers, out, lse, rest, reach, *gradients)
     return gradients
 
 
@@ -229,13 +241,14 @@ def _ready_backward(
 ) -> Callable[..., None]:  # fmt: skip
     """The function that computes gradients with tensors of these shapes and strides."""
     dq, dk, dv = gradients
+    precise = _precise(q, learned)
     rows = shape.batch * shape.heads
     unit, steps = _steps(out)
     deltas = Launch(
         row_deltas,
         (rows * -(-shape.queries // DELTA_ROWS), 1, 1),
         [*steps, shape.heads, shape.queries],
-        (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, has_grad_lse),
+        (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
         warps=4,
     )
     common = [*_sizes(shape, asked, numbers), asked.scale * LOG2E, asked.cap * LOG2E]
@@ -263,10 +276,10 @@ def _ready_backward(
 
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-        out: Tensor, lse: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
+        out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
     ) -> None:  # fmt: skip
         delta = lse.new_empty(2, *lse.shape)
-        deltas(grad, out, lse, lse if grad_lse is None else grad_lse, delta)
+        deltas(grad, out, rest if precise else out, lse, lse if grad_lse is None else grad_lse, delta)
         numbers, reach = lse if numbers is None else numbers, reach if asked.skips else lse
         by_keys(q, k, v, grad, delta, numbers, reach, dk, dv)
         by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse)

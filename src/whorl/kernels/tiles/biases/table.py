@@ -37,15 +37,19 @@ def gathered(o_i, o_j, nearest, p_table, lowest, highest):
 
 
 @triton.jit
-def add_diagonals(b_ds, nearest, p_grad, lowest, highest):
-    """Adds the sum of each diagonal of a tile to the gradient of its distance; rows of the tile are queries."""
-    ROWS: tl.constexpr = b_ds.shape[0]
+def add_diagonals(b_ds, between, p_grad, lowest, highest):
+    """Adds the sum of each diagonal of a tile to the gradient of its distance; rows of the tile are queries.
+
+    ``between`` is the distance of the first row and column. A tile is squares of as many rows as it has columns. In
+    each, row r is turned by r places, so that column w holds the diagonals r - c = w, and w - KEYS above row w.
+    """
     KEYS: tl.constexpr = b_ds.shape[1]
-    o_w = tl.arange(
-        0, 2 * ROWS if ROWS > KEYS else 2 * KEYS
-    )  # a diagonal, counted from the nearest one: row r has column r + KEYS - 1 - w there
-    o_c = tl.arange(0, ROWS)[:, None] + (KEYS - 1) - o_w[None, :]
-    b_sheared = tl.gather(b_ds, tl.minimum(tl.maximum(o_c, 0), KEYS - 1), 1)
-    b_sums = tl.sum(tl.where((o_c >= 0) & (o_c < KEYS), b_sheared, 0.0), 0)
-    o_d = tl.maximum(tl.minimum(nearest + o_w, highest), lowest)
-    tl.atomic_add(p_grad + o_d, b_sums, mask=o_w < ROWS + KEYS - 1, sem="relaxed")
+    SQUARES: tl.constexpr = b_ds.shape[0] // KEYS
+    o_r = tl.arange(0, SQUARES * KEYS)[:, None] % KEYS
+    o_w = tl.arange(0, KEYS)[None, :]
+    b_turned = tl.gather(b_ds, (o_r - o_w) & (KEYS - 1), 1)
+    b_below = tl.reshape(tl.where(o_r >= o_w, b_turned, 0.0), [SQUARES, KEYS, KEYS])
+    b_above = tl.reshape(tl.where(o_r >= o_w, 0.0, b_turned), [SQUARES, KEYS, KEYS])
+    o_d = between + tl.arange(0, SQUARES)[:, None] * KEYS + o_w
+    tl.atomic_add(p_grad + tl.maximum(tl.minimum(o_d, highest), lowest), tl.sum(b_below, 1), sem="relaxed")
+    tl.atomic_add(p_grad + tl.maximum(tl.minimum(o_d - KEYS, highest), lowest), tl.sum(b_above, 1), sem="relaxed")
