@@ -106,6 +106,54 @@ def take_queries(
     return b_dk, b_dv
 
 
+@triton.jit
+def take_head(
+    b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q_l, s_o_h, s_o_l, o_j, start, i_b, i_h, b_dk, b_dv,
+    batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, ROWS: tl.constexpr, KIND: tl.constexpr,
+    CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr, SKIPS: tl.constexpr,
+):  # fmt: skip
+    """All queries of one head joined to the gradients of a tile of keys and values."""
+    KEYS: tl.constexpr = b_k.shape[0]
+    p_lse = p_delta + batch.to(tl.int64) * heads * queries
+    one, other, p_table = numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
+    left, lefts, right, rights, full, full_end = queries_of(
+        start, queries, keys, before, first, ROWS, KEYS, CAUSAL, WINDOW
+    )
+    if SKIPS:  # queries that are farther give these keys no weight
+        reach = tl.load(p_reach + i_b * heads + i_h)
+        end = tl.maximum(tl.cdiv(start + KEYS + reach - (keys - queries), ROWS) * ROWS, full)
+        rights = tl.where(end <= right, 0, rights)
+        full_end = tl.minimum(full_end, end)
+    p_q_h = p_q + i_h * s_q_h
+    p_do_h = p_do + i_h * s_o_h
+    i_rows = (i_b * heads + i_h) * queries
+    for t in range(0, lefts + rights):
+        m = edge_at(t, 0, left, lefts, right, ROWS)
+        b_dk, b_dv = take_queries(
+            b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
+            queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
+            DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
+        )  # fmt: skip
+    near_end = full_end
+    if KIND == "table" or KIND == "gathered":
+        far = start + KEYS - 1 + highest - (keys - queries)
+        near_end = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(far, 0), ROWS) * ROWS, full), full_end)
+        for m in range(near_end, full_end, ROWS):
+            b_dk, b_dv = take_queries(
+                b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
+                queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
+                DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=True,
+            )  # fmt: skip
+    for m in range(full, near_end, ROWS):
+        b_dk, b_dv = take_queries(
+            b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
+            queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
+            DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=False,
+        )  # fmt: skip
+    return b_dk, b_dv
+
+
 @kernel(pointers=9)
 def grad_keys(
     p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dk, p_dv,
@@ -114,7 +162,7 @@ def grad_keys(
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, SKIPS: tl.constexpr,
+    CAPPED: tl.constexpr, SKIPS: tl.constexpr, ALONE: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, from all query heads that share them."""
     s_q_b, s_q_h, s_q_l = wide_strides(s_q_b, s_q_h, s_q_l, UNIT)
@@ -140,45 +188,21 @@ def grad_keys(
     b_v = load_rows(p_v, m_j, o_e < VALUE_DIM, BY_ROW=True, BY_DIM=VALUE_PADDED != VALUE_DIM)
     p_q += i_b * s_q_b + o_r[:, None] * s_q_l + o_d[None, :]
     p_do += i_b * s_o_b + o_r[:, None] * s_o_l + o_e[None, :]
-    p_lse = p_delta + batch.to(tl.int64) * heads * queries
     b_dk = tl.zeros([KEYS, PADDED], tl.float32)
     b_dv = tl.zeros([KEYS, VALUE_PADDED], tl.float32)
 
-    for i_h in range(i_kv * groups, (i_kv + 1) * groups):
-        one, other, p_table = numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
-        left, lefts, right, rights, full, full_end = queries_of(
-            start, queries, keys, before, first, ROWS, KEYS, CAUSAL, WINDOW
-        )
-        if SKIPS:  # queries that are farther give these keys no weight
-            reach = tl.load(p_reach + i_b * heads + i_h)
-            end = tl.maximum(tl.cdiv(start + KEYS + reach - (keys - queries), ROWS) * ROWS, full)
-            rights = tl.where(end <= right, 0, rights)
-            full_end = tl.minimum(full_end, end)
-        p_q_h = p_q + i_h * s_q_h
-        p_do_h = p_do + i_h * s_o_h
-        i_rows = (i_b * heads + i_h) * queries
-        for t in range(0, lefts + rights):
-            m = edge_at(t, 0, left, lefts, right, ROWS)
-            b_dk, b_dv = take_queries(
-                b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
-                queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-                DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
-            )  # fmt: skip
-        near_end = full_end
-        if KIND == "table" or KIND == "gathered":
-            far = start + KEYS - 1 + highest - (keys - queries)
-            near_end = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(far, 0), ROWS) * ROWS, full), full_end)
-            for m in range(near_end, full_end, ROWS):
-                b_dk, b_dv = take_queries(
-                    b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
-                    queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-                    DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=True,
-                )  # fmt: skip
-        for m in range(full, near_end, ROWS):
-            b_dk, b_dv = take_queries(
-                b_k, b_v, p_q_h, p_do_h, p_lse + i_rows, p_delta + i_rows, s_q_l, s_o_l, o_j, m, start, b_dk, b_dv,
-                queries, keys, before, first, scale, one, other, p_table, lowest, highest, cap,
-                DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=False,
+    if ALONE:  # without a loop, whose variables would take registers
+        b_dk, b_dv = take_head(
+            b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q_l, s_o_h, s_o_l, o_j, start, i_b, i_kv,
+            b_dk, b_dv, batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap,
+            DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, SKIPS,
+        )  # fmt: skip
+    else:
+        for i_h in range(i_kv * groups, (i_kv + 1) * groups):
+            b_dk, b_dv = take_head(
+                b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q_l, s_o_h, s_o_l, o_j, start, i_b, i_h,
+                b_dk, b_dv, batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap,
+                DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, SKIPS,
             )  # fmt: skip
 
     b_dk = b_dk * (scale * 0.6931471805599453)

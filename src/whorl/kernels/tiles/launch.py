@@ -259,7 +259,7 @@ def _ready_backward(
         grad_keys,
         (shape.batch * shape.key_heads * -(-shape.keys // tile.keys), 1, 1),
         [*steps, *common],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited),
+        (unit, *_dims(shape), tile.rows, tile.keys, *visited, shape.groups == 1),
         warps=tile.warps,
         stages=tile.stages,
     )
