@@ -1,0 +1,68 @@
+"""Biases of a tile, one file for each kind, and which function is which.
+
+A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table`` and ``gathered``:
+a number for each distance, in powers of two.
+"""
+
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whorl.kernels.tiles.biases.kerple import logarithm, logarithm_sums, power, power_sums
+from whorl.kernels.tiles.biases.line import sloped
+from whorl.kernels.tiles.biases.table import gathered, looked_up
+
+
+@triton.jit
+def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
+    """Up to two numbers of a head, and the pointer to its table, at distance 0. The first of a table is its far end."""
+    one, other = 0.0, 0.0
+    p_table = p_numbers
+    if KIND == "line":
+        one = tl.load(p_numbers + i_h) * 1.4426950408889634
+    elif KIND == "log" or KIND == "power":
+        one, other = tl.load(p_numbers + 2 * i_h), tl.load(p_numbers + 2 * i_h + 1)
+    elif KIND != "none":
+        p_table = p_numbers + i_h * count - lowest
+        one = tl.load(p_table + highest)
+    return one, other, p_table
+
+
+@triton.jit
+def bias_of(
+    o_i, o_j, nearest, one, other, p_table, lowest, highest,
+    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr,
+):  # fmt: skip
+    """The biases of queries at o_i and keys at o_j, in powers of two. ``FAR``: all are at or beyond the far end."""
+    if KIND == "line":
+        b_bias = sloped(o_i, o_j, one)
+    elif KIND == "log":
+        b_bias = logarithm(o_i, o_j, one, other)
+    elif KIND == "power":
+        b_bias = power(o_i, o_j, one, other)
+    elif FAR:
+        b_bias = one
+    elif KIND == "gathered":
+        b_bias = gathered(o_i, o_j, nearest, p_table, lowest, highest)
+    else:
+        b_bias = looked_up(o_i, o_j, p_table, lowest, highest, BOUNDED)
+    return b_bias
+
+
+@triton.jit
+def sums_of(b_ds, o_i, o_j, one, other, KIND: tl.constexpr):
+    """What a tile adds to the gradients of one and the other number, by row; of a table it is that of the far end."""
+    if KIND == "line":
+        b_one = tl.sum(sloped(o_i, o_j, 1.0) * b_ds, 1)
+        b_other = b_one
+    elif KIND == "log":
+        b_one, b_other = logarithm_sums(b_ds, o_i, o_j, one, other)
+    elif KIND == "power":
+        b_one, b_other = power_sums(b_ds, o_i, o_j, one, other)
+    else:
+        b_one = tl.sum(b_ds, 1)
+        b_other = b_one
+    return b_one, b_other

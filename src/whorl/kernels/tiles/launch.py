@@ -1,0 +1,287 @@
+"""Launches of the attention kernels: sizes, strides and constants of a call, and the memory of its results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.kernels.launches import prepared
+from whorl.kernels.tiles import sizes
+from whorl.kernels.tiles.backward import grad_keys, grad_queries, row_deltas
+from whorl.kernels.tiles.biases import line
+from whorl.kernels.tiles.forward import attend
+from whorl.kernels.triton_launch import Launch, power_of_2
+
+LOG2E = math.log2(math.e)
+
+# Queries whose deltas one program computes.
+DELTA_ROWS = 64
+
+
+class Settings(NamedTuple):
+    """What is asked for beside tensors.
+
+    kind        of the bias: "none", "line", "log", "power", or "table"
+    lowest      the distance of a table's first number
+    scale       of products of queries and keys
+    cap         the soft limit of scores, or 0
+    causal      whether keys after the query are hidden
+    before      how many positions back a query sees, or -1
+    first       the first keys of a text that every query sees beside
+    """
+
+    kind: str
+    lowest: int
+    scale: float
+    cap: float
+    causal: bool
+    before: int
+    first: int
+
+    @property
+    def tabled(self) -> bool:
+        return self.kind in ("table", "gathered")
+
+    @property
+    def skips(self) -> bool:
+        """Whether far keys can be too light to count; below a cap none is."""
+        return self.kind == "line" and self.causal and not self.cap
+
+    @property
+    def windowed(self) -> bool:
+        return self.before >= 0
+
+
+class Shape(NamedTuple):
+    """The sizes of a call."""
+
+    batch: int
+    heads: int
+    queries: int
+    dim: int
+    key_heads: int
+    keys: int
+    value_dim: int
+
+    @staticmethod
+    def of(q: Tensor, k: Tensor, v: Tensor) -> Shape:
+        return Shape(q.shape[0], q.shape[1], q.shape[2], q.shape[3], k.shape[1], k.shape[2], v.shape[3])
+
+    @property
+    def groups(self) -> int:
+        return self.heads // self.key_heads
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Dimensions of a head and of a value, as many as a matrix product takes."""
+        return max(16, power_of_2(self.dim)), max(16, power_of_2(self.value_dim))
+
+    @property
+    def chunks(self) -> int:
+        """How many programs look at the norms of the keys of a head."""
+        return -(-self.keys // line.CHUNK)
+
+
+def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
+    """Memory for (batch, heads, length, dim), in which the heads of a token lie together where they do in x."""
+    batch, _, length, _ = x.shape
+    if x.stride(1) < x.stride(2):
+        return x.new_empty(batch, length, heads, dim).transpose(1, 2)
+    return x.new_empty(batch, heads, length, dim)
+
+
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, learned: bool, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp of each query, and for the backward pass: what rounding took off the output where
+    numbers are learned from half precision, and by head how far keys count where ALiBi's line hides the others.
+    """
+    shape, asked = Shape.of(q, k, v), Settings(*settings)
+    found = out, lse, rest, reach = outputs_of(q, k, v, learned, *settings)
+    if asked.skips:
+        reach.zero_()
+    if not out.numel():
+        return found
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    numbers = _in_powers_of_two(numbers, asked)
+    run = prepared(
+        ("tiles_forward", asked, order is None, learned),
+        (q, k, v, numbers),
+        lambda: _ready_forward(q, k, v, out, numbers, order is not None, _precise(q, learned), shape, asked),
+    )
+    run(q, k, v, out, rest, lse, numbers, order, reach)
+    return found
+
+
+def outputs_of(q: Tensor, k: Tensor, v: Tensor, learned: bool, *settings: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Memory for the results of ``forward``."""
+    out = laid_out_as(q, q.shape[1], v.shape[3])
+    rest = torch.empty_like(out) if _precise(q, learned) else q.new_empty(0)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
+    reach = q.new_empty(q.shape[:2] if Settings(*settings).skips else (0,), dtype=torch.int32)
+    return out, lse, rest, reach
+
+
+def _precise(q: Tensor, learned: bool) -> bool:
+    """Whether the output is kept in more than its own dtype."""
+    return learned and q.dtype != torch.float32
+
+
+def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
+    """The numbers as the kernels read them: tables are added to scores as they are."""
+    if numbers is None:
+        return None
+    numbers = numbers.contiguous()
+    return numbers * LOG2E if asked.tabled else numbers
+
+
+def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
+    """The unit of strides of batch, heads and length, and all of them in that unit."""
+    strides = [stride for x in tensors for stride in x.stride()[:3]]
+    unit = 8 if all(stride % 8 == 0 for stride in strides) else 1
+    return unit, [stride // unit for stride in strides]
+
+
+def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int]:
+    """What both passes know of a call, in the order of their kernels' arguments."""
+    count = 0 if numbers is None else numbers.shape[1]
+    lowest = asked.lowest if asked.tabled else 0
+    window = [max(asked.before, 0), asked.first]
+    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys]
+    return [*lengths, *window, count, lowest, lowest + count - 1]
+
+
+def _dims(shape: Shape) -> tuple[int, int, int, int]:
+    padded, value_padded = shape.padded
+    return shape.dim, padded, shape.value_dim, value_padded
+
+
+def _ready_forward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, precise: bool,
+    shape: Shape, asked: Settings,
+) -> Callable[..., None]:  # fmt: skip
+    """The function that attends with tensors of these shapes and strides."""
+    tile = sizes.tile_of("forward", shape.queries, shape.padded, q.dtype, q.device)
+    unit, steps = _steps(q, k, v, out)
+    norms_of = Launch(
+        line.longest_keys,
+        (shape.batch * shape.key_heads * shape.chunks, 1, 1),
+        [*steps[3:6], shape.key_heads, shape.keys, shape.chunks],
+        (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
+        warps=4,
+    )
+    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap))
+    launch = Launch(
+        attend,
+        (shape.batch * shape.heads * -(-shape.queries // tile.rows), 1, 1),
+        [*steps, *_sizes(shape, asked, numbers), shape.chunks, asked.scale * LOG2E, asked.cap * LOG2E],
+        (unit, *_dims(shape), tile.rows, tile.keys, *visited, ordered, asked.skips, precise, line.MARGIN),
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+
+    def run(
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, rest: Tensor, lse: Tensor,
+        numbers: Tensor | None, order: Tensor | None, reach: Tensor,
+    ) -> None:  # fmt: skip
+        norms = lse
+        if asked.skips:
+            norms = lse.new_empty(shape.batch, shape.key_heads, shape.chunks)
+            norms_of(k, norms)
+        # what a kernel does not read stands for nothing
+        numbers, order = lse if numbers is None else numbers, lse if order is None else order
+        launch(q, k, v, out, rest if precise else out, lse, numbers, order, norms, reach if asked.skips else lse)
+
+    return run
+
+
+def backward(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
+    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
+    shape, asked = Shape.of(q, k, v), Settings(*settings)
+    gradients = gradients_of(q, k, v, numbers, learned)
+    dq, dk, dv, dnumbers = gradients
+    dnumbers.zero_()
+    if not out.numel():
+        for each in gradients:
+            each.zero_()
+        return gradients
+    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    if grad.stride() != out.stride():
+        grad = torch.empty_like(out).copy_(grad)  # their rows are read side by side
+    grad_lse = None if grad_lse is None else grad_lse.contiguous()
+    numbers = _in_powers_of_two(numbers, asked)
+    run = prepared(
+        ("tiles_backward", asked, learned),
+        (q, k, v, numbers, out, grad_lse),
+        lambda: _ready_backward(q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, shape, asked),
+    )
+    run(grad, grad_lse, q, k, v, numbers, out, lse, rest, reach, *gradients)
+    return gradients
+
+
+def gradients_of(
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, learned: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Memory for the results of ``backward``."""
+    dnumbers = numbers.new_empty(numbers.shape) if learned and numbers is not None else q.new_empty(0)
+    dq, dk, dv = (laid_out_as(x, x.shape[1], x.shape[3]) for x in (q, k, v))
+    return dq, dk, dv, dnumbers
+
+
+def _ready_backward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, gradients: tuple[Tensor, Tensor, Tensor],
+    has_grad_lse: bool, learned: bool, shape: Shape, asked: Settings,
+) -> Callable[..., None]:  # fmt: skip
+    """The function that computes gradients with tensors of these shapes and strides."""
+    dq, dk, dv = gradients
+    precise = _precise(q, learned)
+    rows = shape.batch * shape.heads
+    unit, steps = _steps(out)
+    deltas = Launch(
+        row_deltas,
+        (rows * -(-shape.queries // DELTA_ROWS), 1, 1),
+        [*steps, shape.heads, shape.queries],
+        (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
+        warps=4,
+    )
+    common = [*_sizes(shape, asked, numbers), asked.scale * LOG2E, asked.cap * LOG2E]
+    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap), asked.skips)
+    tile = sizes.tile_of("keys", shape.queries, shape.padded, q.dtype, q.device)
+    unit, steps = _steps(q, k, v, out, dk, dv)
+    by_keys = Launch(
+        grad_keys,
+        (shape.batch * shape.key_heads * -(-shape.keys // tile.keys), 1, 1),
+        [*steps, *common],
+        (unit, *_dims(shape), tile.rows, tile.keys, *visited, shape.groups == 1),
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+    tile = sizes.tile_of("queries", shape.queries, shape.padded, q.dtype, q.device)
+    unit, steps = _steps(q, k, v, out, dq)
+    by_queries = Launch(
+        grad_queries,
+        (rows * -(-shape.queries // tile.rows), 1, 1),
+        [*steps, *common],
+        (unit, *_dims(shape), tile.rows, tile.keys, *visited, learned),
+        warps=tile.warps,
+        stages=tile.stages,
+    )
+
+    def run(
+        grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
+        out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
+    ) -> None:  # fmt: skip
+        delta = lse.new_empty(2, *lse.shape)
+        deltas(grad, out, rest if precise else out, lse, lse if grad_lse is None else grad_lse, delta)
+        numbers, reach = lse if numbers is None else numbers, reach if asked.skips else lse
+        by_keys(q, k, v, grad, delta, numbers, reach, dk, dv)
+        by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse)
+
+    return run

@@ -1,0 +1,104 @@
+"""Attention by tiles as operators of torch: ``whorl::tiles_forward`` and ``whorl::tiles_backward``.
+
+Compiled graphs see them whole, and their kernels are imported when they first run. Nothing is checked here;
+``attention`` is the public call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whorl.kernels.ops import Tensors, gradient, no_second_gradient, operator
+from whorl.tracing import takes_gradients
+
+# What both operators take: queries (batch, heads, queries, dim), keys and values with as many heads or fewer, the
+# numbers of the bias (heads, count) in float32; and the fields of ``launch.Settings``.
+GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? numbers"
+SETTINGS = "str kind, SymInt lowest, float scale, float cap, bool causal, int before, int first"
+
+
+def tiles_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    scale: float,
+    numbers: Tensor | None = None,
+    kind: str = "none",
+    lowest: int = 0,
+    order: Tensor | None = None,
+    cap: float = 0.0,
+    causal: bool = True,
+    before: int = -1,
+    first: int = 0,
+) -> tuple[Tensor, Tensor]:
+    """The output (batch, heads, queries, value dim) and the log-sum-exp (batch, heads, queries), with gradients.
+
+    The last query stands at the last key. ``numbers`` (heads, count) are those of the bias: of a line its slope, of
+    KERPLE p and a, of a table the biases at the distances from ``lowest`` on. ``order`` names the heads, int32, those
+    with most work first.
+    """
+    settings = (kind, lowest, scale, cap, causal, before, first)
+    learned = numbers is not None and takes_gradients(numbers)
+    out, lse, _, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, learned, *settings)
+    return out, lse
+
+
+def _outputs(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any) -> Tensors:
+    from whorl.kernels.tiles.launch import outputs_of
+
+    return outputs_of(q, k, v, *settings)
+
+
+@operator(
+    f"tiles_forward({GIVEN}, Tensor? order, bool learned, {SETTINGS}) "
+    "-> (Tensor out, Tensor lse, Tensor rest, Tensor reach)",
+    _outputs,
+)
+def _forward(*given: Any) -> Tensors:
+    from whorl.kernels.tiles.launch import forward
+
+    return forward(*given)
+
+
+def _gradients(
+    grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
+    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+) -> Tensors:  # fmt: skip
+    from whorl.kernels.tiles.launch import gradients_of
+
+    return gradients_of(q, k, v, numbers, learned)
+
+
+@operator(
+    f"tiles_backward(Tensor grad, Tensor? grad_lse, {GIVEN}, Tensor out, Tensor lse, Tensor rest, Tensor reach, "
+    f"bool learned, {SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dnumbers)",
+    _gradients,
+)
+def _backward(*given: Any) -> Tensors:
+    from whorl.kernels.tiles.launch import backward
+
+    return backward(*given)
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    ctx.save_for_backward(*inputs[:4], *output)
+    ctx.settings = inputs[5:]
+    ctx.set_materialize_grads(False)
+
+
+def _back(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    if grad is None and grad_lse is None:
+        return (None,) * 13
+    kept = ctx.saved_tensors
+    learned = ctx.settings[0]
+    grad = torch.zeros_like(kept[4]) if grad is None else grad
+    *gradients, dnumbers = torch.ops.whorl.tiles_backward(grad, grad_lse, *kept, *ctx.settings)
+    return *gradients, dnumbers if learned else None, *(None,) * 9
+
+
+gradient("tiles_forward", _back, _keep)
+gradient("tiles_backward", no_second_gradient("attention"))

@@ -1,0 +1,78 @@
+"""Rows, products and scores of a tile: what the kernels of both passes compute alike."""
+
+# Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton import knobs
+
+from whorl.kernels.tiles.biases import bias_of
+
+# The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
+INTERPRETED = tl.constexpr(knobs.runtime.interpret)
+
+
+@triton.jit
+def load_rows(p_rows, m_row, m_dim, BY_ROW: tl.constexpr, BY_DIM: tl.constexpr):
+    """Rows of a matrix, zero outside of it; what is known to lie inside is loaded without a mask."""
+    if BY_ROW and BY_DIM:
+        b_rows = tl.load(p_rows, mask=m_row[:, None] & m_dim[None, :], other=0.0)
+    elif BY_ROW:
+        b_rows = tl.load(p_rows, mask=m_row[:, None], other=0.0)
+    elif BY_DIM:
+        b_rows = tl.load(p_rows, mask=m_dim[None, :], other=0.0)
+    else:
+        b_rows = tl.load(p_rows)
+    return b_rows
+
+
+@triton.jit
+def product(b_one, b_other):
+    """The product of two matrices, in float32."""
+    PRECISION: tl.constexpr = "tf32x3" if b_one.dtype == tl.float32 else "tf32"
+    if INTERPRETED:
+        b_product = tl.dot(b_one.to(tl.float32), b_other.to(tl.float32))
+    else:
+        b_product = tl.dot(b_one, b_other, input_precision=PRECISION)
+    return b_product
+
+
+@triton.jit
+def add_product(b_sum, b_one, b_other):
+    """A sum in float32 and one more product."""
+    PRECISION: tl.constexpr = "tf32x3" if b_one.dtype == tl.float32 else "tf32"
+    if INTERPRETED:
+        b_sum = tl.dot(b_one.to(tl.float32), b_other.to(tl.float32), b_sum)
+    else:
+        b_sum = tl.dot(b_one, b_other, b_sum, input_precision=PRECISION)
+    return b_sum
+
+
+@triton.jit
+def scores_of(
+    b_products, o_i, o_j, nearest, scale, one, other, p_table, lowest, highest, cap,
+    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr, CAPPED: tl.constexpr,
+):  # fmt: skip
+    """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
+
+    ``nearest`` is the smallest distance in the tile, and ``cap`` the soft limit of scores in powers of two.
+    """
+    b_s = b_products * scale
+    if KIND != "none":
+        b_s += bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND, FAR, BOUNDED)
+    if CAPPED:
+        # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
+        b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))
+    return b_s
+
+
+@triton.jit
+def wide_strides(s_b, s_h, s_l, UNIT: tl.constexpr):
+    """Strides of batch, heads and length in elements, int64.
+
+    They are given in units of 8 where they can: by the multiplication the compiler learns that rows are aligned.
+    """
+    return s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT

@@ -1,0 +1,78 @@
+"""Which tiles are visited, and which of them need a mask.
+
+Positions are those of keys, and the last query stands at the last key. A row of tiles has at most three parts that need
+a mask, where some pairs are seen and others not: the first keys of a text that every query sees, the far end of a
+window, and the diagonal or the end of the text. Between the last two all pairs are seen. ``Edges`` in the order of
+arguments below:
+    sinks      tiles from 0 on that hold the first keys
+    left       where the second part begins, and how many tiles it has
+    right      where the third part begins, and how many tiles it has
+"""
+
+# pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def keys_of(
+    start, keys, before, first, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
+):
+    """For the queries from ``start`` on: tiles of first keys, the left and the right part, and the keys all see."""
+    end = tl.maximum(tl.minimum(start + ROWS, keys), 0) if CAUSAL else keys
+    full_end = tl.maximum(tl.minimum(start + 1, keys), 0) // KEYS * KEYS if CAUSAL else keys // KEYS * KEYS
+    sinks, left, full_start = 0, 0, 0
+    if WINDOW:
+        left = tl.maximum(start - before, 0) // KEYS * KEYS
+        full_start = tl.minimum(tl.cdiv(tl.maximum(start + ROWS - 1 - before, 0), KEYS) * KEYS, full_end)
+        full_start = tl.maximum(full_start, left)
+        full_end = tl.maximum(full_end, full_start)
+        sinks = tl.minimum(tl.cdiv(first, KEYS), left // KEYS)
+    lefts = (full_start - left) // KEYS
+    rights = tl.cdiv(tl.maximum(end - full_end, 0), KEYS)
+    return sinks, left, lefts, full_end, rights, full_start, full_end
+
+
+@triton.jit
+def queries_of(
+    start, queries, keys, before, first,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """For the keys from ``start`` on: the left and the right part of the queries, and those that see all of them."""
+    shift = keys - queries
+    left, full_start, end, full_end = 0, 0, queries, queries // ROWS * ROWS
+    if CAUSAL:
+        left = tl.minimum(tl.maximum(start - shift, 0), queries) // ROWS * ROWS
+        full_start = tl.cdiv(tl.maximum(start + KEYS - 1 - shift, 0), ROWS) * ROWS
+    if WINDOW:
+        sink = start < first  # which all queries see, those outside the window a part of the tile only
+        end = tl.where(sink, queries, tl.maximum(tl.minimum(queries, start + KEYS + before - shift), 0))
+        within = tl.maximum(start + before + 1 - shift, 0) // ROWS * ROWS
+        full_end = tl.where(sink, 0, tl.minimum(full_end, within))
+    full_start = tl.minimum(full_start, tl.cdiv(end, ROWS) * ROWS)
+    full_start = tl.maximum(full_start, left)
+    full_end = tl.maximum(full_end, full_start)
+    lefts = (full_start - left) // ROWS
+    rights = tl.cdiv(tl.maximum(end - full_end, 0), ROWS)
+    return left, lefts, full_end, rights, full_start, full_end
+
+
+@triton.jit
+def edge_at(t, sinks, left, lefts, right, STEP: tl.constexpr):
+    """Where the t-th tile that needs a mask begins."""
+    n = tl.where(t < sinks + lefts, left + (t - sinks) * STEP, right + (t - sinks - lefts) * STEP)
+    return tl.where(t < sinks, t * STEP, n)
+
+
+@triton.jit
+def seen(o_i, o_j, keys, before, first, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+    """Which pairs of a tile are seen; no query stands behind the last key."""
+    m_seen = (o_j < keys) & (o_i < keys)
+    if CAUSAL:
+        m_seen = m_seen & (o_i >= o_j)
+    if WINDOW:
+        m_seen = m_seen & ((o_i - o_j <= before) | (o_j < first))
+    return m_seen
