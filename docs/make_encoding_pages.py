@@ -1,4 +1,6 @@
-"""Writes docs/encodings: a page for every registered encoding, from its docstring, its config and the ledger of claims.
+"""Writes docs/encodings, a page for every registered encoding, and the list of claims at the end of docs/claims.md.
+
+Pages are made from an encoding's docstring, its config, the ledger of claims and the committed comparisons.
 
     python docs/make_encoding_pages.py
 
@@ -11,12 +13,15 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import sys
 from itertools import groupby
 from pathlib import Path
 
 from whorl import claims, registry
 from whorl.claims import evidence, overview
-from whorl.claims.ledger import COMPUTED
+from whorl.claims.ledger import COMPUTED, FLAGS
+from whorl.claims.redirects import REDIRECTS
+from whorl.claims.report import TITLES
 from whorl.cli import examples, listing
 from whorl.config import Config
 
@@ -24,11 +29,13 @@ from whorl.config import Config
 NAMED = r"^\w+ {2,}\S"
 
 FOLDER = Path(__file__).parent / "encodings"
+CLAIMS = Path(__file__).parent / "claims.md"
+LIST = "## The claims\n"  # where the part of docs/claims.md begins that is made here
 
 
-def pages() -> dict[str, str]:
+def pages(rows: list[claims.Row] | None = None) -> dict[str, str]:
     """The text of every page, the index among them, by its file's name."""
-    rows = claims.verify()
+    rows = claims.verify() if rows is None else rows
     out = {f"{name}.md": page(name, [row for row in rows if name in row.claim.about]) for name in registry.names()}
     return {"README.md": index()} | out
 
@@ -56,7 +63,7 @@ def page(name: str, rows: list[claims.Row]) -> str:
     facts = listing.facts(encoding)
     title, _, text = listing.description(cls).partition("\n")
     given = ", ".join(f"{key}={value!r}" for key, value in filled.items())
-    lines = [f"# {cls.__name__}", "", *prose(title), "", *prose(text.strip("\n")), ""]
+    lines = [f"# {cls.__name__}", "", *prose(title), "", *prose(text.strip("\n")), "", *shared_text(cls)]
     lines += ["```python", "import whorl", "", f"encoding = whorl.{cls.__name__}({given})", "```", ""]
     lines += [
         "| | |",
@@ -73,6 +80,12 @@ def page(name: str, rows: list[claims.Row]) -> str:
         *ledger(name, rows),
     ]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def shared_text(cls: type) -> list[str]:
+    """Formulas and papers of an encoding whose file holds others as well: what the file says of all of them."""
+    text = inspect.cleandoc(sys.modules[cls.__module__].__doc__ or "")
+    return [] if listing.description(cls) == text else [*prose(text), ""]
 
 
 def prose(text: str) -> list[str]:
@@ -112,7 +125,7 @@ def losses(name: str) -> list[str]:
     found = [(name, one) for one in evidence.losses(name)]
     found += [(f"rope, served with {variant}", one) for variant in served for one in evidence.losses("rope", variant)]
     if not found:
-        return []
+        return ["## Past the trained length", "", "Not trained here yet.", ""]
     ratios = sorted({ratio for _, one in found for ratio in one.by_ratio})
     lines = [
         "## Past the trained length",
@@ -134,8 +147,49 @@ def ledger(name: str, rows: list[claims.Row]) -> list[str]:
     for row in sorted(rows, key=lambda row: not row.id.startswith(f"{name}.flag.")):
         statement, source = row.statement.replace("|", "\\|"), row.finding.source
         where = "" if source == COMPUTED else f", by {report(source)}"
-        lines.append(f"| `{row.id}` | {row.verdict}{where} | {statement} |")
+        lines.append(f"| {anchor(row.id)}`{row.id}` | {row.verdict}{where} | {statement} |")
     return lines
+
+
+def anchor(id: str) -> str:
+    """What a link to a claim leads to; it stays as long as the id does."""
+    return f'<a id="{id}"></a>'
+
+
+def claims_page(rows: list[claims.Row]) -> str:
+    """docs/claims.md with its list of claims made anew."""
+    text, _, _ = CLAIMS.read_text(encoding="utf-8").partition(LIST)
+    written = [row for row in rows if row.claim.topic != FLAGS]
+    lines = [
+        LIST,
+        f"{len(written)} written claims; the {len(rows) - len(written)} flag checks are on the pages of the "
+        "[encodings](encodings/README.md). `make docs` writes this list; a link such as `claims.md#rope.relative` "
+        "stays.",
+    ]
+    for topic, members in groupby(written, key=lambda row: row.claim.topic):
+        lines += [
+            "",
+            f"### {TITLES[topic][0]}",
+            "",
+            "| claim | verdict | statement | who says it |",
+            "|---|---|---|---|",
+        ]
+        for row in members:
+            source = row.finding.source
+            where = "" if source == COMPUTED else f", by [{Path(source).name}](../{source})"
+            said = [text.replace("|", "\\|") for text in (row.statement, row.claim.says)]
+            lines.append(f"| {anchor(row.id)}`{row.id}` | {row.verdict}{where} | {said[0]} | {said[1]} |")
+    lines += [
+        "",
+        "### Ids of before",
+        "",
+        "Joined with another claim, or dropped for it.",
+        "",
+        "| id | now |",
+        "|---|---|",
+    ]
+    lines += [f"| {anchor(old)}`{old}` | [{new}](#{new}) |" for old, new in REDIRECTS.items()]
+    return text + "\n".join(lines) + "\n"
 
 
 def report(source: str) -> str:
@@ -143,18 +197,21 @@ def report(source: str) -> str:
     path = Path(source)
     if path.name == "comparison.json":
         return f"[{path.parent.name}](../../{path.parent}/report.html)"
-    return f"[{path.stem}](../../{path.with_suffix('.md')})"
+    page = path.with_suffix(".md")
+    return f"[{path.stem}](../../{page if (FOLDER.parent.parent / page).is_file() else path})"
 
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    made = pages()
+    rows = claims.verify()
+    made = pages(rows)
     for old in FOLDER.glob("*.md"):
         if old.name not in made:
             old.unlink()
     for name, text in made.items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    print(f"{len(made)} pages in {FOLDER}")
+    CLAIMS.write_text(claims_page(rows), encoding="utf-8")
+    print(f"{len(made)} pages in {FOLDER}, and the claims in {CLAIMS.name}")
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from torch import nn
 from whorl import position_checks
 from whorl.attend import cache, linear, linear_checks
 from whorl.attend.softmax import attention
+from whorl.claims.flags import of_registry
 from whorl.claims.probes import build
 from whorl.encodings import (
     alibi,
@@ -61,6 +62,7 @@ class Mutant:
 
 
 MUTANTS: dict[str, Mutant] = {}
+FLAGS = {claim.id for claim in of_registry()}
 
 
 def mutant(*kills: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
@@ -101,9 +103,10 @@ def everywhere(patch: Patch, old: Any, new: Any) -> None:
 
 
 def flagged(flag: str, value: bool, *but: str) -> tuple[str, ...]:
-    """The ids of this flag for every encoding that states it so."""
+    """The ids of this flag for every encoding that states it so; one that touches no vector has none of its norms."""
     stated = [name for name in names() if getattr(build(name).claims, flag) is value and name not in but]
-    return tuple(f"{name}.flag.{flag.replace('_', '-')}" for name in stated)
+    ids = (f"{name}.flag.{flag.replace('_', '-')}" for name in stated)
+    return tuple(id for id in ids if id in FLAGS)
 
 
 def classes() -> list[type[Encoding]]:
@@ -151,6 +154,7 @@ def angles_that_are_not_linear(patch: Patch) -> None:
 
 
 @mutant(
+    "rope.layernorm-after", "linear.rotate-before", "decay.bound-inner-differences",
     "rope.orthogonal", "rope.norm", "rope.gradient-norm", "rope.relative", "rope.determinant", "decay.bound",
     "decay.abel-identity", "rope.flag.norm-preserving", "rope+dynamic_ntk.flag.norm-preserving",
     "rope+alibi.flag.norm-preserving",
@@ -175,7 +179,7 @@ def a_mirror_in_every_pair(patch: Patch) -> None:
     patch.setattr(Rotary, "rotate", rotate)
 
 
-@mutant("rope.golden", "rope.layouts-permute", "note.layouts-equal")
+@mutant("rope.golden", "rope.layouts-permute")
 def layouts_mixed_up(patch: Patch) -> None:
     patch.setattr(Rope, "layout", property(lambda self: "interleaved"))
 
@@ -219,6 +223,7 @@ def with_ladder(patch: Patch, change: Callable[..., Any]) -> None:
 
 
 @mutant(
+    "base.dimension", "base.gaps", "linear.both-safe", "linear.numerator-probability", "extension.yarn-short",
     "rope.golden", "rope.three-forms", "rope.frequencies", "decay.values", "sinusoidal.golden", "sinusoidal.products",
     "sinusoidal.first-negative", "aliasing.wavelengths", "aliasing.first-turn", "aliasing.untrained-pairs",
     "aliasing.critical-dimension", "base.lower-bound", "question.order", "precision.exact-tables",
@@ -454,7 +459,7 @@ def log_n_below_the_trained_length(patch: Patch) -> None:
     )
 
 
-@mutant("xpos.factor", "decay.xpos-envelope")
+@mutant("xpos.causal-only", "xpos.factor", "decay.xpos-envelope")
 def xpos_that_grows(patch: Patch) -> None:
     own = xpos.log_zeta
     patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [-each for each in own(pairs, gamma)])
@@ -514,6 +519,12 @@ def alibi_on_scores_that_are_not_scaled(patch: Patch) -> None:
     patch.setattr(alibi.Alibi, "softmax_scale", lambda self, head_dim, length=None: 1.0)
 
 
+@mutant("alibi.symmetric")
+def a_symmetric_form_that_leans(patch: Patch) -> None:
+    own = alibi.Alibi.bias_at
+    patch.setattr(alibi.Alibi, "bias_at", lambda self, head, i, j: own(self, head, i, j) - 0.1 * (j > i))
+
+
 @mutant("alibi.key-form")
 def a_key_form_that_rounds(patch: Patch) -> None:
     own = alibi.key_form
@@ -533,6 +544,13 @@ def t5_edges_off_by_one(patch: Patch) -> None:
     own = t5.bucket_edges
     for name in ("bucket_edges", "_edges"):
         patch.setattr(t5, name, lambda buckets, reach: [e if e <= buckets // 2 else e + 1 for e in own(buckets, reach)])
+
+
+@mutant("t5.untrained-buckets")
+def t5_buckets_of_another_reach(patch: Patch) -> None:
+    own = t5.bucket_edges
+    for name in ("bucket_edges", "_edges"):
+        patch.setattr(t5, name, lambda buckets, reach: own(buckets, 128))
 
 
 @mutant("t5.edges")
@@ -727,7 +745,7 @@ def a_state_that_fades(patch: Patch) -> None:
     patch.setattr(linear, "go_on", fading)
 
 
-@mutant("linear.one-plus-cosine")
+@mutant("linear.one-plus-cosine-sharp", "linear.one-plus-cosine")
 def cosines_of_vectors_that_are_not_of_length_one(patch: Patch) -> None:
     from whorl.attend import features
 
@@ -763,7 +781,6 @@ def a_bias_towards_near_keys_in_every_encoding(patch: Patch) -> None:
 @mutant(
     *flagged("relative", True), *flagged("norm_preserving", True), "log_n.flag.linear-attention",
     "llama4_temperature.flag.linear-attention", "ssmax.flag.linear-attention",
-    "alibi+hf_bf16.flag.norm-preserving",
 )  # fmt: skip
 def keys_that_grow_in_every_encoding(patch: Patch) -> None:
     for cls in classes():

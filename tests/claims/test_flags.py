@@ -46,7 +46,7 @@ def test_an_honest_encoding_is_as_expected(own_registry):
     whorl.register(Root)
     rows = verify("root")
     assert [row.id for row in rows] == [f"root.{rest}" for rest in (
-        "flag.relative", "flag.norm-preserving", "flag.linear-attention", "flag.decays", "flag.extrapolates", "cache",
+        "flag.relative", "flag.linear-attention", "flag.decays", "flag.extrapolates", "cache",
     )]  # fmt: skip
     assert all(row.as_expected for row in rows)
     assert [row.id for row in verify(Root)] == [row.id for row in rows]  # the class needs no registering

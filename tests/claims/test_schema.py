@@ -15,13 +15,17 @@ def test_the_document_fits_its_schema(whole_ledger):
     document = schema.document(whole_ledger)
     again = json.loads(json.dumps(document, allow_nan=False, ensure_ascii=False))
     assert schema.problems(again) == [] and again == document
-    assert sum(document["counts"].values()) == len(whole_ledger) and document["unexpected"] == []
+    counted = [sum(document["counts"][group].values()) for group in ("claims", "flags")]
+    assert counted == [len(document["claims"]), len(document["flags"])] and sum(counted) == len(whole_ledger)
+    assert counted[0] == len(ledger.written()) and document["unexpected"] == []
+    assert all(claim["topic"] != "flags" for claim in document["claims"])
+    assert all(claim["topic"] == "flags" for claim in document["flags"])
 
 
 @pytest.mark.parametrize(
     ("path", "value", "said"),
     [
-        (("schema",), "whorl-claims/2", "schema: 'whorl-claims/2' is not one of ['whorl-claims/1']"),
+        (("schema",), "whorl-claims/3", "schema: 'whorl-claims/3' is not one of ['whorl-claims/2']"),
         (("seconds",), "fast", "seconds: 'fast' is not of type 'number'"),
         (("extra",), 1, "the document: Additional properties are not allowed ('extra' was unexpected)"),
         (("claims", 0, "kind"), "maybe", "claims[0].kind: 'maybe' is not one of ["),
@@ -29,13 +33,14 @@ def test_the_document_fits_its_schema(whole_ledger):
         (("claims", 0, "as_expected"), 1, "claims[0].as_expected: 1 is not of type 'boolean'"),
         (("claims", 0, "numbers", "x"), "1", "claims[0].numbers.x: '1' is not of type 'number', 'null'"),
         (("claims", 0, "source"), "somewhere", "claims[0].source: 'somewhere' does not match"),
-        (("claims", 0, "kind"), "fails", "claims[0].counterexample: None is not of type 'string'"),
-        (("claims", 0, "kind"), "needs training", "claims[0].command: None is not of type 'string'"),
-        (("counts", "holds"), 1.5, "counts.holds: 1.5 is not of type 'integer'"),
+        (("claims", 0, "kind"), "fails", "claims[0].counterexample: None should not be valid under {'type': 'null'}"),
+        (("claims", 0, "kind"), "needs training", "claims[0].command: None should not be valid under {'type': 'null'}"),
+        (("counts", "claims", "holds"), 1.5, "counts.claims.holds: 1.5 is not of type 'integer'"),
+        (("redirects", "a.b"), 1, "redirects['a.b']: 1 is not of type 'string'"),
     ],
 )
 def test_what_does_not_fit_is_named(path, value, said):
-    document = json.loads(json.dumps(schema.document(ledger.run([find("none.flag.relative")]))))
+    document = json.loads(json.dumps(schema.document(ledger.run([find("none.equivariant")]))))
     at = document
     for step in path[:-1]:
         at = at[step]
@@ -45,7 +50,7 @@ def test_what_does_not_fit_is_named(path, value, said):
 
 
 def test_a_field_that_is_missing_is_named():
-    document = schema.document(ledger.run([find("none.flag.relative")]))
+    document = schema.document(ledger.run([find("none.equivariant")]))
     del document["claims"][0]["how"]
     assert schema.problems(document) == ["claims[0]: 'how' is a required property"]
 
@@ -63,6 +68,6 @@ def test_numbers_that_are_not_finite_are_null():
         test=lambda: Finding(verdict=Verdict("holds"), numbers={"x": float("nan"), "y": float("inf"), "z": 1.0}),
     )  # fmt: skip
     document = schema.document(ledger.run([claim]))
-    assert document["claims"][0]["numbers"] == {"x": None, "y": None, "z": 1.0}
+    assert document["flags"][0]["numbers"] == {"x": None, "y": None, "z": 1.0}
     assert schema.problems(document) == []
-    assert numbers_in_short(document["claims"][0]["numbers"]) == "x: not finite; y: not finite; z: 1"
+    assert numbers_in_short(document["flags"][0]["numbers"]) == "x: not finite; y: not finite; z: 1"

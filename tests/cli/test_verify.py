@@ -44,7 +44,9 @@ def test_the_table_has_a_line_for_each_claim_and_a_summary(call):
     assert code == 0 and err == "" and lines[0].split() == ["claim", "verdict", "numbers", "statement"]
     shown = [line.split()[0] for line in lines[1:-2]]
     assert {"none.equivariant", "none.cache", "window.reach", "window.flag.relative"} <= set(shown)
-    assert lines[-1].startswith(f"{len(shown)} claims: ") and "all as expected" in lines[-1]
+    flags = [id for id in shown if ".flag." in id or id.endswith(".cache")]
+    assert lines[-1].startswith(f"{len(shown) - len(flags)} claims: ") and "all as expected" in lines[-1]
+    assert f"; {len(flags)} flag checks: " in lines[-1]
     assert "holds within 1e-12" in out and "largest difference: " in out
 
 
@@ -52,7 +54,8 @@ def test_json_is_the_document(call, fits):
     code, out, _ = call("none", "--json")
     document = json.loads(out)
     assert code == 0 and fits(document)
-    assert {"none.equivariant", "none.flag.decays"} <= {claim["id"] for claim in document["claims"]}
+    assert "none.equivariant" in {claim["id"] for claim in document["claims"]}
+    assert "none.flag.decays" in {claim["id"] for claim in document["flags"]}
 
 
 def test_reports_are_written(call, fits, tmp_path):
@@ -62,12 +65,20 @@ def test_reports_are_written(call, fits, tmp_path):
     assert fits(json.loads(data.read_text()))
 
 
+def test_in_chinese_table_and_report_are_chinese(call, tmp_path):
+    page = tmp_path / "claims.md"
+    code, out, _ = call("none", "--lang", "zh", "--report", str(page))
+    assert code == 0 and out.splitlines()[0].split() == ["论断", "判定", "数值", "陈述"]
+    assert "成立，误差不超过 1e-12" in out and "全部符合预期" in out
+    assert "- 检验: 16 个词与一个随机次序，float64。" in page.read_text(encoding="utf-8")
+
+
 def test_an_encoding_of_ones_own_is_read_from_a_file(call, tmp_path):
     honest, lying = tmp_path / "honest.py", tmp_path / "lying.py"
     honest.write_text(OWN.format(relative=True))
     lying.write_text(OWN.format(relative=False).replace('"root"', '"liar"'))
     code, out, _ = call(str(honest))
-    assert code == 0 and "root.flag.decays" in out and "6 claims" in out
+    assert code == 0 and "root.flag.decays" in out and "5 flag checks" in out
     code, out, _ = call(str(lying))
     assert code == 1 and "fails (expected: holds)" in out and "1 not as expected: liar.flag.relative." in out
 
@@ -77,6 +88,7 @@ def test_an_encoding_of_ones_own_is_read_from_a_file(call, tmp_path):
     [
         (["ropee"], "unknown encoding 'ropee'. Did you mean 'rope'?"),
         (["nowhere.py"], "verify: there is no file 'nowhere.py'."),
+        (["none", "--lang", "fr"], "verify: unknown language 'fr'. Expected one of: en, zh."),
         (["none", "--report", "claims.txt"], "verify: --report must end in .md or .json, got 'claims.txt'."),
     ],
 )

@@ -152,7 +152,9 @@ def test_scores_depend_on_the_distance_alone_where_claimed(name):
     q, k, v = tokens(12)
     ids = torch.arange(12)
     here, there = (run(encoding, q, k, v, ids + shift, ids + shift).out for shift in (0, 1000))
-    assert torch.allclose(here, there, rtol=0, atol=1e-9) == encoding.claims.relative
+    # what counts tokens stays when positions shift, and is not of the distance alone: the ledger changes tokens between
+    assert torch.allclose(here, there, rtol=0, atol=1e-9) == (encoding.claims.relative or name in COUNTING)
+    assert not (encoding.claims.relative and name in COUNTING)
 
 
 @every
@@ -278,7 +280,7 @@ def test_a_second_length_is_the_last_to_compile(name):
 def test_claims_and_policies(name):
     encoding = MAKERS[name]()
     claims = encoding.claims
-    assert claims.norm_preserving == (name not in ("xpos", "log_n", "ssmax", "llama4_temperature"))
+    assert claims.norm_preserving == (name not in ("shaw", "xpos", "log_n", "ssmax", "llama4_temperature"))
     assert claims.decays == (name == "forgetting_gate")
     assert claims.linear_attention == (name == "xpos")
     remapped = ("rerope", "leaky_rerope", "self_extend")

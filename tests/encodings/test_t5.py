@@ -158,4 +158,4 @@ def test_the_table_starts_as_documented():
 def test_claims():
     claims = T5(heads=2).claims
     assert claims.relative and claims.norm_preserving
-    assert not claims.decays and not claims.extrapolates and not claims.linear_attention
+    assert claims.extrapolates and not claims.decays and not claims.linear_attention

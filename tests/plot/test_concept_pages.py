@@ -24,7 +24,7 @@ COMMANDS = [words for page in PAGES for words in re.findall(r"`(whorl plot [^`]*
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_claim_that_is_named_exists(page):
     known = {claim.id for claim in claims.every()}
-    named = re.findall(r"\[([^\]]+)\]\(claims\.md\)", page.read_text())
+    named = re.findall(r"\[([^\]]+)\]\(claims\.md#[^)]+\)", page.read_text())
     named = [name for name in named if name != "claims.md"]
     assert len(named) > 20 and [name for name in named if name not in known] == []
 
@@ -33,10 +33,17 @@ def test_what_a_page_says_of_a_claim_is_its_verdict():
     expected = {claim.id: claim.expected for claim in claims.every()}
     for page in PAGES:
         text = " ".join(page.read_text().split())
-        for name in re.findall(r"\[([^\]]+)\]\(claims\.md\) fails", text):
+        for name in re.findall(r"\[([^\]]+)\]\(claims\.md#[^)]+\) fails", text):
             assert expected[name] == "fails", name
-        for name in re.findall(r"\[([^\]]+)\]\(claims\.md\) holds", text):
+        for name in re.findall(r"\[([^\]]+)\]\(claims\.md#[^)]+\) holds", text):
             assert expected[name].startswith("holds"), name
+
+
+def test_every_link_to_a_claim_leads_to_its_place():
+    there = set(re.findall(r'<a id="([^"]+)"></a>', (DOCS / "claims.md").read_text()))
+    for page in PAGES:
+        linked = re.findall(r"\[([^\]]+)\]\(claims\.md#([^)]+)\)", page.read_text())
+        assert linked and all(name == place and place in there for name, place in linked)
 
 
 def test_every_picture_is_shown_and_small():

@@ -1,4 +1,4 @@
-"""Claims about wavelengths and the context: aliasing, the critical dimension, and the base a context needs (N29)."""
+"""Claims about wavelengths and the context: aliasing, the critical dimension, and the base a context needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from whorl.claims.ledger import About, Finding, decide, depends, shared, within
+from whorl.claims.ledger import About, Both, Finding, decide, depends, shared, within
 from whorl.claims.probes import frequencies, largest
 from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
@@ -15,15 +15,16 @@ from whorl.rotary.scalings.proportional import Proportional
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
-about_rope = About("rope", rows=("N29",))
+about_rope = About("rope")
 
 
 @about_rope.holds_within(
     "aliasing.wavelengths",
     "A pair repeats after 2 pi / w_i positions: 6.283, 62.83, 628.3 and 6283.2 at d = 8.",
     "每一对每 2π / w_i 个位置重复一次：d = 8 时为 6.283、62.83、628.3、6283.2。",
-    says="N29, N34",
+    says="study notes",
     how="Wavelengths of Rope(head_dim=8), and cos and sin one wavelength on.",
+    how_zh="Rope(head_dim=8) 的各波长，以及一个波长之后的 cos 与 sin。",
 )
 def repeats() -> Finding:
     own = wavelengths(frequencies(8))
@@ -38,40 +39,46 @@ def repeats() -> Finding:
     "aliasing.first-turn",
     "Angles pass 2 pi at position 7 in the fastest pair and at 54,411 in the slowest (128 dimensions, base 10,000).",
     "角度超过 2π 的位置：最快的一对是 7，最慢的一对是 54411（128 维，底数 10000）。",
-    says="N29",
+    says="study notes",
     how="The first whole position whose angle is past a full turn, by pair.",
+    how_zh="每一对的角度首次超过一整圈的整数位置。",
 )
 def first_turn() -> Finding:
     first = (2 * math.pi / frequencies()).ceil()
     numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
     found = tuple(int(first[i]) for i in (0, 32, 63))
-    return decide(found == (7, 629, 54_411), numbers, f"they pass it at {found}")
+    but = Both(f"they pass it at {found}", f"实际在 {found} 处超过")
+    return decide(found == (7, 629, 54_411), numbers, but)
 
 
 @about_rope.holds(
     "aliasing.untrained-pairs",
     "Within 4,096 positions 18 of 64 pairs make no full turn, and meet new angles beyond it.",
     "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度。",
-    says=f"{LIU}; N29",
+    says=f"{LIU}, section 4",
     how="Wavelengths of 128 dimensions, base 10,000, against the context.",
+    how_zh="128 维、底数 10000 的各波长与上下文长度比较。",
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())
-    return decide(short == 18, {"pairs without a full turn": short}, f"there are {short}")
+    but = Both(f"there are {short}", f"实际有 {short} 对")
+    return decide(short == 18, {"pairs without a full turn": short}, but)
 
 
 @about_rope.fails(
     "aliasing.ambiguous",
     "Once a pair's angle has passed 2 pi, positions become ambiguous.",
     "某一对的角度一旦超过 2π，位置就有歧义。",
-    says="the notes; N29",
+    says="study notes",
     how="The fastest pair at 710 positions (113 turns) against position 0, and the whole code there.",
+    how_zh="最快的一对在位置 710（转 113 圈）处与位置 0 比较，并比较整个编码。",
 )
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
     apart = (tables[:, 0] - tables[:, 1]).norm(dim=0)
     text = f"710 positions are {apart[0]:.0e} apart in the fastest pair and {apart.norm():.1f} apart in all 64"
-    return decide(apart.norm() < 0.1, {"fastest pair, 0 against 710": apart[0], "all pairs": apart.norm()}, text)
+    but = Both(text, f"相隔 710 的两个位置在最快的一对中只差 {apart[0]:.0e}，而 64 对合起来相差 {apart.norm():.1f}")
+    return decide(apart.norm() < 0.1, {"fastest pair, 0 against 710": apart[0], "all pairs": apart.norm()}, but)
 
 
 @about_rope.holds(
@@ -80,6 +87,7 @@ def ambiguous() -> Finding:
     "训练中转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：128 维在 L=4096 时为 92，在 2048 时为 82。",
     says=f"{LIU}",
     how="The formula against a count of whorl's wavelengths, for five settings with known values.",
+    how_zh="五组有已知值的设置：公式与对 whorl 波长的计数比较。",
 )
 def critical_dimension() -> Finding:
     known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
@@ -87,7 +95,8 @@ def critical_dimension() -> Finding:
     formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
     numbers = {f"d = {d}, L = {n}": value for (d, n), value in counted.items()}
     text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
-    return decide(counted == known == formula, numbers, text)
+    but = Both(text, f"计数为 {list(counted.values())}，公式为 {list(formula.values())}")
+    return decide(counted == known == formula, numbers, but)
 
 
 # -- the base a context needs -----------------------------------------------------------------------------------------
@@ -108,56 +117,45 @@ def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
     "base.lower-bound",
     "A context needs a base: at 128 dimensions 4,300 serves 1,024 positions and 84,000 serves 8,192.",
     "上下文长度对底数有下限：128 维时 4300 可用于 1024 个位置，84000 可用于 8192 个位置。",
-    says=f"{MEN}; Su's search",
+    says=f"{MEN}, table 2",
     how="The least sum of cosines below each length is not negative, and is for a tenth of these bases.",
+    how_zh="各长度以内余弦之和的最小值不为负；底数取十分之一时则为负。",
 )
 def lower_bound() -> Finding:
     numbers, tenth = _lowest_sums((4300.0, 1024), (84_000.0, 8192)), _lowest_sums((430.0, 1024), (8400.0, 8192))
     good = all(value >= 0 for value in numbers.values()) and all(value < 0 for value in tenth.values())
-    return decide(good, numbers | tenth, "a sum is negative, or is not for a tenth of the base")
+    but = Both("a sum is negative, or is not for a tenth of the base", "某个和为负，或底数取十分之一时不为负")
+    return decide(good, numbers | tenth, but)
 
 
-@about_rope.fails(
-    "base.monotone",
-    "If a base serves a context, every larger base does.",
-    "若某个底数够用，则更大的底数也够用。",
-    says=f"how {MEN} is often read",
+@about_rope.holds(
+    "base.gaps",
+    "The bases that serve a context have gaps: 4,300 serves 1,024 positions and 4,400 does not.",
+    "够用的底数并不连续：4300 可用于 1024 个位置，4400 反而不行。",
+    says="whorl 0.2, docs/concepts.md",
     how="Bases next to those that serve 1,024 and 8,192 positions.",
+    how_zh="在可用于 1024 与 8192 个位置的底数附近取值。",
 )
-def base_monotone() -> Finding:
+def base_gaps() -> Finding:
     cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
     numbers = _lowest_sums(*cases)
-    _, serves, fails, *_ = numbers.values()
-    text = f"4,300 serves 1,024 positions ({serves:.2f}) and 4,400 does not ({fails:.2f})"
-    return decide(not serves >= 0 > fails, numbers, f"{text}; 84,000 serves 8,192 and 85,000 does not")
+    _, serves, fails, _, serves_8k, fails_8k = numbers.values()
+    good = serves >= 0 > fails and serves_8k >= 0 > fails_8k
+    return decide(good, numbers, Both("a larger base serves as well", "更大的底数也够用"))
 
 
-@about_rope.fails(
-    "base.ten-thousand",
-    "Base 10,000 serves any context.",
-    "底数 10000 适用于任何上下文长度。",
-    says="by its use in models of 4k and more; N29",
-    how="The first distance at which the sum of cosines of 128 dimensions is negative.",
-)
-def ten_thousand() -> Finding:
-    cos, _ = Rope(head_dim=128).tables(torch.arange(4096), dtype=torch.float64)
-    below = (cos.sum(-1) < 0).nonzero()
-    first = int(below[0]) if len(below) else -1
-    text = f"at {first} positions a like key counts less than a random one"
-    return decide(first < 0, {"first negative at": first}, text)
-
-
-@about_rope.fails(
+@about_rope.holds(
     "base.dimension",
-    "The base a context needs does not depend on the size of the head.",
-    "所需的底数与头的维数无关。",
-    says="tables that give a base for a length alone",
+    "The base that a context needs depends on the size of the head.",
+    "所需的底数与头的维数有关。",
+    says="whorl 0.2, docs/concepts.md",
     how="The first of 1,000, 1,100 … 30,000 that serves 512 positions, for heads of 128, 64 and 32.",
+    how_zh="对 128、64、32 维的头，在 1000、1100 … 30000 中找出第一个可用于 512 个位置的底数。",
 )
 def base_dimension() -> Finding:
     numbers = {f"head of {dim}": _first_base(dim, 512) for dim in (128, 64, 32)}
-    first, second, third = numbers.values()
-    return decide(first == second == third, numbers, f"512 positions need {first:,.0f}, {second:,.0f} and {third:,.0f}")
+    same = len(set(numbers.values())) == 1
+    return decide(not same, numbers, Both("heads of all three sizes need the same base", "三种维数的头所需底数相同"))
 
 
 def _first_base(dim: int, length: int) -> float:
@@ -171,23 +169,26 @@ def _first_base(dim: int, length: int) -> float:
     "base.still-half",
     "With half of the pairs standing still every base serves every context.",
     "若有一半的维度不旋转，任何底数都适用于任何长度。",
-    says="Su, kexue.fm 10122",
+    says="Su 2024, kexue.fm 10122",
     how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), bases 10, 1,000 and 100,000.",
+    how_zh="Proportional(fraction=0.5)，底数 10、1000、100000：16384 个位置上余弦之和的最小值。",
 )
 def still_half() -> Finding:
     half = Proportional(fraction=0.5)
     numbers = {f"base {base:,.0f}": lowest(base, 16_384, 64, half) for base in (10.0, 1000.0, 100_000.0)}
     turning = lowest(10.0, 16_384, 64)
     holds = min(numbers.values()) >= 0 > turning
-    return decide(holds, numbers | {"base 10, all turning": turning}, "a sum is negative")
+    but = Both("a sum is negative", "某个和为负")
+    return decide(holds, numbers | {"base 10, all turning": turning}, but)
 
 
 @about_rope.depends(
     "aliasing.longest-wavelength",
     "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
     "可区分的长度就是最长波长：L_max = 2π / w。",
-    says="the notes; N29",
+    says="study notes",
     how="2 pi / w of each pair, and the nearest code to position 0 from one to two longest wavelengths on.",
+    how_zh="各对的 2π / w，以及一到两个最长波长之间与位置 0 最近的编码。",
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)
@@ -202,4 +203,26 @@ def longest_wavelength() -> Finding:
     numbers |= {"one pair, one wavelength on": alone, "all pairs, nearest code beyond": nearest}
     beyond = f"all 64 together are never nearer than {nearest:.1f} from one to two longest wavelengths on"
     text = f"it is a number per pair, 6.28 to {longest:,.0f}; {beyond}"
-    return depends("one pair or all", alone < 1e-6, nearest < 1, numbers, text)
+    but = Both(
+        text,
+        f"它是每一对各自的数，从 6.28 到 {longest:,.0f}；64 对合起来，在一到两个最长波长之间距离从不小于 {nearest:.1f}",
+    )
+    return depends(Both("one pair or all", "指一对还是全部"), alone < 1e-6, nearest < 1, numbers, but)
+
+
+@about_rope.fails(
+    "note.longest-62832",
+    "The longest wavelength, and so L_max, is 2 pi 10,000 = 62,832.",
+    "最长波长（即 L_max）为 2π·10000 = 62832。",
+    says="study notes, for d = 128",
+    how="The longest wavelength of a RoPE of 128 dimensions, and of wider ones.",
+    how_zh="128 维 RoPE 的最长波长，以及更宽时的最长波长。",
+)
+def longest_62832() -> Finding:
+    numbers = {f"d = {dim}": float(wavelengths(frequencies(dim))[-1]) for dim in (128, 512, 4096)}
+    own = numbers["d = 128"]
+    text = Both(
+        f"the last pair is i = d/2 - 1, so it is 2 pi 10,000^(1 - 2/d) = {own:,.0f} at d = 128; 62,832 is its limit",
+        f"最后一对是 i = d/2 - 1，因此 d = 128 时为 2π·10000^(1 - 2/d) = {own:,.0f}；62832 只是极限",
+    )
+    return decide(abs(own / (2 * math.pi * 10_000) - 1) < 0.01, numbers, text)

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+import math
+import statistics
+from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from whorl.claims.ledger import shared
+from whorl.claims.ledger import Both, Finding, decide, inconclusive, needs_training, shared
 from whorl.errors import WhorlError
 from whorl.results import AS_TRAINED, ComparisonResult, Row
+
+# A difference of losses, in bits per byte, that is too small to matter: an interval inside it is a tie.
+TIE = 0.02
 
 # The score that shows whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
@@ -38,12 +43,34 @@ class Loss(NamedTuple):
 
     source: str
     by_ratio: dict[float, float]
+    halves: dict[float, float]  # half the interval of each: over seeds, or over documents where there is one seed
 
     def rise(self, ratio: float) -> float | None:
         """The rise of the loss from the trained length to ``ratio`` times it, in bits per byte."""
         if 1.0 not in self.by_ratio or ratio not in self.by_ratio:
             return None
         return self.by_ratio[ratio] - self.by_ratio[1.0]
+
+
+class Gap(NamedTuple):
+    """A difference and half its interval, from one source."""
+
+    source: str
+    mean: float
+    half: float
+
+    @property
+    def above(self) -> bool:
+        """Whether the whole interval is above zero."""
+        return self.mean - self.half > 0
+
+    @property
+    def below(self) -> bool:
+        """Whether the whole interval is below zero."""
+        return self.mean + self.half < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ± {self.half:.2f}"
 
 
 def folder() -> Path | None:
@@ -73,11 +100,13 @@ def _rows(label: str) -> Iterator[tuple[str, ComparisonResult, Row]]:
 
 def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
     """The losses of an encoding by length, one for each comparison that has it."""
-    return [
-        Loss(source, {length / found.trained: cell.mean for length, cell in row.cells.get(SCORE, {}).items()})
-        for source, found, row in _rows(label)
-        if row.variant == variant
-    ]
+    made = []
+    for source, found, row in _rows(label):
+        if row.variant == variant:
+            cells = {length / found.trained: cell for length, cell in row.cells.get(SCORE, {}).items()}
+            means, halves = ({r: getattr(cell, what) for r, cell in cells.items()} for what in ("mean", "half"))
+            made.append(Loss(source, means, halves))
+    return made
 
 
 def losses_of(name: str) -> list[Loss]:
@@ -95,15 +124,42 @@ def largest_rise(name: str, ratio: float = 4.0) -> tuple[str, float] | None:
     return max(rises(name, ratio).items(), key=itemgetter(1), default=None)
 
 
-def least_gap(first: list[Loss], second: list[Loss], read: Callable[[Loss], float | None]) -> tuple[str, float] | None:
-    """The comparison in which a number of the first is least above that of the second, and by how much.
+def gaps(first: list[Loss], second: list[Loss], ratio: float, *, rise: bool = False) -> list[Gap]:
+    """The loss of the first less that of the second, or their rises, in each comparison that has both.
 
-    None where no comparison has both.
+    Runs of two encodings are not independent, so their intervals joined as if they were are wider than the truth.
     """
-    above = {loss.source: read(loss) for loss in first}
-    pairs = {loss.source: (above.get(loss.source), read(loss)) for loss in second}
-    gaps = {source: a - b for source, (a, b) in pairs.items() if a is not None and b is not None}
-    return min(gaps.items(), key=itemgetter(1), default=None)
+    found = []
+    for one in first:
+        for other in (other for other in second if other.source == one.source):
+            ratios = (1.0, ratio) if rise else (ratio,)
+            if all(r in loss.by_ratio for loss in (one, other) for r in ratios):
+                means = [loss.by_ratio[ratio] - (loss.by_ratio[1.0] if rise else 0.0) for loss in (one, other)]
+                half = math.hypot(*(loss.halves[r] for loss in (one, other) for r in ratios))
+                found.append(Gap(one.source, means[0] - means[1], half))
+    return found
+
+
+def judge(what: str, what_zh: str, found: list[Gap], command: str) -> Finding:
+    """Whether a difference is above zero: holds where some source shows it and none the contrary.
+
+    A source whose interval holds zero decides nothing; where all do, it is inconclusive.
+    """
+    if not found:
+        return needs_training(command)
+    numbers = {f"{what}, {_short(gap.source)}": gap.mean for gap in found}
+    numbers |= {f"half its interval, {_short(gap.source)}": gap.half for gap in found}
+    said = "; ".join(f"{_short(gap.source)}: {gap}" for gap in found)
+    text = Both(f"{what}: {said}", f"{what_zh}：{said}")
+    against, shown = [gap for gap in found if gap.below], [gap for gap in found if gap.above]
+    if not against and not shown:
+        return inconclusive(numbers, text, found[0].source)
+    return decide(not against, numbers, text, (against or shown)[0].source)
+
+
+def _short(source: str) -> str:
+    path = Path(source)
+    return path.parent.name if path.name == "comparison.json" else path.stem
 
 
 def command_for(name: str) -> str:
@@ -120,14 +176,46 @@ class Difference(NamedTuple):
     low: float
     high: float
 
+    @property
+    def apart(self) -> bool:
+        """Whether the interval leaves zero out."""
+        return self.low > 0 or self.high < 0
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
+
 
 @shared
+def document(name: str) -> dict[str, Any]:
+    """The content of a file of ``experiments/``; empty where there is none."""
+    home = folder()
+    if home is None or not (home / name).is_file():
+        return {}
+    return json.loads((home / name).read_text(encoding="utf-8"))
+
+
 def ablations() -> dict[str, dict[str, Any]]:
     """Every ablation of ``experiments/ablations.json`` by its name; none where there is no such file."""
-    home = folder()
-    if home is None or not (home / "ablations.json").is_file():
-        return {}
-    return json.loads((home / "ablations.json").read_text(encoding="utf-8"))
+    return document("ablations.json")
+
+
+QUESTIONS = "experiments/trained-questions.json"
+
+
+def answer(question: str) -> dict[str, Any]:
+    """What small runs said of a question, from ``experiments/trained-questions.json``; empty where they have not."""
+    return document("trained-questions.json").get("questions", {}).get(question, {})
+
+
+def answer_command(question: str) -> str:
+    """What would answer a question."""
+    return f"python experiments/trained_questions.py {question}"
+
+
+def difference_of(row: dict[str, Any], length: int | None = None) -> Difference:
+    """The paired difference of a row of an answer from the usual setting, at one length where it has several."""
+    cell = (row if length is None else row["by_length"][str(length)])["difference"]
+    return Difference(row["setting"], *(float(cell[key]) for key in ("mean", "low", "high")))
 
 
 def differences(name: str) -> list[Difference]:
@@ -143,3 +231,29 @@ def differences(name: str) -> list[Difference]:
 def variants(label: str) -> list[str]:
     """The repairs of a trained model of that label, without training it again, in any comparison."""
     return list(dict.fromkeys(row.variant for _, _, row in _rows(label) if not row.as_trained))
+
+
+def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference]:
+    """The accuracy of encodings in ``whorl lab classify`` less that of the usual one, in points, paired by seed."""
+    rows = {
+        (row["dataset"], row["encoding"]): row["accuracies"] for row in ablations().get("classify", {}).get("rows", [])
+    }
+    made = []
+    for (dataset, encoding), own in rows.items():
+        if encoding in others:
+            apart = [a - b for a, b in zip(own, rows[dataset, usual], strict=True)]
+            mean, half = statistics.fmean(apart), 4.303 * statistics.stdev(apart) / math.sqrt(len(apart))
+            made.append(Difference(f"{encoding}, {dataset}", mean, mean - half, mean + half))
+    return made
+
+
+BENCHMARK = "benchmarks/results/2026-11-16-attention-2048-h200.json"
+
+
+def benchmark() -> list[dict[str, Any]]:
+    """The rows of the committed benchmark of attention; none for an installed whorl."""
+    home = folder()
+    path = None if home is None else home.parent / BENCHMARK
+    if path is None or not path.is_file():
+        return []
+    return [row for group in json.loads(path.read_text(encoding="utf-8"))["groups"] for row in group["results"]]

@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from whorl import registry
+from whorl import __version__, registry
 from whorl.attend.cache import KVCache
 from whorl.attend.features import feature_map
 from whorl.attend.linear import linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
-from whorl.claims.ledger import Claim, Finding, Kind, all_within, decide, needs_training, within
+from whorl.claims.ledger import FLAGS, NOTHING, Both, Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
+    Tokens,
     build,
     largest,
     moved,
@@ -33,7 +34,7 @@ from whorl.claims.probes import (
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
-from whorl.encodings.parts import Fade, Input, QueryScale, first
+from whorl.encodings.parts import Fade, Input, QueryScale, RowLessColumn, first
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -41,9 +42,13 @@ from whorl.rotary.scalings.yarn import Yarn
 
 Make = Callable[[], Encoding]
 
+# The hooks that change vectors; an encoding with none of them has no norms to keep.
+VECTORS = ("add_to_input", "transform_qk", "branches", "adjust_output")
+
 EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float32
 SEEN = 1e-4  # weights that differ by more count as different
 KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
+FOLD = 1e-4  # folded products are summed in float64 from a float32 bias of up to 64
 RISE = 0.2  # bits per byte that a loss may rise by 4 times the trained length and still count as held
 RATIO = 4.0
 DRAWS = 6
@@ -62,8 +67,8 @@ SAID = {
         "{}：注意力分数只取决于查询与键的距离。",
     ),
     ("relative", False): (
-        "{}: scores depend on more than the distance of query and key.",
-        "{}：注意力分数不只取决于查询与键的距离。",
+        "{}: scores depend on more than the distance of query and key: on the place, or on the tokens between.",
+        "{}：注意力分数不只取决于查询与键的距离，还取决于所在位置或两者之间的词。",
     ),
     ("norm_preserving", True): ("{}: vectors keep their length.", "{}：向量的范数保持不变。"),
     ("norm_preserving", False): ("{}: vectors change their length.", "{}：向量的范数会改变。"),
@@ -72,8 +77,8 @@ SAID = {
         "{}：可用于线性注意力，不必构造分数矩阵。",
     ),
     ("linear_attention", False): (
-        "{}: has no linear form, a weight is no product of a placed query and a placed key.",
-        "{}：没有线性形式，权重不是“放好位置的查询”与“放好位置的键”的内积。",
+        "{}: linear attention does not take it.",
+        "{}：线性注意力不接受它。",
     ),
     ("decays", True): (
         "{}: by construction, a farther key weighs less than a nearer one that is alike.",
@@ -87,13 +92,51 @@ SAID = {
     ("extrapolates", False): ("{}: quality does not hold past the trained length.", "{}：超过训练长度后质量不能保持。"),
 }
 
+# What an encoding is whose bias folds: scores are products after all, of longer queries and keys.
+FOLDED = Both(
+    "{}: linear attention does not take it as it is; its scores are products of queries and keys of {} more "
+    "dimensions, so a softmax-free form exists at that cost.",
+    "{}：线性注意力不直接接受它；但其分数是多加 {} 维的查询与键的内积，因此以此代价存在不含 softmax 的形式。",
+)
+
+# What an encoding is whose term is a number of the query less one of the key.
+GATED = Both(
+    "{}: linear attention does not take it as it is; its term is a number of the query less one of the key, so a "
+    "gated, softmax-free form exists at the cost of one number per token and head.",
+    "{}：线性注意力不直接接受它；但其项是查询的一个数减去键的一个数，因此以每个词、每个头一个数为代价，存在带门的、"
+    "不含 softmax 的形式。",
+)
+
 HOW = {
-    "relative": "Attention weights of random tokens, near and far apart, before and after all positions are shifted.",
-    "norm_preserving": "Norms before and after every hook that changes a vector, at positions near and far.",
-    "linear_attention": "Weights against those of placed queries and keys, and the linear form against the quadratic.",
-    "decays": "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
-    "extrapolates": f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab.",
+    "relative": Both(
+        "Attention weights of random tokens, near and far apart, before and after all positions are shifted; and "
+        "what is left of a pair's score when the tokens between change.",
+        "随机词（远近都有）在所有位置平移前后的注意力权重；以及改变两词之间的词后该对分数的变化。",
+    ),
+    "norm_preserving": Both(
+        "Norms before and after every hook that changes a vector, at positions near and far.",
+        "每个改变向量的环节前后的范数，位置远近都取。",
+    ),
+    "linear_attention": Both(
+        "Weights against those of placed queries and keys, and the linear form against the quadratic; where it is "
+        "refused, the scores of folded queries and keys against its own.",
+        "权重与放好位置的查询、键的权重比较，线性形式与平方形式比较；被拒绝时，"
+        "把偏置折入查询与键后的分数与其自身比较。",
+    ),
+    "decays": Both(
+        "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
+        "内容全部相同的词的各行权重，取若干词与若干组可学习的数。",
+    ),
+    "extrapolates": Both(
+        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a rise of at most "
+        f"{RISE:g} counts as held.",
+        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）：上升不超过 {RISE:g} 算保持。",
+    ),
 }
+CACHED = Both(
+    "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, float64.",
+    "十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段注意力比较，float64。",
+)
 
 
 def of_registry() -> Iterator[Claim]:
@@ -121,36 +164,41 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
         "decays": decays,
         "extrapolates": lambda encoding, value: extrapolates(encoding, value, name),
     }
+    if not set(VECTORS) & set(encoding.enters()) and stated.norm_preserving:
+        del tests["norm_preserving"]  # it touches no vector, so that there is nothing to keep and nothing to claim
     about = tuple(dict.fromkeys(part for part in name.split("+") if part in registry.ENCODINGS)) or (name,)
     for flag, test in tests.items():
         value = getattr(stated, flag)
         english, chinese = SAID[flag, value]
+        if flag == "linear_attention" and not value:
+            if encoding.folds:
+                english, chinese = (text.format("{}", encoding.fold_dims) for text in FOLDED)
+            elif first(encoding, RowLessColumn):
+                english, chinese = GATED
         yield Claim(
             id=f"{name}.flag.{flag.replace('_', '-')}",
             english=english.format(name),
             chinese=chinese.format(name),
-            says=f"the encoding's own claims: {flag}={value}",
-            how=HOW[flag],
+            says=f"whorl {__version__}, {type(encoding).__name__}.claims.{flag} = {value}",
+            how=HOW[flag].en,
+            how_zh=HOW[flag].zh,
             expected=expected(flag, value),
             test=lambda test=test, value=value: test(make(), value),
             about=about,
             trained=flag == "extrapolates" and last_position(encoding) is None,
-            topic="flags",
+            topic=FLAGS,
         )
     yield Claim(
         id=f"{name}.cache",
         english=f"{name}: suits a KV cache, each decoding step equals the last row of a full pass.",
         chinese=f"{name}：适用于 KV 缓存，每个解码步都等于整段计算的最后一行。",
-        says="N19; the notes say that relative encodings do not",
-        how=(
-            "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, "
-            "float64."
-        ),
+        says=f"whorl {__version__}, docs/where-it-lives.md",
+        how=CACHED.en,
+        how_zh=CACHED.zh,
         expected="holds within",
         test=lambda: cached(make()),
         about=about,
-        rows=("N19",),
-        topic="flags",
+        topic=FLAGS,
     )
 
 
@@ -163,7 +211,7 @@ def expected(flag: str, stated: bool) -> Kind:
 
 
 def relative(encoding: Encoding, stated: bool) -> Finding:
-    """Whether weights stay when all positions are shifted."""
+    """Whether weights stay when all positions are shifted, and a pair's score when the tokens between change."""
     encoding = moved(encoding)
     farthest = reach(encoding)
     shifts = (1, 37, 5000) if farthest > LENGTH else (1, farthest // 2)
@@ -176,11 +224,38 @@ def relative(encoding: Encoding, stated: bool) -> Finding:
             moved_by = largest(weights_at(encoding, positions + shift) - here)
             if moved_by > worst:
                 worst, where = moved_by, (stride, shift)
-    numbers = {"largest change of a weight": worst, "tolerance": EQUAL if stated else SEEN}
-    if stated:
-        text = f"tokens {where[0]} apart, all shifted by {where[1]}: a weight changes by {worst:.3g}"
-        return within(worst, EQUAL, numbers, text)
-    return decide(worst > SEEN, numbers, "no shift that was tried changes a weight")
+    between = _other_tokens_between(encoding)
+    numbers = {"largest change of a weight": worst, "change by the tokens between": between}
+    numbers |= {"tolerance": EQUAL if stated else SEEN}
+    if not stated:
+        text = Both("no shift changes a weight, nor do tokens between", "任何平移都不改变权重，两者之间的词也不影响")
+        return decide(max(worst, between) > SEEN, numbers, text)
+    if between > worst:
+        text = Both(
+            f"other tokens between query and key change their score by {between:.3g}",
+            f"改变查询与键之间的词，分数变化 {between:.3g}",
+        )
+    else:
+        text = Both(
+            f"tokens {where[0]} apart, all shifted by {where[1]}: a weight changes by {worst:.3g}",
+            f"相隔 {where[0]} 的词整体平移 {where[1]}：某个权重变化 {worst:.3g}",
+        )
+    return within(max(worst, between), EQUAL, numbers, text)
+
+
+def _other_tokens_between(encoding: Encoding) -> float:
+    """The change of the last token's score with the first, less that with itself, when tokens between are others."""
+    positions = spread(encoding, 8, 7)
+    here, other = tokens(encoding, positions), tokens(encoding, positions, seed=50)
+    mixed = [
+        None if own is None or new is None else torch.cat((own[..., :1, :], new[..., 1:-1, :], own[..., -1:, :]), -2)
+        for own, new in zip(here, other, strict=True)
+    ]
+    scores = []
+    for each in (here, Tokens(*mixed)):  # pyright: ignore[reportArgumentType]
+        _, weights = attention(*each[:3], encoding=encoding, positions=positions, return_weights=True, **each.options())
+        scores.append(weights[0, :, -1, 0].log() - weights[0, :, -1, -1].log())
+    return largest((scores[1] - scores[0]).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def norm_preserving(encoding: Encoding, stated: bool) -> Finding:
@@ -191,8 +266,9 @@ def norm_preserving(encoding: Encoding, stated: bool) -> Finding:
     worst = largest(after.norm(dim=-1) / before.norm(dim=-1) - 1 for before, after in changed)
     numbers = {"largest relative change of a norm": worst, "tolerance": KEPT if stated else SEEN}
     if stated:
-        return within(worst, KEPT, numbers, f"a norm changes by {worst:.3g} of itself")
-    return decide(worst > SEEN, numbers, "no norm changes")
+        text = Both(f"a norm changes by {worst:.3g} of itself", f"某个范数相对变化 {worst:.3g}")
+        return within(worst, KEPT, numbers, text)
+    return decide(worst > SEEN, numbers, Both("no norm changes", "没有范数改变"))
 
 
 def _changed(encoding: Encoding, positions: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -205,6 +281,9 @@ def _changed(encoding: Encoding, positions: Tensor) -> Iterator[tuple[Tensor, Te
     for branch in encoding.branches(positions, positions) or ():
         placed = encoding.transform_branch(q, k, branch.q_positions, branch.k_positions)
         yield from zip((q, k), placed, strict=True)
+    if "adjust_output" in encoding.enters():
+        weights = torch.eye(positions.shape[-1], dtype=torch.float64).expand(1, heads, -1, -1)  # each token sees itself
+        yield k, encoding.adjust_output(k, weights, k, positions, positions)
 
 
 def linear(encoding: Encoding, stated: bool) -> Finding:
@@ -216,11 +295,15 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
     numbers = {"weights against products of placed vectors": apart}
     if not stated:
         refused = refusal(lambda: linear_attention(*given[:3], encoding=encoding, positions=positions))
-        return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, "linear attention takes it")
+        taken = Both("linear attention takes it", "线性注意力接受了它")
+        return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, taken)
     a, b = feature_map(given.q, "elu+1"), feature_map(given.k, "elu+1")
     quadratic = _quadratic(encoding, a, b, given.v, positions)
     worst = largest(linear_attention(*given[:3], encoding=encoding, positions=positions, chunk=4, eps=0.0) - quadratic)
-    text = f"weights are no products, off by {apart:.3g}" if apart > EQUAL else f"the linear form is off by {worst:.3g}"
+    if apart > EQUAL:
+        text = Both(f"weights are no products, off by {apart:.3g}", f"权重不是内积，相差 {apart:.3g}")
+    else:
+        text = Both(f"the linear form is off by {worst:.3g}", f"线性形式相差 {worst:.3g}")
     return within(max(apart, worst), EQUAL, numbers | {"linear against quadratic": worst}, text)
 
 
@@ -229,10 +312,43 @@ def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:
     if first(encoding, QueryScale):  # weights are products then, but normalising takes the factor away
         left = _after_normalising(encoding)
         numbers = numbers | {"left of the factor after normalising": left}
-        return decide(left < KEPT, numbers, "its factor stays after normalising")
-    uneven = first(encoding, Fade) is not None  # refused because it leaves heads out, not because it has no linear form
+        return decide(left < KEPT, numbers, Both("its factor stays after normalising", "归一化之后因子仍在"))
     (apart,) = numbers.values()
-    return decide(apart > SEEN or uneven, numbers, "weights are products of placed queries and keys")
+    products = Both("weights are products of placed queries and keys", "权重就是放好位置的查询与键的内积")
+    if encoding.folds:
+        off = _off_when_folded(encoding)
+        numbers = numbers | {"folded products against the bias": off, "further dimensions": encoding.fold_dims}
+        if off > FOLD:
+            return decide(False, numbers, Both(f"folded products are off by {off:.3g}", f"折入后的内积相差 {off:.3g}"))
+    if first(encoding, RowLessColumn):
+        off = _off_when_separated(encoding)
+        numbers = numbers | {"the term against a number of the query less one of the key": off}
+        if off > EQUAL:
+            return decide(False, numbers, Both(f"the term is off by {off:.3g}", f"该项相差 {off:.3g}"))
+    uneven = first(encoding, Fade) is not None  # refused because it leaves heads out, not because it has no linear form
+    return decide(apart > SEEN or uneven, numbers, products)
+
+
+def _off_when_folded(encoding: Encoding) -> float:
+    """The difference between the bias and the products of the further dimensions, up to a number per query."""
+    positions = torch.arange(40)
+    a, b = encoding.fold(positions, positions, torch.float64, 1.0)
+    bias = encoding.score_bias(positions, positions)
+    assert bias is not None  # what folds is a bias
+    off = (a @ b.mT - bias.double()).tril()
+    return largest((off - off[..., :1]).tril())
+
+
+def _off_when_separated(encoding: Encoding) -> float:
+    """How far the terms of two queries are from differing by one number for all keys."""
+    heads, _, _ = sizes_of(encoding)
+    positions = torch.arange(12)
+    given = tokens(encoding, positions)
+    assert given.hidden is not None  # what gates are read from
+    kept, zeros = encoding.remember(given.hidden), torch.zeros(1, heads, 12, 12, dtype=torch.float64)
+    term = encoding.adjust_scores(zeros, given.q, given.k, positions, positions, kept, scale=1.0)
+    apart = term[..., -1, :11] - term[..., -2, :11]
+    return largest(apart - apart[..., :1])
 
 
 def _weights_of_products(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
@@ -266,7 +382,7 @@ def _after_normalising(encoding: Encoding) -> float:
 def decays(encoding: Encoding, stated: bool) -> Finding:
     """Whether keys that are all alike weigh less the farther they are, whatever is learned."""
     farthest = reach(encoding)
-    rises, rows, worst = 0, 0, ""
+    rises, rows, worst = 0, 0, NOTHING
     for draw in range(DRAWS):
         learned = moved(encoding, amount=0.0 if not draw else 1.0, seed=draw)
         for start, stride in ((0, 1), (0, 8), (0, 50), (5000, 1)) if farthest > LENGTH else ((0, 1),):
@@ -277,15 +393,19 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
             up = (weights[:, :-1] >= weights[:, 1:]) & (weights[:, 1:] > 0)
             rows += weights.shape[0]
             rises += int(up.any(-1).sum())
-            if not worst and bool(up.any()):
+            if not worst.en and bool(up.any()):
                 head, key = (int(i) for i in up.nonzero()[-1])
                 farther, nearer = (float(weights[head, i]) for i in (key, key + 1))
-                worst = (
-                    f"head {head}: the key {stride * (count - 1 - key)} before the query weighs {farther:.4g}, "
-                    f"the one {stride * (count - 2 - key)} before it {nearer:.4g}"
+                far, near = (stride * (count - 1 - i) for i in (key, key + 1))
+                worst = Both(
+                    f"head {head}: the key {far} before the query weighs {farther:.4g}, the one {near} before it "
+                    f"{nearer:.4g}",
+                    f"第 {head} 个头：查询之前 {far} 处的键权重为 {farther:.4g}，之前 {near} 处为 {nearer:.4g}",
                 )
     numbers = {"rows of weights": rows, "rows where a farther key weighs as much or more": rises}
-    return decide(rises == 0, numbers, worst) if stated else decide(rises > 0, numbers, "every row falls")
+    if stated:
+        return decide(rises == 0, numbers, worst)
+    return decide(rises > 0, numbers, Both("every row falls", "每一行都下降"))
 
 
 def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
@@ -297,14 +417,13 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     largest_rise = evidence.largest_rise(name, RATIO)
     if largest_rise is None:
         return needs_training(command)
-    # one run that rises settles it either way; that no run does settles only the claim that none will
     source, rise = largest_rise
     numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": len(evidence.rises(name, RATIO))}
-    held = rise <= RISE
-    if held and not stated:
-        return needs_training(command, numbers)
-    text = f"{source}: the loss rises by {rise:.2f} bits per byte at {RATIO:g} times the trained length"
-    return decide(held == stated, numbers, text, source)
+    text = Both(
+        f"{source}: the loss rises by {rise:.2f} bits per byte at {RATIO:g} times the trained length",
+        f"{source}：在训练长度的 {RATIO:g} 倍处损失上升 {rise:.2f} 比特每字节",
+    )
+    return decide((rise <= RISE) == stated, numbers, text, source)
 
 
 def last_position(encoding: Encoding) -> int | None:
@@ -318,7 +437,9 @@ def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:
     encoding = moved(encoding, amount=0.0)
     tokens(encoding, torch.tensor([0, last]))
     refused = refusal(lambda: tokens(encoding, torch.tensor([0, last + 1])))
-    text = refused or f"there is a code past position {last}"
+    text = Both(
+        refused or f"there is a code past position {last}", f"位置 {last} 之后{'没有' if refused else '仍有'}编码"
+    )
     return decide(stated != bool(refused), {"positions it has": last + 1}, text)
 
 

@@ -14,18 +14,29 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partialmethod
 from importlib import import_module
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from whorl.claims.probes import largest
+from whorl.claims.redirects import REDIRECTS
 from whorl.errors import unknown
 from whorl.rotary.cache import TableCache, use_table_cache
 
-Kind = Literal["holds", "holds within", "fails", "depends on", "needs training"]
+Kind = Literal["holds", "holds within", "fails", "depends on", "inconclusive", "needs training"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# Each verdict in Chinese; the braces hold what it holds within or depends on.
+CHINESE: dict[Kind, str] = {
+    "holds": "成立",
+    "holds within": "成立，误差不超过 {}",
+    "fails": "不成立",
+    "depends on": "取决于{}",
+    "inconclusive": "尚无定论",
+    "needs training": "需要训练才能判定",
+}
 
 # The files of claims, in the order of the ledger; the word before the dot is the topic.
 FILES = (
@@ -58,25 +69,42 @@ FILES = (
 TOPICS = tuple(dict.fromkeys(file.partition(".")[0] for file in FILES))
 
 COMPUTED = "computed"
+FLAGS = "flags"  # the topic of what encodings say of themselves; all others are written claims
 
 Numbers = Mapping[str, float | Tensor]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Both(NamedTuple):
+    """The same words in English and in Chinese."""
+
+    en: str
+    zh: str
+
+
+NOTHING = Both("", "")
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One of five words, and what it holds within or depends on.
+    """One of six words, and what it holds within or depends on; the detail in Chinese where it is no number.
 
-    >>> str(Verdict("holds within", "1e-12"))
-    'holds within 1e-12'
+    >>> str(Verdict("holds within", "1e-12")), Verdict("depends on", "the type", "数据类型").chinese
+    ('holds within 1e-12', '取决于数据类型')
     """
 
     kind: Kind
     detail: str = ""
+    detail_zh: str = ""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.detail}".rstrip()
+
+    @property
+    def chinese(self) -> str:
+        """The verdict in Chinese."""
+        return CHINESE[self.kind].format(self.detail_zh or self.detail)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +114,7 @@ class Finding:
     verdict: Verdict
     numbers: Mapping[str, float]
     counterexample: str = ""
+    counterexample_zh: str = ""
     source: str = COMPUTED  # or the committed lab result it was read from, experiments/…
     command: str = ""  # what would decide a claim that needs training
 
@@ -94,8 +123,9 @@ class Finding:
 class Claim:
     """A statement, who makes it, and the function that decides it.
 
-    ``trained`` marks a claim that only training decides: its ``expected`` verdict is that of lab results, and without
-    any it needs training, which is never red.
+    ``says`` is a paper, a library's code or documentation with its version, or "study notes": those this project grew
+    out of. ``trained`` marks a claim that only training decides: its ``expected`` verdict is that of lab results, and
+    without any it needs training, which is never red.
     """
 
     id: str
@@ -103,10 +133,10 @@ class Claim:
     chinese: str
     says: str
     how: str
+    how_zh: str = ""
     expected: Kind
     test: Callable[[], Finding]
     about: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
     trained: bool = False
     topic: str = ""
 
@@ -154,15 +184,16 @@ class Row:
             "topic": claim.topic,
             "statement": {"en": claim.english, "zh": claim.chinese},
             "says": claim.says,
-            "how": claim.how,
-            "rows": list(claim.rows),
+            "how": {"en": claim.how, "zh": claim.how_zh or claim.how},
             "encodings": list(claim.about),
-            "verdict": str(finding.verdict),
+            "verdict": {"en": str(finding.verdict), "zh": finding.verdict.chinese},
             "kind": finding.verdict.kind,
             "expected": claim.expected,
             "as_expected": self.as_expected,
             "numbers": {name: value if math.isfinite(value) else None for name, value in finding.numbers.items()},
-            "counterexample": finding.counterexample or None,
+            "counterexample": (
+                {"en": finding.counterexample, "zh": finding.counterexample_zh} if finding.counterexample else None
+            ),
             "source": finding.source,
             "command": finding.command or None,
             "seconds": round(self.seconds, 4),
@@ -172,22 +203,22 @@ class Row:
 # -- the findings that tests return -----------------------------------------------------------------------------------
 
 
-def _finding(verdict: Verdict, numbers: Numbers, counterexample: str = "", **more: str) -> Finding:
+def _finding(verdict: Verdict, numbers: Numbers, but: Both = NOTHING, **more: str) -> Finding:
     floats = {name: float(value) for name, value in numbers.items()}
-    return Finding(verdict=verdict, numbers=floats, counterexample=counterexample, **more)
+    return Finding(verdict=verdict, numbers=floats, counterexample=but.en, counterexample_zh=but.zh, **more)
 
 
-def decide(true: bool | Tensor, numbers: Numbers, counterexample: str = "", source: str = COMPUTED) -> Finding:
+def decide(true: bool | Tensor, numbers: Numbers, but: Both = NOTHING, source: str = COMPUTED) -> Finding:
     """Holds or fails; the counterexample is kept where it fails."""
-    verdict, text = (Verdict("holds"), "") if true else (Verdict("fails"), counterexample)
+    verdict, text = (Verdict("holds"), NOTHING) if true else (Verdict("fails"), but)
     return _finding(verdict, numbers, text, source=source)
 
 
-def within(value: float, bound: float, numbers: Numbers, counterexample: str = "") -> Finding:
+def within(value: float, bound: float, numbers: Numbers, but: Both = NOTHING) -> Finding:
     """Holds within the bound, or fails; a value that is not a number fails."""
     if value <= bound:
         return _finding(Verdict("holds within", f"{bound:g}"), numbers)
-    return decide(False, numbers, counterexample or f"off by {value:.3g}")
+    return decide(False, numbers, but if but.en else Both(f"off by {value:.3g}", f"相差 {value:.3g}"))
 
 
 def all_within(numbers: Mapping[str, float], bound: float) -> Finding:
@@ -200,11 +231,18 @@ def close(differences: Tensor | Iterable[Tensor], bound: float, name: str = "lar
     return all_within({name: largest(differences)}, bound)
 
 
-def depends(on: str, when: bool, otherwise: bool, numbers: Numbers, counterexample: str = "") -> Finding:
+def depends(
+    on: Both, when: bool | Tensor, otherwise: bool | Tensor, numbers: Numbers, but: Both, source: str = COMPUTED
+) -> Finding:
     """Depends, where the statement is true in the first case and not in the second; holds or fails in both."""
     if when and not otherwise:
-        return _finding(Verdict("depends on", on), numbers, counterexample)
-    return decide(when, numbers, counterexample)
+        return _finding(Verdict("depends on", on.en, on.zh), numbers, but, source=source)
+    return decide(when, numbers, but, source)
+
+
+def inconclusive(numbers: Numbers, why: Both, source: str) -> Finding:
+    """Measured, and not decided: the interval holds both answers."""
+    return _finding(Verdict("inconclusive"), numbers, why, source=source)
 
 
 def needs_training(command: str, numbers: Numbers | None = None) -> Finding:
@@ -252,23 +290,40 @@ Test = Callable[[], Finding]
 class About:
     """Decorators that write claims about these encodings into the ledger, one for each verdict that is expected.
 
-    A claim about RoPE that is known to be wrong begins with ``@About("rope", rows=("N26",)).fails("note.theta-one",``
-    and so on. ``rows`` are those of the study notes; ``says`` is who says it, for claims that do not name another.
+    A claim about RoPE that is known to be wrong begins with ``@About("rope").fails("note.theta-one",`` and so on.
+    ``says`` is who says it, for claims that do not name another.
     """
 
-    def __init__(self, *encodings: str, rows: tuple[str, ...] = (), says: str = "") -> None:
-        self._subject: dict[str, Any] = {"about": encodings, "rows": rows}
-        self._says = says
+    def __init__(self, *encodings: str, says: str = "") -> None:
+        self._about, self._says = encodings, says
 
     def _write(
-        self, expected: Kind, id: str, english: str, chinese: str, *, how: str, says: str = "", trained: bool = False
+        self,
+        expected: Kind,
+        id: str,
+        english: str,
+        chinese: str,
+        *,
+        how: str,
+        how_zh: str,
+        says: str = "",
+        trained: bool = False,
     ) -> Callable[[Test], Test]:
-        words = {"id": id, "english": english, "chinese": chinese, "says": says or self._says, "how": how}
-
         def add(test: Test) -> Test:
             assert id not in LEDGER, f"two claims are called {id}"
-            decided = {"expected": expected, "test": test, "trained": trained, "topic": _file(test).partition(".")[0]}
-            LEDGER[id] = Claim(**words, **decided, **self._subject)
+            LEDGER[id] = Claim(
+                id=id,
+                english=english,
+                chinese=chinese,
+                says=says or self._says,
+                how=how,
+                how_zh=how_zh,
+                expected=expected,
+                test=test,
+                about=self._about,
+                trained=trained,
+                topic=_file(test).partition(".")[0],
+            )
             return test
 
         return add
@@ -277,6 +332,7 @@ class About:
     holds_within = partialmethod(_write, "holds within")
     fails = partialmethod(_write, "fails")
     depends = partialmethod(_write, "depends on")
+    inconclusive = partialmethod(_write, "inconclusive")
 
 
 def _file(test: Test) -> str:
@@ -298,8 +354,9 @@ def every() -> list[Claim]:
 
 
 def find(id: str) -> Claim:
-    """The claim of that id."""
+    """The claim of that id; an id that was joined with another or dropped leads to the one that stands for it."""
     known = {claim.id: claim for claim in every()}
+    id = REDIRECTS.get(id, id)
     if id not in known:
         raise unknown("claim", id, known)
     return known[id]
@@ -318,5 +375,6 @@ def _run(claim: Claim) -> Row:
         finding = claim.test()
     except Exception as error:  # a broken encoding is what the ledger is there to find, whatever it raises
         raised = True
-        finding = decide(False, {}, f"the test raised {type(error).__name__}: {error}")
+        what = f"{type(error).__name__}: {error}"
+        finding = decide(False, {}, Both(f"the test raised {what}", f"检验时抛出 {what}"))
     return Row(claim=claim, finding=finding, seconds=time.perf_counter() - start, raised=raised)

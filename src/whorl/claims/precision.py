@@ -1,4 +1,4 @@
-"""Claims about precision: angles, positions and frequencies in float32 and below, by position (N21, N29)."""
+"""Claims about precision: angles, positions and frequencies in float32 and below, by position."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, all_within, close, decide, depends, shared
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, shared
 from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
@@ -17,9 +17,11 @@ from whorl.errors import dtype_name
 DIM = 128
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
-about_rope = About("rope", rows=("N21", "N29"))
-about_alibi = About("alibi", rows=("N29",))
-about_kerple = About("kerple", rows=("N29",))
+about_rope = About("rope")
+WHORL = "whorl 0.2, docs/rotary.md"
+CASTS = "transformers 4.35, LlamaRotaryEmbedding, which makes both in the dtype that the model was cast to"
+about_alibi = About("alibi")
+about_kerple = About("kerple")
 
 
 def up_to(position: int) -> Tensor:
@@ -39,11 +41,6 @@ def true_tables(position: int) -> Tensor:
     return tables(up_to(position), ladder(DIM))
 
 
-def error(position: int, positions: Tensor, frequencies: Tensor) -> float:
-    """The largest error of tables made from rounded positions or frequencies, at the 64 positions up to this one."""
-    return largest(tables(positions, frequencies) - true_tables(position))
-
-
 def own_error(position: int, rope: Rope) -> float:
     """The largest error of the float32 tables that an encoding makes, at the same positions."""
     return largest(torch.stack(rope.tables(up_to(position))).double() - true_tables(position))
@@ -53,34 +50,38 @@ def own_error(position: int, rope: Rope) -> float:
     "precision.exact-tables",
     "cos and sin of whorl's tables differ from the true values by their own rounding only, at any position.",
     "whorl 的 cos、sin 表在任何位置都只差自身的一次舍入。",
-    says="whorl",
+    says=WHORL,
     how="Tables at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a float32 step is 3.0e-8.",
+    how_zh="位置 1000、4096 … 10485759 各自之前的 64 个位置的表与 float64 比较；float32 半步为 3.0e-8。",
 )
 def exact_tables() -> Finding:
     return all_within({f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}, 3.1e-8)
 
 
-@About("rope", rows=("N29",)).depends(
+@About("rope").depends(
     "precision.float32-angles",
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
-    says="most frameworks, by computing them so",
+    says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
     how="The same tables as frameworks compute them; below bfloat16's rounding of 0.002 they could not matter.",
+    how_zh="按框架的算法得到的同样的表；误差低于 bfloat16 的舍入 0.002 则无关紧要。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
     numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
     _, near, _, far, _, farthest = numbers.values()
     text = f"at 131,071 cos and sin are off by {far:.1g}, at 10 million by {farthest:.1g}"
-    return depends("the position", near < 2**-9, max(numbers.values()) < 2**-9, numbers, text)
+    but = Both(text, f"在 131071 处 cos、sin 误差为 {far:.1g}，在一千万处为 {farthest:.1g}")
+    return depends(Both("the position", "位置的大小"), near < 2**-9, max(numbers.values()) < 2**-9, numbers, but)
 
 
-@About("rope", rows=("N29",)).holds(
+@About("rope").holds(
     "precision.float32-grows",
     "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
     "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
-    says="whorl; peers measured",
+    says="whorl 0.2, docs/concepts.md",
     how="Errors of float32 tables over the position they are at, for every place.",
+    how_zh="各位置处 float32 表的误差除以该位置。",
 )
 def float32_grows() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
@@ -88,61 +89,88 @@ def float32_grows() -> Finding:
     values = list(numbers.values())
     # rounding of the frequency and of the angle, half a step of 2^-23 each
     good = all(2**-27 < value <= 1.1 * 2**-23 for value in values)
-    return decide(good, numbers, f"errors per position go from {min(values):.1g} to {max(values):.1g}")
+    but = Both(
+        f"errors per position go from {min(values):.1g} to {max(values):.1g}",
+        f"每个位置的误差从 {min(values):.1g} 到 {max(values):.1g}",
+    )
+    return decide(good, numbers, but)
 
 
-@about_rope.fails(
+@About("rope", "kerple").fails(
     "precision.bfloat16-positions",
-    "Positions may be kept in bfloat16.",
-    "位置可以用 bfloat16 保存。",
-    says="codes that build positions in the model's dtype; N21",
-    how="The first position that bfloat16 rounds to another, and the error of cos and sin at 1,000.",
+    "Positions and distances may be kept in bfloat16.",
+    "位置和距离可以用 bfloat16 保存。",
+    says=CASTS,
+    how="whorl's tables at positions that went through bfloat16 against those that did not; KERPLE's biases of "
+    "distances 255 … 300; and the first whole number that each type cannot hold.",
+    how_zh="whorl 在经过 bfloat16 的位置上的表，与未经过的比较；KERPLE 在距离 255 … 300 处的偏置；"
+    "以及各类型不能表示的第一个整数。",
 )
 def bfloat16_positions() -> Finding:
-    ids = torch.arange(4096)
-    rounded = ids.bfloat16()
-    moved, off = (rounded.long() != ids).nonzero(), error(1000, rounded[937:1001], ladder(DIM))
-    numbers = {"first position that moves": moved[0], "positions left of 4,096": len(rounded.unique())}
-    text = f"{int(moved[0])} becomes 256, and at 1,000 cos and sin are off by {off:.2f}"
-    return decide(len(moved) == 0, numbers | {"error at 1,000": off}, text)
+    ids, rope, numbers = torch.arange(4096), Rope(head_dim=DIM), {}
+    rounded = ids.bfloat16().long()
+    first, left = int((rounded != ids).nonzero()[0]), len(rounded.unique())
+    off = largest(torch.stack(rope.tables(rounded)) - torch.stack(rope.tables(ids)))
+    kerple, far = Kerple(heads=2), torch.arange(255, 301)
+    biases = [len(kerple.score_bias(torch.tensor([300]), 300 - d)[0, 0].unique()) for d in (far, far.bfloat16().long())]
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        top = round(2 / torch.finfo(dtype).eps)
+        near = torch.arange(top - 2, top + 3)
+        numbers[f"whole numbers up to, {dtype_name(dtype)}"] = int(near[near.to(dtype).double() != near][0]) - 1
+    numbers |= {"first position that moves": first, "positions left of 4,096": left, "largest error of a table": off}
+    numbers |= {"biases of 46 distances": biases[0], "of them in bfloat16": biases[1]}
+    text = Both(
+        f"{first} becomes 256, {left} of 4,096 positions are left, and cos and sin are off by up to {off:.2f}",
+        f"{first} 变成 256，4096 个位置只剩 {left} 个，cos 与 sin 的误差可达 {off:.2f}",
+    )
+    return decide(off < 2**-9, numbers, text)
 
 
 @about_rope.fails(
     "precision.bfloat16-frequencies",
     "Frequencies may be kept in bfloat16.",
     "频率可以用 bfloat16 保存。",
-    says="models cast whole to bfloat16, buffers included; N21",
-    how="Errors of cos and sin with frequencies rounded to bfloat16, by position.",
+    says=CASTS,
+    how="Tables of a Rope whose frequencies went through bfloat16, against those of whorl's own, by position.",
+    how_zh="频率经过 bfloat16 的 Rope 的表，与 whorl 自身的表按位置比较。",
 )
 def bfloat16_frequencies() -> Finding:
-    rounded = ladder(DIM).bfloat16()
-    numbers = {f"error at {place:,}": error(place, up_to(place), rounded) for place in (64, *PLACES[:3])}
-    text = f"at 1,000 cos and sin are off by {numbers['error at 1,000']:.2f}"
+    own = Rope(head_dim=DIM)
+    cast = Rope(head_dim=DIM, frequencies=tuple(own.frequencies().bfloat16().double().tolist()))
+    numbers = {}
+    for place in (64, *PLACES[:3]):
+        there, true = (torch.stack(rope.tables(up_to(place))) for rope in (cast, own))
+        numbers[f"error at {place:,}"] = largest(there - true)
+    off = numbers["error at 1,000"]
+    text = Both(f"at 1,000 cos and sin are off by {off:.2f}", f"在位置 1000 处 cos 与 sin 误差为 {off:.2f}")
     return decide(max(numbers.values()) < 2**-9, numbers, text)
 
 
-@About("rope", rows=("N21",)).holds(
+@About("rope").holds(
     "precision.half-positions-refused",
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
-    says="whorl; N21",
+    says=WHORL,
     how="tables() with positions in both types.",
+    how_zh="用两种类型的位置调用 tables()。",
 )
 def half_positions_refused() -> Finding:
     said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
     refused = sum("Half precision cannot tell neighbouring positions apart" in one for one in said)
-    return decide(refused == 2, {"refused, of 2": refused}, "positions in half precision are taken")
+    but = Both("positions in half precision are taken", "半精度的位置被接受了")
+    return decide(refused == 2, {"refused, of 2": refused}, but)
 
 
-@About("rope", rows=("N21",)).holds_within(
+@About("rope").holds_within(
     "precision.half-input",
     "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
-    says="whorl; N21",
+    says=WHORL,
     how=(
         "Half-precision input at positions near 100,000 against products with e^(i m w) in float64, in roundings of "
         "the type."
     ),
+    how_zh="位置 100000 附近的半精度输入，与 float64 的 e^(i m w) 乘积比较，以该类型的舍入为单位。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
@@ -155,12 +183,13 @@ def half_input() -> Finding:
     return all_within(numbers, 1.05)
 
 
-@About("rope", rows=("N21",)).holds(
+@About("rope").holds(
     "precision.cast",
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
-    says="whorl; N21",
+    says=WHORL,
     how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
+    how_zh="普通 RoPE 与参数已移动的可学习 RoPE，.bfloat16() 前后的表。",
 )
 def cast() -> Finding:
     same, ids = 0, torch.arange(1000, 1064)
@@ -170,25 +199,8 @@ def cast() -> Finding:
             rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
         before = torch.stack(rope.tables(ids))
         same += torch.equal(before, torch.stack(rope.bfloat16().tables(ids)))
-    return decide(same == 2, {"tables that stay, of 2": same}, "a cast changes the tables")
-
-
-@About(rows=("N28", "N29")).depends(
-    "precision.distinguishable-integers",
-    "Whole positions stay distinguishable in any floating type.",
-    "整数位置在任何浮点类型下都可区分。",
-    says="N29 asks how many stay distinguishable",
-    how="The first whole number that a type cannot hold, found by rounding.",
-)
-def distinguishable_integers() -> Finding:
-    numbers = {}
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        top = round(2 / torch.finfo(dtype).eps)
-        ids = torch.arange(top - 2, top + 3)
-        numbers[f"told apart up to, {dtype_name(dtype)}"] = int(ids[ids.to(dtype).double() != ids][0]) - 1
-    text = "bfloat16 holds whole numbers to 256, float16 to 2,048, float32 to 16,777,216"
-    least, _, most = numbers.values()
-    return depends("the type", most >= 131_072, least >= 131_072, numbers, text)
+    but = Both("a cast changes the tables", "转换改变了表")
+    return decide(same == 2, {"tables that stay, of 2": same}, but)
 
 
 def distinct(rows: Tensor) -> int:
@@ -198,15 +210,16 @@ def distinct(rows: Tensor) -> int:
     return len((bits * mixed).sum(-1).unique())  # whole numbers that wrap around: two rows collide once in 2^64
 
 
-@About("rope", rows=("N28", "N29")).depends(
+@About("rope").depends(
     "precision.distinguishable-codes",
     "The codes (cos, sin) of 16,384 positions stay distinguishable in a pair, whatever its frequency.",
     "无论哪一对，16384 个位置的编码 (cos, sin) 都可区分。",
-    says="N29",
+    says="study notes, a question",
     how=(
         "Distinct pairs of cos and sin in the fastest, a middle and the slowest pair, in three types; and of all 64 "
         "pairs."
     ),
+    how_zh="三种类型下，最快、居中、最慢的一对有多少种不同的 (cos, sin)；以及全部 64 对。",
 )
 def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
@@ -218,15 +231,17 @@ def distinguishable_codes() -> Finding:
     numbers["all pairs, bfloat16"] = distinct(torch.cat((cos, sin), -1).bfloat16())
     fastest, slowest, most = (numbers[name] for name in ("pair 0, bfloat16", "pair 63, bfloat16", "pair 63, float32"))
     text = f"in bfloat16 the slowest pair has {slowest} codes for 16,384 positions, the fastest {fastest}"
-    return depends("the type", most == 16_384, slowest == 16_384, numbers, text)
+    but = Both(text, f"bfloat16 下，16384 个位置在最慢的一对只有 {slowest} 种编码，最快的有 {fastest} 种")
+    return depends(Both("the type", "数据类型"), most == 16_384, slowest == 16_384, numbers, but)
 
 
 @about_alibi.fails(
     "precision.alibi-key-form",
     "ALiBi's bias may be computed as slope times key position in bfloat16.",
     "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
-    says="BLOOM and Falcon in transformers, by computing it so",
+    says="transformers 5.22, build_alibi_tensor of BLOOM and Falcon, by computing it so",
     how='Alibi(rounding="hf_bf16") against the exact bias, up to a number per row, at 512, 2,048 and 8,192 keys.',
+    how_zh='512、2048、8192 个键：Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计。',
 )
 def alibi_key_form() -> Finding:
     exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
@@ -237,15 +252,17 @@ def alibi_key_form() -> Finding:
         numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
     few, _, many = numbers.values()
     text = f"with slope 1/2, weights of 512 keys are off by a factor of e^{few:g} and of 8,192 by e^{many:g}"
-    return decide(max(numbers.values()) < 0.01, numbers, text)
+    but = Both(text, f"斜率 1/2 时，512 个键的权重相差 e^{few:g} 倍，8192 个键相差 e^{many:g} 倍")
+    return decide(max(numbers.values()) < 0.01, numbers, but)
 
 
 @about_alibi.holds_within(
     "precision.alibi-relative-form",
     "Taken from the distance, ALiBi's bias is exact at any position: one float32 rounding at most.",
     "按距离计算时，ALiBi 的偏置在任何位置都精确：至多一次 float32 舍入。",
-    says="whorl",
+    says="whorl 0.2, docs/encodings/alibi.md",
     how="Biases of 8 and 12 heads between positions around 16 million against float64.",
+    how_zh="8 头与 12 头，位置在一千六百万附近，偏置与 float64 比较。",
 )
 def alibi_relative_form() -> Finding:
     start, errors = 2**24 - 5000, []
@@ -264,32 +281,15 @@ def _press(heads: int) -> list[float]:
     return own + [2 ** (-8 * (h + 1) / (2 * power)) for h in range(0, 2 * (heads - power), 2)]
 
 
-@about_kerple.fails(
-    "precision.kerple-distances",
-    "Distances may be taken in bfloat16.",
-    "距离可以用 bfloat16 计算。",
-    says="KERPLE's released code; N8",
-    how="Distances 255 … 300 in bfloat16, and the biases that whorl's KERPLE gives them.",
-)
-def kerple_distances() -> Finding:
-    distances = torch.arange(255, 301)
-    kerple = Kerple(heads=2)
-    kerple.p.fill_(1.0)
-    kerple.a.fill_(1.0)
-    own = kerple.score_bias(torch.tensor([300]), 300 - distances)[0, 0]
-    numbers = {"distances, of 46": len(distances.bfloat16().unique()), "biases by whorl, of 46": len(own.unique())}
-    text = "257 becomes 256; above 256 bfloat16 has every other whole number"
-    return decide(numbers["distances, of 46"] == 46, numbers, text)
-
-
 @about_kerple.holds_within(
     "precision.kerple-exact",
     "KERPLE's bias tells all distances apart: it is that of float64 to a float32 rounding.",
     "KERPLE 的偏置能区分所有距离：与 float64 的结果只差一次 float32 舍入。",
-    says="whorl; Chi et al. 2022",
+    says="whorl 0.2, docs/encodings/kerple.md",
     how=(
         "Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their formulas."
     ),
+    how_zh="两种核，p = 1.3、a = 0.7，距离 0 … 5000，位置在一百万附近，与各自的公式比较。",
 )
 def kerple_exact() -> Finding:
     distance, numbers = torch.arange(5001), {}

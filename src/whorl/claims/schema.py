@@ -9,15 +9,17 @@ from typing import Any
 import torch
 
 from whorl import __version__
-from whorl.claims.ledger import COMPUTED, KINDS, Row
+from whorl.claims.ledger import COMPUTED, FLAGS, KINDS, Row
+from whorl.claims.redirects import REDIRECTS
 from whorl.errors import WhorlError
 
-NAME = "whorl-claims/1"
+NAME = "whorl-claims/2"
 
 TEXT = {"type": "string"}
 WORDS = {"type": "string", "minLength": 1}
 MAYBE = {"type": ["string", "null"]}
 LIST = {"type": "array", "items": TEXT}
+COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -25,26 +27,27 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def _needs(kind: str, field: str) -> dict[str, Any]:
-    """A claim of this kind has words in this field."""
-    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"properties": {field: WORDS}}}
+    """A claim of this kind has something in this field."""
+    return {"if": {"properties": {"kind": {"const": kind}}}, "then": {"properties": {field: {"not": {"type": "null"}}}}}
 
+
+BOTH = _object({"en": WORDS, "zh": WORDS})
 
 CLAIM = _object(
     {
         "id": {"type": "string", "minLength": 3},
         "topic": WORDS,
-        "statement": _object({"en": WORDS, "zh": WORDS}),
+        "statement": BOTH,
         "says": WORDS,
-        "how": WORDS,
-        "rows": LIST,
+        "how": BOTH,
         "encodings": LIST,
-        "verdict": WORDS,
+        "verdict": BOTH,
         "kind": {"enum": list(KINDS)},
         "expected": {"enum": list(KINDS)},
         "as_expected": {"type": "boolean"},
         "numbers": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
-        "counterexample": MAYBE,
-        "source": {"type": "string", "pattern": f"^({COMPUTED}$|experiments/)"},
+        "counterexample": {"anyOf": [BOTH, {"type": "null"}]},
+        "source": {"type": "string", "pattern": f"^({COMPUTED}$|experiments/|benchmarks/)"},
         "command": MAYBE,
         "seconds": {"type": "number"},
     }
@@ -59,26 +62,36 @@ SCHEMA: dict[str, Any] = {
             "whorl": WORDS,
             "torch": WORDS,
             "seconds": {"type": "number"},
-            "counts": {"type": "object", "additionalProperties": {"type": "integer"}},
+            "counts": _object({"claims": COUNTS, "flags": COUNTS}),
             "unexpected": LIST,
             "claims": {"type": "array", "items": CLAIM},
+            "flags": {"type": "array", "items": CLAIM},
+            "redirects": {"type": "object", "additionalProperties": TEXT},
         }
     ),
 }
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
-    """The rows as one JSON-ready document."""
-    counts = Counter(row.verdict.kind for row in rows)
+    """The rows as one JSON-ready document: written claims, and apart from them what encodings say of themselves."""
+    flags = [row for row in rows if row.claim.topic == FLAGS]
+    claims = [row for row in rows if row.claim.topic != FLAGS]
     return {
         "schema": NAME,
         "whorl": __version__,
         "torch": str(torch.__version__),
         "seconds": round(sum(row.seconds for row in rows), 3),
-        "counts": {kind: counts[kind] for kind in KINDS},
+        "counts": {"claims": _counts(claims), "flags": _counts(flags)},
         "unexpected": [row.id for row in rows if not row.as_expected],
-        "claims": [row.to_dict() for row in rows],
+        "claims": [row.to_dict() for row in claims],
+        "flags": [row.to_dict() for row in flags],
+        "redirects": REDIRECTS,
     }
+
+
+def _counts(rows: Sequence[Row]) -> dict[str, int]:
+    found = Counter(row.verdict.kind for row in rows)
+    return {kind: found[kind] for kind in KINDS}
 
 
 def problems(data: Any) -> list[str]:

@@ -10,7 +10,7 @@ import typer
 
 from whorl import registry
 from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
-from whorl.errors import WhorlError
+from whorl.errors import WhorlError, unknown
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -27,30 +27,33 @@ def verify(
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="A file for all of it: .md, or .json.")] = None,
+    lang: Annotated[str, typer.Option(help="The language of table and report: en or zh. JSON holds both.")] = "en",
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """What is claimed of encodings, measured. Exits 1 where a verdict is not the expected one."""
     if report is not None and report.suffix not in (".md", ".json"):
         raise WhorlError(f"verify: --report must end in .md or .json, got {str(report)!r}.")
+    if lang not in ("en", "zh"):
+        raise unknown("language", lang, ("en", "zh"), call="verify")
     asked = [encoding for name in names or [] for encoding in encodings_of(name)]
     from whorl.claims import schema
     from whorl.claims import verify as run
-    from whorl.claims.report import markdown, numbers_in_short, summary, verdict_of
+    from whorl.claims.report import markdown, numbers_in_short, rows_of, summary, verdict_of, word
 
     document = schema.document(run(asked or None))
     if report is not None:
-        _write(report, json_text(document) + "\n" if report.suffix == ".json" else markdown(document))
+        _write(report, json_text(document) + "\n" if report.suffix == ".json" else markdown(document, lang))
         note(f"written to {report}")
     if as_json:
         say_json(document)
     else:
         rows = [
-            (claim["id"], verdict_of(claim), numbers_in_short(claim["numbers"]), claim["statement"]["en"])
-            for claim in document["claims"]
+            (claim["id"], verdict_of(claim, lang), numbers_in_short(claim["numbers"]), claim["statement"][lang])
+            for claim in rows_of(document)
         ]
-        say_table(("claim", "verdict", "numbers", "statement"), rows)
+        say_table([word(key, lang) for key in ("claim", "verdict", "values", "statement")], rows)
         say()
-        say(f"{summary(document)} {document['seconds']:.1f} s.")
+        say(f"{summary(document, lang)} {document['seconds']:.1f} s.")
         suggest("whorl verify --report claims.md")
     if document["unexpected"]:
         raise typer.Exit(1)

@@ -46,10 +46,10 @@ class Claims:
     """What an encoding says of itself; the ledger measures each."""
 
     relative: bool  # scores depend on the distance of query and key only
-    norm_preserving: bool  # queries and keys keep their length
+    norm_preserving: bool  # every vector that it changes keeps its length
     linear_attention: bool  # works without forming the score matrix
     decays: bool  # distant keys weigh less, by construction and not as a trend
-    extrapolates: bool  # quality holds past the trained length
+    extrapolates: bool  # quality holds at 4 times the trained length
 
 
 class EncodingType(type):

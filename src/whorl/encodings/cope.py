@@ -98,7 +98,8 @@ class Cope(ContentTerms):
 
     @property
     def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
+        # not relative: the tokens between count, and not the distance
+        return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, q, *_ = pairs

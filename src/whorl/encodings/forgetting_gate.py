@@ -98,7 +98,8 @@ class ForgettingGate(ContentTerms):
 
     @property
     def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
+        # not relative: the gates of the tokens between count, and not the distance
+        return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
 
     def remember(self, hidden: Tensor) -> Tensor:
         if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[-1] != self.config.width:

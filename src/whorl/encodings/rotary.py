@@ -121,8 +121,9 @@ class Rotary(Encoding):
 
     @property
     def claims(self) -> Claims:
-        keeps = self.attention_factor() == 1.0
-        return Claims(relative=True, norm_preserving=keeps, linear_attention=True, decays=False, extrapolates=False)
+        keeps, scaling = self.attention_factor() == 1.0, getattr(self.config, "scaling", None)
+        holds = scaling is not None and scaling.extrapolates
+        return Claims(relative=True, norm_preserving=keeps, linear_attention=True, decays=False, extrapolates=holds)
 
     def frequencies(self, length: int | None = None) -> Tensor:
         """w_i of each pair after scaling for this length, float64, shape (pairs,)."""

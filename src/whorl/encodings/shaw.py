@@ -92,7 +92,8 @@ class Shaw(ContentTerms):
 
     @property
     def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
+        # norms are not kept: vectors are added to the values
+        return Claims(relative=True, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, q, _, q_positions, k_positions, _, scale = pairs

@@ -149,7 +149,7 @@ class T5(DistanceBias):
             norm_preserving=True,  # queries and keys are left alone
             linear_attention=False,  # a bias inside a softmax
             decays=False,  # as learned
-            extrapolates=False,  # flat to 2 or 4 times the trained length where the last bucket was trained, then not
+            extrapolates=True,  # flat to 4 times the trained length and more, where the last bucket was trained
         )
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:

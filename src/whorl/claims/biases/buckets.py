@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
-from whorl.claims.ledger import About, Finding, close, decide, depends
+from whorl.claims.ledger import About, Both, Finding, close, decide
 from whorl.claims.probes import normal
 from whorl.encodings.t5 import T5
 
 RAFFEL = "Raffel et al. 2019, T5"
-about_t5 = About("t5", rows=("N4",))
+about_t5 = About("t5")
 
 
 def buckets(t5: T5, distances: Tensor) -> Tensor:
@@ -23,8 +23,9 @@ def buckets(t5: T5, distances: Tensor) -> Tensor:
     "t5.edges",
     "T5's logarithmic buckets begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99 and 113.",
     "T5 的对数桶起点为 16、19、21、24、27、31、35、40、46、52、59、67、77、87、99、113。",
-    says=f"{RAFFEL}; known values",
+    says=f"{RAFFEL}, the released code",
     how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal; and of both sides for encoders.",
+    how_zh="32 个桶、最大 128、因果：距离 0 … 1000 的桶；以及编码器两侧的桶。",
 )
 def t5_edges() -> Finding:
     own, sides = buckets(T5(heads=1), torch.arange(1001)), T5(heads=1, bidirectional=True)
@@ -34,28 +35,32 @@ def t5_edges() -> Finding:
     good = starts.tolist() == known and past.tolist() == [*range(1, 9), 12, 16, 23, 32, 46, 64, 91]
     good = good and int(before[0]) == 0 and bool((after - before == 16)[1:].all())
     numbers = {"buckets": own.max() + 1, "last begins at": starts[-1], "last of a side begins at": past[-1]}
-    return decide(good, numbers, f"they begin at {starts.tolist()}")
+    but = Both(f"they begin at {starts.tolist()}", f"实际起点为 {starts.tolist()}")
+    return decide(good, numbers, but)
 
 
 @about_t5.fails(
     "t5.saturation",
-    "T5 tells distances apart up to its max_distance of 128.",
-    "T5 能区分直到 max_distance = 128 的距离。",
-    says="the name of the setting",
+    "T5's last bucket begins at its max_distance, 128.",
+    "T5 的最后一个桶从 max_distance = 128 开始。",
+    says=f"{RAFFEL}, section 2.1: one embedding beyond an offset of 128",
     how="The distance from which all keys share a bucket.",
+    how_zh="从哪个距离开始所有键落入同一个桶。",
 )
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
     first = int((own == own[-1]).nonzero()[0])
-    return decide(first >= 128, {"all alike from": first}, f"from {first} on all keys share the last bucket")
+    but = Both(f"from {first} on all keys share the last bucket", f"从 {first} 开始所有键都在最后一个桶中")
+    return decide(first >= 128, {"all alike from": first}, but)
 
 
 @about_t5.holds_within(
     "t5.unscaled",
     "T5 does not divide scores by sqrt(d).",
     "T5 不把分数除以 √d。",
-    says=f"{RAFFEL}",
+    says=f"{RAFFEL}, the released code",
     how="Attention weights of 9 tokens against softmax(q k + bias).",
+    how_zh="9 个词的注意力权重与 softmax(q k + 偏置) 比较。",
 )
 def t5_unscaled() -> Finding:
     t5 = T5(heads=2).double()
@@ -67,17 +72,18 @@ def t5_unscaled() -> Finding:
     return close(weights - wanted, 1e-9)
 
 
-@about_t5.depends(
+@about_t5.holds(
     "t5.untrained-buckets",
-    "Past the trained length T5 reads only numbers that were trained.",
-    "超过训练长度后，T5 读取的都是训练过的数。",
-    says='behind "T5 extrapolates"',
+    "Past the trained length T5 reads numbers that were never trained, unless max_distance is within it.",
+    "超过训练长度后，T5 会读到从未训练过的数，除非 max_distance 不超过训练长度。",
+    says="whorl 0.2, docs/encodings/t5.md",
     how="Buckets that 64 positions reach against those that 256 reach, with max_distance 32 and 128.",
+    how_zh="max_distance 取 32 与 128：64 个位置用到的桶与 256 个位置用到的桶比较。",
 )
 def untrained_buckets() -> Finding:
     read = {reach: buckets(T5(heads=1, max_distance=reach), torch.arange(256)).tolist() for reach in (32, 128)}
     near, far = (len(set(found) - set(found[:64])) for found in read.values())
     numbers = {"buckets never trained, max_distance 32": near, "buckets never trained, max_distance 128": far}
-    text = f"{far} of 32 buckets are read at 256 that were never trained"
-    text = f"trained on 64 positions with max_distance 128, {text}"
-    return depends("max_distance", near == 0, far == 0, numbers, text)
+    return decide(
+        near == 0 < far, numbers, Both(f"{near} and {far} buckets are new", f"新的桶分别有 {near} 与 {far} 个")
+    )

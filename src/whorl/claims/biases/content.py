@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from whorl.claims.ledger import About, Finding, close, decide, within
+from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import ladder, largest, normal
 from whorl.encodings import deberta
 from whorl.encodings.cope import Cope
@@ -15,12 +15,13 @@ from whorl.encodings.shaw import Shaw
 from whorl.encodings.transformer_xl import TransformerXL
 
 
-@About("shaw", rows=("N3",)).holds(
+@About("shaw").holds(
     "shaw.clip",
     "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
     "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
-    says="Shaw et al. 2018; N3",
+    says="Shaw et al. 2018, section 3.2",
     how="The term of one query for 40 keys with k = 8, at both ends.",
+    how_zh="k = 8，一个查询对 40 个键的项，两端都看。",
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
@@ -31,15 +32,17 @@ def shaw_clip() -> Finding:
     order = largest(term[12:29] - q.flatten() @ shaw.key_table.double().mT)
     numbers = {"spread beyond 8, before": before, "spread beyond 8, after": after}
     numbers |= {"least step within": inside, "off the table by": order}
-    return decide(before == after == 0 and inside > 1e-6 > order, numbers, "the clip is elsewhere")
+    but = Both("the clip is elsewhere", "截断在别处")
+    return decide(before == after == 0 and inside > 1e-6 > order, numbers, but)
 
 
-@About("transformer_xl", rows=("N3",)).holds_within(
+@About("transformer_xl").holds_within(
     "transformer-xl.term",
     "Transformer-XL's position term is (q + v) . W r_(i-j), the sinusoidal code of the distance.",
     "Transformer-XL 的位置项是 (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
-    says="Dai et al. 2019",
+    says="Dai et al. 2019, Transformer-XL, section 3.3",
     how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
+    how_zh="adjust_scores 与公式逐对比较，键在查询之前与之后都取。",
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
@@ -54,12 +57,13 @@ def transformer_xl_term() -> Finding:
     return close(own - wanted, 1e-9)
 
 
-@About("deberta", rows=("N3",)).holds(
+@About("deberta").holds(
     "deberta.buckets",
     "DeBERTa's buckets of 256 up to 512: 128, 150, 200, 256, 511, 512 fall into 128, 143, 169, 192, 255, 256.",
     "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
-    says="He et al. 2021, the released code; known values",
+    says="He et al. 2021, DeBERTaV3, the released code",
     how="bucket() of these distances and of their negatives.",
+    how_zh="这些距离及其相反数的 bucket()。",
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
@@ -67,15 +71,17 @@ def deberta_buckets() -> Finding:
     starts = deberta.bucket_starts(256, 512)
     own, mirrored = (deberta.bucket(sign * distances, 256, starts).tolist() for sign in (1, -1))
     numbers = {f"bucket of {d}": b for d, b in zip(distances.tolist(), own, strict=True)}
-    return decide(own == known and mirrored == [-b for b in known], numbers, f"they are {own}")
+    but = Both(f"they are {own}", f"实际为 {own}")
+    return decide(own == known and mirrored == [-b for b in known], numbers, but)
 
 
-@About("cope", rows=("N3",)).holds_within(
+@About("cope").holds_within(
     "cope.counts",
     "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
     "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
-    says="Golovneva et al. 2024",
+    says="Golovneva et al. 2024, CoPE, section 4",
     how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
+    how_zh="表中存放自己的下标，q 使所有门打开，12 个键、8 个位置。",
 )
 def cope_counts() -> Finding:
     cope = Cope(head_dim=4, max_position=8).double()
@@ -90,12 +96,13 @@ def cope_counts() -> Finding:
     return within(worst, 1e-9, {"largest difference": worst, "farthest position": own.max()})
 
 
-@About("forgetting_gate", rows=("N3",)).holds_within(
+@About("forgetting_gate").holds_within(
     "forgetting.alibi",
     "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
     "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
-    says="Lin et al. 2025",
+    says="Lin et al. 2025, Forgetting Transformer",
     how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
+    how_zh="权重为 0、偏置为 2，60 个词：adjust_scores 与 -ln(sigmoid(2)) 乘距离比较。",
 )
 def forgetting_alibi() -> Finding:
     gate = ForgettingGate(heads=1, width=8, bias=2.0).double()

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 
 from whorl.claims.biases.alibi import bias
-from whorl.claims.ledger import About, Finding, all_within, decide, depends, within
+from whorl.claims.ledger import About, Both, Finding, all_within, decide, depends, within
 from whorl.claims.probes import doubles, largest, normal
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.fire import Fire, progress
 from whorl.encodings.kerple import Kerple
 from whorl.encodings.sandwich import Sandwich
 
-about_fire = About("fire", rows=("N3",))
+about_fire = About("fire")
 
 
-@About("kerple", rows=("N8",)).holds(
+@About("kerple").holds(
     "kerple.alibi",
     "KERPLE's power kernel with p = 1 is ALiBi.",
     "p = 1 的 KERPLE 幂核就是 ALiBi。",
-    says="Chi et al. 2022, KERPLE; N8",
+    says="Chi et al. 2022, KERPLE, section 4",
     how="Biases with p = 1 and a = ALiBi's slopes at distances 0 … 1,000.",
+    how_zh="p = 1、a 取 ALiBi 斜率时，距离 0 … 1000 处的偏置。",
 )
 def kerple_alibi() -> Finding:
     kerple, alibi, distances = Kerple(heads=8, variant="power"), Alibi(heads=8), torch.arange(1001)
@@ -30,15 +32,17 @@ def kerple_alibi() -> Finding:
     kerple.a.copy_(alibi.slopes().clamp(min=0.01))
     heads = range(6)  # slopes below 0.01 are held at 0.01
     good = sum(torch.equal(bias(kerple, distances, h), bias(alibi, distances, h)) for h in heads)
-    return decide(good == 6, {"heads that agree, of 6": good}, "a bias differs")
+    but = Both("a bias differs", "某个偏置不同")
+    return decide(good == 6, {"heads that agree, of 6": good}, but)
 
 
-@About("kerple", rows=("N8", "N27")).holds(
+@About("kerple").holds(
     "kerple.held",
     "Whatever is learned, KERPLE falls with the distance: p and a count as 0.01 at least.",
     "无论学到什么，KERPLE 都随距离下降：p 与 a 至少按 0.01 计。",
-    says="Chi et al. 2022, the authors' code; N8",
+    says="Chi et al. 2022, KERPLE, the authors' code",
     how="Both kernels with p and a from -5 to 5: the largest step of the bias up to distance 200.",
+    how_zh="两种核，p 与 a 从 -5 到 5：距离 200 以内偏置的最大一步。",
 )
 def kerple_held() -> Finding:
     worst = -math.inf
@@ -48,15 +52,17 @@ def kerple_held() -> Finding:
         kerple.a.copy_(torch.linspace(5, -5, 9))
         for head in range(9):
             worst = max(worst, float(bias(kerple, torch.arange(201), head).diff().max()))
-    return decide(worst < 0, {"largest step": worst}, f"a farther key gains {worst:.3g}")
+    but = Both(f"a farther key gains {worst:.3g}", f"更远的键反而增加 {worst:.3g}")
+    return decide(worst < 0, {"largest step": worst}, but)
 
 
 @about_fire.holds_within(
     "fire.progress",
     "FIRE's argument is ln(c d + 1) / ln(c max(i, L) + 1): 0.0241, 0.60628, 0.02065, 0.85194, 1.0 at five pairs.",
     "FIRE 的自变量为 ln(c d + 1)/ln(c max(i, L) + 1)：五组 (i, j) 处为 0.0241、0.60628、0.02065、0.85194、1.0。",
-    says="Li et al. 2023; known values",
+    says="Li et al. 2023, FIRE, equation 7",
     how="(100, 99), (100, 0), (1000, 999), (1000, 500), (1000, 0) with c = 0.1 and L = 512.",
+    how_zh="c = 0.1、L = 512，取 (100, 99)、(100, 0)、(1000, 999)、(1000, 500)、(1000, 0)。",
 )
 def fire_progress() -> Finding:
     i, j = torch.tensor([[100, 99], [100, 0], [1000, 999], [1000, 500], [1000, 0]]).mT
@@ -69,8 +75,9 @@ def fire_progress() -> Finding:
     "fire.relative",
     "FIRE's bias depends on the distance only.",
     "FIRE 的偏置只取决于距离。",
-    says="its family name, relative encodings",
+    says="Li et al. 2023, FIRE, by its name: functional interpolation for relative positions",
     how="The bias at distance 5 for queries up to L = 64, and beyond it.",
+    how_zh="距离 5 处的偏置：查询不超过 L = 64 与超过之后。",
 )
 def fire_relative() -> Finding:
     fire = Fire(heads=4, length=64)
@@ -85,18 +92,20 @@ def fire_relative() -> Finding:
     trained, beyond = moves((5, 20, 64)), moves((64, 500, 4096))
     numbers = {"change for queries at 5 … 64": trained, "change for queries at 64 … 4,096": beyond}
     text = "past L the denominator knows where the query is, so equal distances have other biases"
-    return depends("the place of the query", trained < 1e-6, beyond < 1e-3, numbers, text)
+    but = Both(text, "超过 L 后，分母与查询所在的位置有关，相同的距离偏置不同")
+    return depends(Both("the place of the query", "查询所在的位置"), trained < 1e-6, beyond < 1e-3, numbers, but)
 
 
-@About("sandwich", rows=("N25",)).holds_within(
+@About("sandwich").holds_within(
     "sandwich.products",
     (
         "Sandwich is H / (8h) times the product of sinusoidal codes: 64, 62.0937, 45.7205, 30.5201, 14.0432 at 0, 1, "
         "8, 64, 512."
     ),
     "Sandwich 等于 H/(8h) 乘以正弦编码的内积：距离 0、1、8、64、512 处为 64、62.0937、45.7205、30.5201、14.0432。",
-    says="Chi et al. 2022, Sandwich; known values",
+    says="Chi et al. 2022, Sandwich, section 5",
     how="Biases of the first and the last of 8 heads against four decimals.",
+    how_zh="8 个头中第一个与最后一个的偏置，与四位小数比较。",
 )
 def sandwich_products() -> Finding:
     sandwich, distances = Sandwich(heads=8), torch.tensor([0, 1, 8, 64, 512])
@@ -105,16 +114,53 @@ def sandwich_products() -> Finding:
     return all_within({"first head": largest(first), "last head": largest(last)}, 6e-5)
 
 
-@About("sandwich", rows=("N27",)).fails(
+@About("sandwich").depends(
     "sandwich.falls",
-    "Sandwich falls with every step of distance.",
-    "Sandwich 的偏置随距离逐步下降。",
-    says='"decaying bias"',
-    how="Steps of the bias from distance 0 to 256.",
+    "Sandwich's bias decays with the distance.",
+    "Sandwich 的偏置随距离衰减。",
+    says="Chi et al. 2022, Sandwich, abstract: a logarithmic decaying temporal bias pattern",
+    how="Means of the bias over 1-15, 16-31 … 128-255, and its steps from distance 0 to 256.",
+    how_zh="偏置在 1-15、16-31 … 128-255 各段上的均值，以及距离 0 到 256 的每一步。",
 )
 def sandwich_falls() -> Finding:
-    steps = bias(Sandwich(heads=8), torch.arange(257)).diff()
-    rises = (steps > 0).nonzero().flatten()
-    numbers = {"steps that rise, of 256": len(rises), "first": rises[0]}
-    text = f"{len(rises)} of 256 steps rise, the first from {int(rises[0])} to {int(rises[0]) + 1}"
-    return decide(not len(rises), numbers, text)
+    curve = bias(Sandwich(heads=8), torch.arange(257))
+    rises = (curve.diff() > 0).nonzero().flatten().tolist()
+    means = [float(curve[low:high].mean()) for low, high in ((1, 16), (16, 32), (32, 64), (64, 128), (128, 256))]
+    numbers = {"steps that rise, of 256": len(rises), "first": rises[0] if rises else -1}
+    numbers |= {"mean over 1-15": means[0], "mean over 128-255": means[-1]}
+    falls = all(later < earlier for earlier, later in pairwise(means))
+    text = Both(
+        f"over doubling ranges it falls; {len(rises)} of 256 steps rise, the first after {numbers['first']}",
+        f"按加倍区间看在下降；但 256 步中有 {len(rises)} 步上升，首次在 {numbers['first']} 之后",
+    )
+    return depends(
+        Both("whether the trend or every step is meant", "指的是趋势还是每一步"), falls, not rises, numbers, text
+    )
+
+
+@About("kerple").fails(
+    "note.kerple-exponential",
+    "KERPLE is phi(q) phi(k) e^(-lambda |i - j|) with O(L d) memory.",
+    "KERPLE 是 φ(q)φ(k)e^(-λ|i-j|)，需要 O(L d) 内存。",
+    says="study notes",
+    how="Numbers a head of both kernels; and the bias of the log kernel at distances 1, 2 and 4, which a line would "
+    "double.",
+    how_zh="两种核每个头的参数个数；以及对数核在距离 1、2、4 处的偏置（若为直线则逐次加倍）。",
+)
+def kerple_exponential() -> Finding:
+    kernels = [Kerple(heads=8, variant=variant) for variant in ("log", "power")]
+    per_head = [sum(p.numel() for p in kernel.parameters()) / 8 for kernel in kernels]
+    log = kernels[0]
+    log.p.fill_(1.0)
+    log.a.fill_(1.0)
+    one, two, four = bias(log, torch.tensor([1, 2, 4])).tolist()
+    off = max(abs(x + math.log1p(d)) for x, d in ((one, 1), (two, 2), (four, 4)))
+    numbers = {"numbers a head, log": per_head[0], "numbers a head, power": per_head[1]}
+    numbers |= {"bias at 2 over bias at 1": two / one, "off -ln(1 + d) by": off}
+    text = Both(
+        f"it is a bias inside the softmax, -r1 ln(1 + r2 d) or -r1 d^r2, of {per_head[0]:g} numbers a head; from 1 "
+        f"to 2 the first grows by {two / one:.2f}, a line by 2",
+        f"它是 softmax 内的偏置 -r1 ln(1 + r2 d) 或 -r1 d^r2，每个头 {per_head[0]:g} 个数；距离从 1 到 2，前者变为 "
+        f"{two / one:.2f} 倍，直线则为 2 倍",
+    )
+    return decide(abs(two / one - 2) < 0.1 or max(per_head) > 2, numbers, text)

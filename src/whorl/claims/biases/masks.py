@@ -6,20 +6,21 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
-from whorl.claims.ledger import About, Finding, all_within, close, decide
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal
 from whorl.encodings.masks import Sinks, Window
 from whorl.encodings.none import NoPE
 
-about_none = About("none", rows=("N12", "N18"))
+about_none = About("none")
 
 
-@About("window", "sinks", rows=("N18",)).holds(
+@About("window", "sinks").holds(
     "window.reach",
     "A window of w shows a query w keys, its own among them, and sinks show it the first ones as well.",
     "窗口 w 让查询看到 w 个键（含自身），sinks 还让它看到最前面的几个。",
-    says="Beltagy et al. 2020; Xiao et al. 2023",
+    says="Beltagy et al. 2020, Longformer; Xiao et al. 2023, StreamingLLM",
     how="Keys that the last of 100 queries sees: window 16, symmetric window 16, sinks 4 and window 16.",
+    how_zh="100 个查询中最后一个能看到的键：窗口 16、对称窗口 16、4 个 sinks 加窗口 16。",
 )
 def window_reach() -> Finding:
     ids = torch.arange(100)
@@ -30,7 +31,8 @@ def window_reach() -> Finding:
         "sinks 4, window 16": float(sinks.sum()),
         "first key, sinks": float(sinks[0]),
     }
-    return decide(list(numbers.values()) == [16, 31, 20, 1], numbers, f"it sees {list(numbers.values())}")
+    but = Both(f"it sees {list(numbers.values())}", f"实际看到 {list(numbers.values())}")
+    return decide(list(numbers.values()) == [16, 31, 20, 1], numbers, but)
 
 
 @about_none.holds_within(
@@ -40,8 +42,9 @@ def window_reach() -> Finding:
         "outputs."
     ),
     "没有掩码也没有位置编码时，注意力是置换等变的：打乱输入，输出同样打乱。",
-    says="N18",
+    says="Lee et al. 2019, Set Transformer, section 2; the study notes say invariant",
     how="16 tokens and a random order, float64.",
+    how_zh="16 个词与一个随机次序，float64。",
 )
 def equivariant() -> Finding:
     return close(shuffled(causal=False), 1e-12)
@@ -59,21 +62,24 @@ def shuffled(causal: bool) -> Tensor:
     "none.causal-order",
     "A causal mask alone tells the order: with it, shuffled tokens do not give shuffled outputs.",
     "仅有因果掩码也能体现顺序：此时打乱输入，输出并非同样打乱。",
-    says="Haviv et al. 2022",
+    says="Haviv et al. 2022, NoPE",
     how="The same with a causal mask.",
+    how_zh="同样的检验，加上因果掩码。",
 )
 def causal_order() -> Finding:
     apart, without = largest(shuffled(causal=True)), largest(shuffled(causal=False))
     numbers = {"largest difference, causal": apart, "without a mask": without}
-    return decide(apart > 0.1 and without < 1e-12, numbers, "order leaves no trace")
+    but = Both("order leaves no trace", "次序没有留下痕迹")
+    return decide(apart > 0.1 and without < 1e-12, numbers, but)
 
 
 @about_none.holds_within(
     "none.uniform",
     "Without an encoding, tokens that are alike get exactly equal weights, and queries and keys no gradient.",
     "没有位置编码时，相同的词得到完全相等的权重，查询和键没有梯度。",
-    says="DroPE, proposition 3.2",
+    says="Gelberg et al. 2025, DroPE, arXiv 2512.12167, proposition 3.2",
     how="12 equal tokens under a causal mask: each row against 1/n, and gradients of a random loss.",
+    how_zh="因果掩码下 12 个相同的词：每行与 1/n 比较，并看随机损失的梯度。",
 )
 def uniform() -> Finding:
     one = normal(3, 1, 1, 1, 8).expand(3, 1, 1, 12, 8)

@@ -1,1 +1,1 @@
-"""Claims about what encodings work with: KV caches, and linear attention in all its forms (N19, N20)."""
+"""Claims about what encodings work with: KV caches, and linear attention in all its forms."""

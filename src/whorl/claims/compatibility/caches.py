@@ -9,13 +9,13 @@ from whorl import registry
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.claims import flags
-from whorl.claims.ledger import About, Finding, decide, shared, within
+from whorl.claims.ledger import About, Both, Finding, decide, shared, within
 from whorl.claims.probes import build, largest, normal, refusal
 from whorl.encodings.rope import Rope
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 COUNT, DIM = 256, 16
-about_rope = About("rope", rows=("N19",))
+about_rope = About("rope")
 
 
 @shared
@@ -25,12 +25,13 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
-@About(rows=("N19",)).fails(
+@About().fails(
     "note.relative-no-cache",
     "Relative encodings do not suit a KV cache.",
     "相对位置编码不适合 KV 缓存。",
-    says="the notes; N19",
+    says="study notes",
     how="Every registered encoding that is relative: steps with KVCache against a full pass.",
+    how_zh="每个已注册的相对编码：KVCache 逐步计算与整段计算比较。",
 )
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]
@@ -38,17 +39,19 @@ def relative_no_cache() -> Finding:
     raw = [name for name in good if build(name).key_policy == "raw"]
     numbers = {"relative encodings": len(relative), "that decode as they prefill": len(good), "of raw keys": len(raw)}
     text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
-    return decide(not good, numbers, text)
+    but = Both(text, f"{len(good)} 种相对编码逐步解码都与整段计算一致；{', '.join(raw)} 保留未经变换的键")
+    return decide(not good, numbers, but)
 
 
 @about_rope.fails(
     "cache.rotated-keys-stay",
     "Keys rotated once may stay in the cache, whatever the length that is served.",
     "键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
-    says="transformers#25104; dynamic NTK as first released",
+    says="transformers 4.31, LlamaDynamicNTKScalingRotaryEmbedding, by caching rotated keys",
     how=(
         "Keys of 8 tokens rotated by dynamic NTK at length 256 and at 512, against each other; and what the cache says."
     ),
+    how_zh="8 个词的键用动态 NTK 在长度 256 与 512 下旋转，相互比较；并看缓存如何答复。",
 )
 def rotated_keys_stay() -> Finding:
     rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=2.0, original_length=256))
@@ -57,15 +60,17 @@ def rotated_keys_stay() -> Finding:
     refused = bool(refusal(lambda: KVCache(encoding=rope, policy="transformed")))
     numbers = {"largest difference": apart, "whorl refuses to keep them": refused}
     text = f"a key near position 256 differs by {apart:.2f} between two lengths"
-    return decide(apart < 1e-9 and not refused, numbers, text)
+    but = Both(text, f"位置 256 附近的键在两种长度下相差 {apart:.2f}")
+    return decide(apart < 1e-9 and not refused, numbers, but)
 
 
 @about_rope.holds_within(
     "cache.growing-length",
     "With raw keys each step of dynamic NTK equals a full pass at that step's length.",
     "缓存未旋转的键时，动态 NTK 的每一步都等于该长度下的整段计算。",
-    says="N19",
+    says="whorl 0.2, docs/where-it-lives.md",
     how="Six steps at lengths 250, 253 … 265 past the trained 256.",
+    how_zh="训练长度 256，在长度 250、253 … 265 走六步。",
 )
 def growing_length() -> Finding:
     rope = Rope(head_dim=DIM, scaling=DynamicNtk(factor=4.0, original_length=256))

@@ -15,7 +15,7 @@ from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import flags
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
-from whorl.claims.ledger import About, Finding, all_within, close, decide, shared
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Fade, Input, first
@@ -23,16 +23,17 @@ from whorl.encodings.rope import Rope
 from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
-about_rope = About("rope", rows=("N20",))
-about_rope_and_xpos = About("rope", "xpos", rows=("N20",))
+about_rope = About("rope")
+about_rope_and_xpos = About("rope", "xpos")
 
 
 @about_rope.holds_within(
     "linear.forms-agree",
     "Chunked, parallel and recurrent linear attention with RoPE are the same numbers.",
     "带 RoPE 的线性注意力，分块、并行、递推三种算法结果相同。",
-    says="N20",
+    says="whorl 0.2, docs/performance.md",
     how="256 tokens by chunks of 16, in one chunk and one by one, five forms, float64.",
+    how_zh="256 个词，按 16 分块、整块与逐个计算，五种形式，float64。",
 )
 def forms_agree() -> Finding:
     rope, (q, k, v), numbers = Rope(head_dim=DIM), tokens(), {}
@@ -51,8 +52,9 @@ def forms_agree() -> Finding:
     "linear.relative",
     "Rotated after the feature map, linear attention weights depend on the distance only.",
     "在特征映射之后旋转，线性注意力的权重只取决于距离。",
-    says=f"{SU}, equation 19; N20",
+    says=f"{SU}, equation 19",
     how="Outputs of 64 tokens at positions from 0 and from 1,000, elu + 1.",
+    how_zh="64 个词，位置从 0 与从 1000 开始的输出，elu + 1。",
 )
 def linear_relative() -> Finding:
     rope, given = Rope(head_dim=DIM), [x[:, :, :64] for x in tokens()]
@@ -60,12 +62,13 @@ def linear_relative() -> Finding:
     return close(here - there, 1e-9)
 
 
-@about_rope.fails(
+@about_rope.holds(
     "linear.rotate-before",
-    "It makes no difference whether queries and keys are rotated before or after the feature map.",
-    "先旋转再做特征映射与先做特征映射再旋转没有区别。",
-    says="codes that rotate first",
+    "Rotated before the feature map, linear attention weights are not relative; rotated after it they are.",
+    "先旋转再做特征映射，线性注意力的权重不是相对的；先做特征映射再旋转才是。",
+    says=f"{SU}, equation 19, which rotates after",
     how="Weights of elu + 1 of rotated q, k at one distance and two places, and of rotated elu + 1.",
+    how_zh="同一距离、两处位置：对旋转后的 q、k 取 elu + 1 的权重，以及先取 elu + 1 再旋转的权重。",
 )
 def rotate_before() -> Finding:
     rope = Rope(head_dim=DIM)
@@ -80,8 +83,10 @@ def rotate_before() -> Finding:
 
     first, after = (largest(weight(0, before) - weight(100, before)) for before in (True, False))
     numbers = {"rotated before: largest change": first, "rotated after: largest change": after}
-    text = f"rotated before, a weight at distance 5 changes by {first:.2f} between two places"
-    return decide(first < 1e-9, numbers, text)
+    text = Both(
+        f"weights change by {first:.3g} and {after:.3g} between places", f"两处权重之差为 {first:.3g} 与 {after:.3g}"
+    )
+    return decide(first > 0.01 and after < 1e-9, numbers, text)
 
 
 @shared
@@ -97,61 +102,70 @@ def stats(form: str) -> dict[str, float]:
     }
 
 
-@about_rope.fails(
+@about_rope.holds(
     "linear.numerator-probability",
-    "With RoPE in the numerator alone, the weights of linear attention are still a probability.",
-    "只在分子中使用 RoPE 时，线性注意力的权重仍是概率分布。",
-    says=f"{SU} leaves it open; N20",
+    "With RoPE in the numerator alone weights may be negative and rows do not sum to 1: they are no probability.",
+    "只在分子中使用 RoPE 时，权重可能为负、每行之和不为 1：不再是概率分布。",
+    says=f"{SU}, which says so of equation 19",
     how="The share of negative weights and the row sums of 256 tokens.",
+    how_zh="256 个词：负权重的比例与每行之和。",
 )
 def numerator_probability() -> Finding:
     negative, least, most, *_ = stats("numerator").values()
-    text = f"{negative:.1%} of the weights are negative, and rows sum to {least:.2f} … {most:.2f}"
-    return decide(negative == 0 and abs(least - 1) < 1e-6, stats("numerator"), text)
+    text = Both(f"rows sum to {least:.2f} … {most:.2f}", f"每行之和为 {least:.2f} … {most:.2f}")
+    return decide(negative > 0.01 and least < 0.99, stats("numerator"), text)
 
 
-@about_rope.fails(
+@about_rope.holds(
     "linear.both-safe",
-    "Rotated products may stand in the denominator too: they sum to 1 and nothing goes wrong.",
-    "分母也可用旋转后的内积：权重和为 1，不会出问题。",
-    says="the notes; N20",
-    how="Row sums, and how far the denominators of 256 x 50 tokens of 4 dimensions cancel.",
+    "Rotated products in the denominator as well risk dividing by zero: they cancel, and change sign.",
+    "分母也用旋转后的内积有除以零的风险：它们会相互抵消，还会变号。",
+    says=f"{SU}, which keeps the denominator for this reason",
+    how="Row sums, and how far the denominators of 256 x 50 tokens of 4 dimensions cancel; plain ones beside them.",
+    how_zh="4 维、256 × 50 个词：每行之和，以及分母相互抵消的程度；并与不旋转的分母比较。",
 )
 def both_safe() -> Finding:
     given = normal(3, 50, 1, COUNT, 4, seed=22)
-    _, found = linear_attention(*given, encoding=Rope(head_dim=4), form="both", return_stats=True)
+    form = {"encoding": Rope(head_dim=4), "return_stats": True}
+    _, found = linear_attention(*given, form="both", **form)
+    _, plain = linear_attention(*given, form="numerator", **form)
     sums = found.row_sums[found.denominators.abs() > 1e-3]
-    zeros, negative, count = int(found.near_zero), int((found.denominators < 0).sum()), found.denominators.numel()
+    zeros, negative = int(found.near_zero), int((found.denominators < 0).sum())
     numbers = {
         "near-zero denominators": zeros,
         "negative denominators": negative,
         "least |denominator|": found.min_denominator,
+        "least plain denominator": plain.min_denominator,
         "largest |row sum - 1|": largest(sums - 1),
-        "tokens": count,
+        "tokens": found.denominators.numel(),
     }
-    text = f"{zeros} of {count:,} denominators cancel to a thousandth and {negative} are negative"
-    return decide(zeros == negative == 0, numbers, text)
+    text = Both(f"{zeros} denominators cancel and {negative} are negative", f"{zeros} 个分母抵消，{negative} 个为负")
+    return decide(zeros > 0 and negative > 0 and float(plain.min_denominator) > 0, numbers, text)
 
 
 @about_rope.holds(
     "linear.one-plus-cosine",
     "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1.",
     "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1。",
-    says="Su, kexue.fm 8265; N20",
+    says="Su 2021, kexue.fm 8265",
     how="The same 256 tokens.",
+    how_zh="同样的 256 个词。",
 )
 def one_plus_cosine() -> Finding:
     negative, least, most, _, denominator = stats("one_plus_cosine").values()
     good = negative == 0 and max(abs(least - 1), abs(most - 1)) < 1e-5 and denominator > 0
-    return decide(good, stats("one_plus_cosine"), "a weight is negative, or a row does not sum to 1")
+    but = Both("a weight is negative, or a row does not sum to 1", "某个权重为负，或某行之和不为 1")
+    return decide(good, stats("one_plus_cosine"), but)
 
 
-@About(rows=("N20",)).fails(
+@about_rope.holds(
     "linear.one-plus-cosine-sharp",
-    "1 + cos(q, k) can be as sharp as a softmax.",
-    "1 + cos(q, k) 可以像 softmax 一样尖锐。",
-    says="its use in place of a softmax",
-    how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and any length.",
+    "1 + cos(q, k) cannot be sharp as a softmax can: an equal key weighs twice an orthogonal one, however long both "
+    "are.",
+    "1 + cos(q, k) 不能像 softmax 那样尖锐：无论向量多长，相同的键只有正交的键的两倍权重。",
+    says="whorl 0.2, docs/performance.md",
+    how="The weight of a key equal to the query over that of an orthogonal one, at equal positions and length 1,000.",
+    how_zh="位置相同、向量长度 1000：与查询相同的键的权重除以与之正交的键的权重。",
 )
 def one_plus_cosine_sharp() -> Finding:
     values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
@@ -160,33 +174,17 @@ def one_plus_cosine_sharp() -> Finding:
         keys[:, :, :1], keys, values, form="one_plus_cosine", feature="identity", causal=False, **at
     )
     ratio = float(weights[..., 0] / weights[..., 1])
-    text = f"an equal key weighs {ratio:.2f} times an orthogonal one, however long they are"
-    return decide(ratio > 2 + 1e-6, {"equal key over orthogonal key": ratio}, text)
-
-
-@about_rope.fails(
-    "linear.rotated-larger",
-    "A rotated weight is never larger than the plain one: |R_i a . R_j b| <= a . b for positive features.",
-    "旋转后的权重不会大于原来的：对正特征有 |R_i a · R_j b| <= a · b。",
-    says="an easy reading of the numerator form",
-    how="1,000 pairs of random positive features, two positions apart.",
-)
-def rotated_larger() -> Finding:
-    rope = Rope(head_dim=DIM)
-    a, b = feature_map(normal(2, 1000, DIM, seed=23), "elu+1")
-    turned = (rope.rotate(a, torch.full((1000,), 2)) * b).sum(-1).abs()
-    ratio = float((turned / (a * b).sum(-1)).max())
-    cauchy = float((turned / (a.norm(dim=-1) * b.norm(dim=-1))).max())
-    numbers = {"largest rotated over plain": ratio, "largest over |a| |b|": cauchy}
-    return decide(ratio <= 1, numbers, f"a rotated weight is {ratio:.2f} times the plain one; only |a| |b| bounds it")
+    text = Both(f"an equal key weighs {ratio:.2f} times an orthogonal one", f"相同的键是正交的键的 {ratio:.2f} 倍")
+    return decide(abs(ratio - 2) < 1e-6, {"equal key over orthogonal key": ratio}, text)
 
 
 @about_rope.fails(
     "note.decay-not-linear",
     "phi(q) phi(k) e^(-lambda |i - j|) is not linear: it needs the whole matrix.",
     "φ(q)φ(k)e^(-λ|i-j|) 不是线性的：需要完整的矩阵。",
-    says="the notes; N20",
+    says="study notes",
     how="The causal linear form against the matrix, and multiplications at 256 and 512 tokens.",
+    how_zh="因果线性形式与完整矩阵比较，并统计 256 与 512 个词时的乘法次数。",
 )
 def decay_not_linear() -> Finding:
     q, k, v = tokens()
@@ -199,7 +197,10 @@ def decay_not_linear() -> Finding:
     growth = _growth(_linear(None, decay=0.02))
     text = f"the sums are the same to {apart:.0e}, and work doubles with the length"
     numbers = {"largest difference": apart, "work at 512 over 256": growth}
-    return decide(apart > 1e-6 or growth > 2.5, numbers, f"e^(-l(i-j)) = e^(-li) e^(lj): {text}")
+    but = Both(
+        f"e^(-l(i-j)) = e^(-li) e^(lj): {text}", f"e^(-l(i-j)) = e^(-li) e^(lj)：两者只差 {apart:.0e}，计算量随长度加倍"
+    )
+    return decide(apart > 1e-6 or growth > 2.5, numbers, but)
 
 
 class Multiplications(TorchFunctionMode):
@@ -239,27 +240,28 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 @about_rope_and_xpos.holds(
     "linear.cost",
-    (
-        "Linear attention with RoPE and with xPos is linear: twice the tokens are twice the multiplications, softmax "
-        "four times."
-    ),
+    "Linear attention with RoPE and with xPos is linear: twice the tokens are twice the multiplications, softmax four "
+    "times.",
     "带 RoPE 或 xPos 的线性注意力是线性的：词数加倍，乘法加倍；softmax 则为四倍。",
-    says="N20",
+    says="whorl 0.2, docs/performance.md; the study notes say that xPos costs O(L^2)",
     how="Multiplications counted at 256 and 512 tokens, chunks of 32.",
+    how_zh="分块 32，统计 256 与 512 个词时的乘法次数。",
 )
 def cost() -> Finding:
     rope, xpos = (_growth(_linear(encoding)) for encoding in (Rope(head_dim=DIM), XPos(head_dim=DIM)))
     softmax = _growth(_softmax)
     numbers = {"RoPE": rope, "xPos": xpos, "softmax with RoPE": softmax}
-    return decide(max(rope, xpos) < 2.2 and softmax > 3.5, numbers, "work grows faster than the length")
+    text = Both("work grows faster than the length", "计算量增长快于长度")
+    return decide(max(rope, xpos) < 2.2 and softmax > 3.5, numbers, text)
 
 
 @about_rope_and_xpos.fails(
     "note.only-rope-linear",
     "RoPE is the only relative encoding that works with linear attention.",
     "RoPE 是唯一可用于线性注意力的相对位置编码。",
-    says="the notes, after RoFormer; N20",
+    says="study notes, after Su et al. 2021, RoFormer",
     how="Every registered encoding that is relative: the linear form against the quadratic.",
+    how_zh="每个已注册的相对编码：线性形式与平方形式比较。",
 )
 def only_rope_linear() -> Finding:
     works = []
@@ -270,17 +272,8 @@ def only_rope_linear() -> Finding:
             works.append(name)
     others = [name for name in works if first(build(name), Input, Fade)]
     numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}
-    return decide(not others, numbers, f"{', '.join(others)} works as well: it fades its sums dimension by dimension")
-
-
-@About("xpos", rows=("N20",)).fails(
-    "note.xpos-quadratic",
-    "xPos costs O(L^2).",
-    "xPos 的代价是 O(L²)。",
-    says="the notes; N20",
-    how="Multiplications of linear attention with xPos at 256 and 512 tokens.",
-)
-def xpos_quadratic() -> Finding:
-    growth = _growth(_linear(XPos(head_dim=DIM)))
-    text = f"twice the tokens are {growth:.2f} times the work; xPos itself touches each query and key once"
-    return decide(growth > 3, {"work at 512 over 256": growth}, text)
+    but = Both(
+        f"{', '.join(others)} works as well: it fades its sums dimension by dimension",
+        f"{', '.join(others)} 同样可用：它逐维对累积的和作衰减",
+    )
+    return decide(not others, numbers, but)

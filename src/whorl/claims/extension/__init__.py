@@ -1,1 +1,1 @@
-"""Claims about context extension: interpolation, NTK, YaRN, remapped positions, and what scales scores (N13-N16)."""
+"""Claims about context extension: interpolation, NTK, YaRN, remapped positions, and what scales scores."""

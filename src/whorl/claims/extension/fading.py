@@ -7,20 +7,21 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, all_within, close, decide
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal, refusal
 from whorl.encodings.xpos import XPos
 from whorl.errors import dtype_name
 
-about_xpos = About("xpos", rows=("N7", "N27"))
+about_xpos = About("xpos")
 
 
 @about_xpos.holds_within(
     "xpos.factor",
     "A pair's part of an xPos score fades by zeta_i^(distance / 512), zeta_i = (2i/d + 0.4) / 1.4.",
     "xPos 中第 i 对的分数按 ζ_i^(距离/512) 衰减，ζ_i = (2i/d + 0.4)/1.4。",
-    says="Sun et al. 2022",
+    says="Sun et al. 2022, xPos",
     how="Length of the complex score of one pair at distances 0 … 2,000 against the formula, all 32 pairs.",
+    how_zh="全部 32 对，距离 0 … 2000：一对的复数分数的模与公式比较。",
 )
 def xpos_factor() -> Finding:
     xpos, (one, turned) = XPos(head_dim=64, layout="interleaved"), _axes(32)
@@ -41,12 +42,13 @@ def _axes(pairs: int) -> tuple[Tensor, Tensor]:
     return one, turned
 
 
-@About("xpos", rows=("N7", "N19")).holds_within(
+@About("xpos").holds_within(
     "xpos.centre",
     "xPos scores do not depend on which queries are computed together: queries and keys share one centre.",
     "xPos 的分数与哪些查询一起计算无关：查询与键共用一个中心。",
-    says="rotary-embedding-torch#27 is the bug",
+    says="whorl 0.2, docs/encodings/xpos.md",
     how="Scores of 40 queries at once against one at a time and in two halves, each with all keys before it.",
+    how_zh="40 个查询一次算、逐个算、分两半算的分数比较，每次都带它们之前的全部键。",
 )
 def xpos_centre() -> Finding:
     xpos, ids = XPos(head_dim=64), torch.arange(40) * 100
@@ -62,18 +64,19 @@ def xpos_centre() -> Finding:
     return all_within({"one at a time": largest(single - whole), "two halves": largest(halves - whole)}, 1e-9)
 
 
-@About("xpos", rows=("N7", "N29")).holds(
+@About("xpos").holds(
     "xpos.overflow",
     (
         "Centred on the queries, xPos takes 32,862 of them in float32 and 1,134 in float16 without overflow, and "
         "refuses more."
     ),
     "以查询为中心时，xPos 在 float32 下可容纳 32862 个查询、float16 下 1134 个而不溢出，超出则拒绝。",
-    says="whorl",
+    says="whorl 0.2, docs/encodings/xpos.md",
     how=(
         "The fastest pair of the first and last query at the limit, and one query more; and where an uncentred one "
         "ends."
     ),
+    how_zh="在上限处第一个与最后一个查询的最快一对，再多一个查询；以及不取中心时在何处溢出。",
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64), {}, 0
@@ -87,17 +90,19 @@ def xpos_overflow() -> Finding:
         refused = refusal(lambda x=x, last=limit, ends=ends: xpos.transform_qk(x, x, torch.tensor([0, last]), ends))
         good += limit == known and finite and bool(refused)
         numbers |= {f"queries, {word}": limit, f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate}
-    return decide(good == 2, numbers, "a limit is elsewhere, or a number within it overflows")
+    but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")
+    return decide(good == 2, numbers, but)
 
 
-@about_xpos.fails(
-    "xpos.bidirectional",
-    "xPos fades in both directions, so an encoder can use it.",
-    "xPos 向两个方向都衰减，因此可用于编码器。",
-    says="rotary-embedding-torch#3 asks",
+@about_xpos.holds(
+    "xpos.causal-only",
+    "xPos fades keys before the query and grows those after it, so it is for causal attention only.",
+    "xPos 使查询之前的键衰减、之后的键增大，因此只适用于因果注意力。",
+    says="whorl 0.2, docs/encodings/xpos.md",
     how="What is left of the fastest pair's score for keys 512 before and 512 after one of two queries.",
+    how_zh="两个查询之一的前 512 与后 512 处的键：最快一对的分数各剩多少。",
 )
-def xpos_bidirectional() -> Finding:
+def xpos_causal_only() -> Finding:
     xpos = XPos(head_dim=16, layout="interleaved")
     ids, keys = torch.tensor([1000, 3000]), torch.tensor([488, 1000, 1512])  # the last key comes before one query
     one, parts = _axes(8)[0], []
@@ -106,5 +111,8 @@ def xpos_bidirectional() -> Finding:
         parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
     before, at, after = torch.hypot(*parts).tolist()
     numbers = {"key 512 before": before / at, "key 512 after": after / at, "whorl refuses encoders": xpos.causal_only}
-    text = f"a key 512 after the query grows by {after / at:.2f} in the fastest pair, and without bound beyond"
-    return decide(numbers["key 512 after"] < 1, numbers, text)
+    text = Both(
+        f"a key 512 before is worth {before / at:.2f} of one here, and one 512 after it {after / at:.2f}",
+        f"前 512 处的键剩 {before / at:.2f}，后 512 处的键为 {after / at:.2f}",
+    )
+    return decide(before < at < after and xpos.causal_only, numbers, text)

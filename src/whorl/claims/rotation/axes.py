@@ -5,19 +5,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, close, decide
+from whorl.claims.ledger import About, Both, Finding, close, decide
 from whorl.claims.rotation.turning import EXACT, by_hand
 from whorl.encodings.axial_rope import AxialRope
 
-about_axial_rope = About("axial_rope", rows=("N11",))
+about_axial_rope = About("axial_rope")
 
 
 @about_axial_rope.holds_within(
     "axial.one-axis-per-block",
     "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
     "二维 RoPE 是每个轴各自在一块维度上做旋转。",
-    says="RoPE-ViT, Qwen2-VL; N11",
+    says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, section 3",
     how="The matrix of AxialRope in RoPE-ViT's convention at (row, column) against R_column and R_row side by side.",
+    how_zh="AxialRope（RoPE-ViT 约定）在 (行, 列) 处的矩阵，与并排的 R_列、R_行 比较。",
 )
 def one_axis_per_block() -> Finding:
     own, direct, _ = _axial()
@@ -28,14 +29,19 @@ def one_axis_per_block() -> Finding:
     "note.kronecker",
     "Two-dimensional RoPE is the Kronecker product of the two rotations.",
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
-    says="the notes; N11",
+    says="study notes",
     how="The same matrix of 16 dimensions against kron(R_row, R_column) of 4 each, by their eigenvalues.",
+    how_zh="同一个 16 维矩阵与各 4 维的 kron(R_行, R_列) 比较特征值。",
 )
 def kronecker() -> Finding:
     own, _, kron = (matrix.trace() for matrix in _axial())
     numbers = {"trace of AxialRope": own, "trace of the Kronecker product": kron}
     text = "at row 3, column 5 the traces differ, so no change of basis makes them equal"
-    return decide((own - kron).abs() < EXACT, numbers, f"{text}: angles would add, not stand side by side")
+    but = Both(
+        f"{text}: angles would add, not stand side by side",
+        "在第 3 行第 5 列处两者的迹不同，任何换基都不能使之相等：角度会相加，而不是并排",
+    )
+    return decide((own - kron).abs() < EXACT, numbers, but)
 
 
 def _axial() -> tuple[Tensor, Tensor, Tensor]:

@@ -1,1 +1,1 @@
-"""Claims about sinusoidal codes, and what an ideal encoding should do (N25, N28)."""
+"""Claims about sinusoidal codes, and what an ideal encoding should do."""

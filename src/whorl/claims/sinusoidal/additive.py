@@ -8,11 +8,11 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from whorl.claims.ledger import About, Finding, decide, shared
+from whorl.claims.ledger import About, Both, Finding, decide, depends, shared
 from whorl.claims.probes import normal
 from whorl.claims.sinusoidal.codes import DIM, codes
 
-about_sinusoidal = About("sinusoidal", rows=("N25",))
+about_sinusoidal = About("sinusoidal")
 
 
 def content() -> Tensor:
@@ -44,8 +44,9 @@ def shares() -> dict[float, float]:
     "additive.four-terms",
     "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> is of m - n; its share falls as |q|/|p| grows.",
     "<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；|q|/|p| 越大，它所占比例越小。",
-    says="Transformer-XL's expansion; N25",
+    says="Dai et al. 2019, Transformer-XL, section 3.3; study notes",
     how="20 q, k at 256 x 256 positions: the share of each term's, and of a score's, variance that the diagonals hold.",
+    how_zh="20 组 q、k，256 × 256 个位置：各项以及分数的方差中由对角线（m - n）解释的比例。",
 )
 def four_terms() -> Finding:
     found = list(shares().values())
@@ -59,29 +60,38 @@ def four_terms() -> Finding:
     alone, *crossed = terms.values()
     numbers = terms | {f"share at |q|/|p| = {ratio:g}": value for ratio, value in shares().items()}
     good = alone > 1 - 1e-9 and max(crossed) < 0.5 and falls and found[0] > 0.9
-    return decide(good, numbers, "another term follows m - n, or the share does not fall")
+    but = Both("another term follows m - n, or the share does not fall", "另有一项跟随 m - n，或该比例没有下降")
+    return decide(good, numbers, but)
 
 
 @about_sinusoidal.holds(
     "note.additive-when-content-small",
     "Additive codes act as relative ones where |q| is small against |p|.",
     "当 |q| 远小于 |p| 时，加性编码近似为相对编码。",
-    says="the notes, one of two contradictory conditions; N25",
+    says="study notes",
     how="The share of the variance that depends on m - n alone at |q|/|p| = 0.1: above nine tenths.",
+    how_zh="|q|/|p| = 0.1 时方差中只取决于 m - n 的比例：超过十分之九。",
 )
 def when_small() -> Finding:
     share = shares()[0.1]
-    return decide(share > 0.9, {"share at |q|/|p| = 0.1": share}, f"the share is {share:.3f}")
+    but = Both(f"the share is {share:.3f}", f"该比例为 {share:.3f}")
+    return decide(share > 0.9, {"share at |q|/|p| = 0.1": share}, but)
 
 
-@about_sinusoidal.fails(
-    "note.additive-when-content-large",
-    "Additive codes act as relative ones where |q| is large against |p|.",
-    "当 |q| 远大于 |p| 时，加性编码近似为相对编码。",
-    says="the notes, the other of two contradictory conditions; N25",
-    how="The same share at |q|/|p| = 10: above nine tenths.",
+@about_sinusoidal.depends(
+    "note.taylor-cross-term",
+    "Of the terms of a score's Taylor expansion in p_m and p_n, p_m . H p_n is the one that carries relative position.",
+    "把分数对 p_m、p_n 作 Taylor 展开，承载相对位置的是 p_m · H p_n 这一项。",
+    says="study notes, after Su 2021, kexue.fm 8231",
+    how="The share of the variance of p_m . H p_n over 256 x 256 positions that m - n explains: H = 1, and random H.",
+    how_zh="256 × 256 个位置上，p_m · H p_n 的方差中由 m - n 解释的比例：H = 1 与随机 H。",
 )
-def when_large() -> Finding:
-    share, rest = shares()[10.0], "<q, p_n> and <p_m, k> are the rest"
-    text = f"at |q|/|p| = 10 only {share:.3f} of the variance depends on m - n alone; {rest}"
-    return decide(share > 0.9, {"share at |q|/|p| = 10": share, "at 0.1": shares()[0.1]}, text)
+def taylor_cross_term() -> Finding:
+    p = codes(torch.arange(256))
+    plain, mixed = share(p @ p.mT), share(p @ (normal(8, DIM, DIM, seed=6) @ p.mT))
+    numbers = {"share of m - n, H = 1": plain, "share of m - n, random H": mixed}
+    text = Both(
+        f"with H = 1 it is a function of m - n alone; with random projections between only {mixed:.2f} of it is",
+        f"H = 1 时它只是 m - n 的函数；中间有随机投影时只剩 {mixed:.2f} 由 m - n 决定",
+    )
+    return depends(Both("the projections H", "投影矩阵 H"), plain > 1 - 1e-9, mixed > 0.9, numbers, text)

@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from whorl import reference
-from whorl.claims.ledger import About, Finding, all_within, close, decide, shared, within
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared, within
 from whorl.claims.probes import doubles, largest
+from whorl.encodings.rope import Rope
 from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
 
 VASWANI = "Vaswani et al. 2017"
 DIM = 128
 FAR = 65_536
-about_sinusoidal = About("sinusoidal", rows=("N25",))
+about_sinusoidal = About("sinusoidal")
 
 
 def codes(positions: Tensor, width: int = DIM) -> Tensor:
@@ -33,12 +34,13 @@ def products() -> Tensor:
     return every
 
 
-@About("sinusoidal", rows=("N2", "N25")).holds_within(
+@About("sinusoidal").holds_within(
     "sinusoidal.golden",
     "The code of position 2 at d = 8 is [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998].",
     "d = 8 时位置 2 的编码为 [0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998]。",
-    says=f"{VASWANI}, section 3.5; N2",
+    says=f"{VASWANI}, section 3.5; decimals by the study notes",
     how="Sinusoidal(width=8) against the decimals, and against the NumPy reference.",
+    how_zh="Sinusoidal(width=8) 与这些小数比较，并与 NumPy 参考实现比较。",
 )
 def golden() -> Finding:
     known = doubles([0.90930, -0.41615, 0.19867, 0.98007, 0.01999867, 0.99980, 0.002, 0.999998])
@@ -51,8 +53,9 @@ def golden() -> Finding:
     "sinusoidal.shift-matrix",
     "One matrix M_k moves any code k positions on: p_(t+k) = M_k p_t, whatever t is.",
     "存在只与 k 有关的矩阵 M_k，使任意 t 都有 p_(t+k) = M_k p_t。",
-    says=f"{VASWANI}, section 3.5; N25",
+    says=f"{VASWANI}, section 3.5",
     how="shift_matrix against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T against I.",
+    how_zh="k = 1、7、300、-5，t 直到一百万：shift_matrix 与编码比较；以及 M_k M_k^T 与 I 比较。",
 )
 def moves_on() -> Finding:
     t, eye = torch.tensor([0, 1, 100, 1_000_000]), torch.eye(DIM, dtype=torch.float64)
@@ -66,8 +69,9 @@ def moves_on() -> Finding:
     "sinusoidal.products",
     "<p_t, p_(t+k)> = sum_i cos(w_i k): 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, 2, 8, 64, 256.",
     "<p_t, p_(t+k)> = Σ_i cos(w_i k)：k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205、30.5201、20.5248。",
-    says="N25, for d = 128",
+    says="study notes, for d = 128",
     how="Products of codes at t = 0, 500 and 100,000 against four decimals.",
+    how_zh="t = 0、500、100000 处编码的内积，与四位小数比较。",
 )
 def inner_products() -> Finding:
     known = {0: 64.0, 1: 62.0937, 2: 57.3819, 8: 45.7205, 64: 30.5201, 256: 20.5248}
@@ -77,25 +81,28 @@ def inner_products() -> Finding:
     return within(worst, 5.1e-5, numbers | {"largest difference": worst})
 
 
-@About("sinusoidal", rows=("N25", "N29")).holds(
+@About("sinusoidal", "rope").holds(
     "sinusoidal.first-negative",
-    "The product of two codes of 128 dimensions first falls below zero at distance 1707.",
-    "128 维编码的内积在距离 1707 处首次小于零。",
-    says="N25",
-    how="The first of 65,536 products below zero.",
+    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: the base does not serve any context.",
+    "底数 10000 的 64 个余弦之和在距离 1707 处首次小于零：该底数并非适用于任何长度。",
+    says="study notes; Men et al. 2024, arXiv 2405.14591, table 2, where 4,096 positions need a base of 27,000",
+    how="The first of 65,536 products of sinusoidal codes below zero, and of the sums of a RoPE's cosines.",
+    how_zh="65536 个正弦编码内积中第一个小于零的位置，以及 RoPE 余弦之和第一个小于零的位置。",
 )
 def first_negative() -> Finding:
-    below = (products() < 0).nonzero()
-    first = int(below[0]) if len(below) else -1
-    return decide(first == 1707, {"first negative at": first}, f"it is at {first}")
+    cosines = Rope(head_dim=DIM).tables(torch.arange(4096), dtype=torch.float64)[0].sum(-1)
+    firsts = [int((sums < 0).nonzero()[0]) if bool((sums < 0).any()) else -1 for sums in (products(), cosines)]
+    numbers = {"first negative at": firsts[0], "of a RoPE of 128 dimensions": firsts[1]}
+    return decide(firsts == [1707, 1707], numbers, Both(f"it is at {firsts}", f"实际在 {firsts}"))
 
 
 @about_sinusoidal.holds_within(
     "sinusoidal.norm",
     "Every code has the length sqrt(d/2) exactly.",
     "每个编码的长度恰为 √(d/2)。",
-    says="N25",
+    says="study notes",
     how="Norms of codes up to position 10 million for d = 8, 128, 512.",
+    how_zh="d = 8、128、512，位置直到一千万的编码的范数。",
 )
 def norm() -> Finding:
     t = torch.tensor([0, 1, 99, 12_345, 10_000_000])
@@ -103,30 +110,53 @@ def norm() -> Finding:
     return close(differences, 1e-12, "largest relative difference")
 
 
-@About("sinusoidal", rows=("N28",)).fails(
+@About("sinusoidal").fails(
     "sinusoidal.direction",
     "The product of two codes, or the cosines that it sums, tells whether the other position comes before or after.",
     "两个编码的内积，或组成它的各个余弦，能区分对方在前还是在后。",
-    says="N28 asks",
+    says="study notes, a question",
     how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000, summed and pair by pair.",
+    how_zh="k = 1 … 1000：<p_t, p_(t+k)> 与 <p_t, p_(t-k)> 比较，求和与逐对。",
 )
 def direction() -> Finding:
     here, k = codes(torch.tensor([5000]))[0], torch.arange(1, 1001)
     after, before = ((codes(5000 + s * k) * here).unflatten(-1, (-1, 2)).sum(-1) for s in (1, -1))
     numbers = {"largest difference": largest(after.sum(-1) - before.sum(-1)), "of a pair": largest(after - before)}
-    return decide(max(numbers.values()) > 1e-6, numbers, "cosines are even: both products are the same number")
+    but = Both("cosines are even: both products are the same number", "余弦是偶函数：两个内积是同一个数")
+    return decide(max(numbers.values()) > 1e-6, numbers, but)
 
 
-@About("sinusoidal", rows=("N2", "N25")).holds(
+@About("sinusoidal").holds(
     "sinusoidal.orders",
     "Interleaved and concatenated codes are the same numbers in another order.",
     "交错排列与拼接排列的编码只是同一组数换了次序。",
-    says="codes in use: the paper's order, and that of GPT-NeoX and Transformer-XL",
+    says=f"{VASWANI}, section 3.5; Dai et al. 2019, Transformer-XL, the released code",
     how="Codes of 64 dimensions at five positions, one order permuted to the other.",
+    how_zh="64 维编码，五个位置，把一种次序置换为另一种。",
 )
 def orders() -> Finding:
     t = torch.tensor([0, 1, 2, 77, 4096])
     one = Sinusoidal(width=64).codes(t)
     other = Sinusoidal(width=64, order="concatenated").codes(t)
     same = torch.equal(one, other.unflatten(-1, (2, 32)).mT.flatten(-2))
-    return decide(same, {"entries compared": one.numel()}, "the two orders hold different numbers")
+    but = Both("the two orders hold different numbers", "两种次序含有不同的数")
+    return decide(same, {"entries compared": one.numel()}, but)
+
+
+@about_sinusoidal.fails(
+    "note.k-channel",
+    "The k of p_(t+k) is a frequency channel.",
+    "p_(t+k) 中的 k 是频率通道。",
+    says="study notes",
+    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on.",
+    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置。",
+)
+def k_channel() -> Finding:
+    t = torch.tensor([0, 5, 1000])
+    off = largest(codes(t + 300, 8) - codes(t, 8) @ shift_matrix(8, 300).mT)
+    numbers = {"channels at d = 8": 4, "p_(t+300) - M_300 p_t": off}
+    text = Both(
+        "k is an offset of positions: with 4 channels M_300 still moves every code 300 positions on",
+        "k 是位置的偏移：只有 4 个通道时，M_300 仍把每个编码移动 300 个位置",
+    )
+    return decide(off > 1e-6, numbers, text)

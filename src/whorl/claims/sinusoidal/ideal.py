@@ -9,27 +9,30 @@ import torch
 from torch.nn.functional import layer_norm
 
 from whorl.claims import evidence
-from whorl.claims.ledger import About, Finding, close, decide, depends, needs_training, shared
+from whorl.claims.ledger import About, Both, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
+from whorl.encodings.learned import Learned
 from whorl.encodings.sinusoidal import Sinusoidal
 
 NOISE = 0.5
-about_sinusoidal = About("sinusoidal", rows=("N28",), says="the notes; N28")
+about_sinusoidal = About("sinusoidal", says="study notes")
 
 
 @about_sinusoidal.holds(
     "ideal.unique",
     "Every position has a code of its own: up to 65,536 no code is nearer to another than its neighbour's is.",
     "每个位置的编码都唯一：在 65536 个位置内，没有哪个编码比相邻位置的编码更近。",
-    says="the notes' list of what an encoding should do; N28",
+    says="study notes, the list of what an encoding should do",
     how="|p_0 - p_k| from 65,536 products (distances depend on k alone), d = 128.",
+    how_zh="d = 128，由 65536 个内积得到 |p_0 - p_k|（距离只取决于 k）。",
 )
 def unique() -> Finding:
     apart = (2 * (DIM / 2 - products()[1:])).clamp(min=0).sqrt()
     nearest = 1 + int(apart.argmin())
     numbers = {"distance to the neighbour": apart[0], "nearest at": nearest, "nearest but it": apart[1:].min()}
-    return decide(nearest == 1 and float(apart[0]) > 1, numbers, f"the code {nearest} positions on is nearest")
+    but = Both(f"the code {nearest} positions on is nearest", f"最近的是相隔 {nearest} 的编码")
+    return decide(nearest == 1 and float(apart[0]) > 1, numbers, but)
 
 
 @about_sinusoidal.holds_within(
@@ -37,6 +40,7 @@ def unique() -> Finding:
     "Equal offsets have equal distances of codes, wherever they are and however long the text.",
     "相同的间隔对应相同的编码距离，与所在位置和文本长度无关。",
     how="|p_t - p_(t+k)| at t = 0, 1000 and 10 million for k = 1, 5, 100.",
+    how_zh="t = 0、1000、一千万，k = 1、5、100 时的 |p_t - p_(t+k)|。",
 )
 def equal_offset() -> Finding:
     t = torch.tensor([0, 1000, 10_000_000])
@@ -49,6 +53,7 @@ def equal_offset() -> Finding:
     "The same position has the same code, bit for bit, whatever else is asked for beside it.",
     "同一位置的编码逐位相同，与同时请求的其他位置无关。",
     how="Codes of 9 positions alone, in a long range, shuffled and in a batch, float32.",
+    how_zh="9 个位置的 float32 编码：单独取、在长区间中取、打乱后取、在批中取。",
 )
 def deterministic() -> Finding:
     own, t = Sinusoidal(width=64), torch.tensor([0, 3, 511, 512, 513, 1000, 2047, 2048, 4000])
@@ -60,7 +65,8 @@ def deterministic() -> Finding:
         own.codes(torch.arange(4096).view(4, 1024)).flatten(0, 1)[t],
     )
     same = sum(torch.equal(alone, way) for way in ways)
-    return decide(same == 3, {"ways that agree, of 3": same}, "a code depends on what is beside it")
+    but = Both("a code depends on what is beside it", "编码与同时请求的位置有关")
+    return decide(same == 3, {"ways that agree, of 3": same}, but)
 
 
 @about_sinusoidal.holds(
@@ -68,11 +74,13 @@ def deterministic() -> Finding:
     "Codes stay within -1 and 1 at any position.",
     "任何位置的编码都在 -1 与 1 之间。",
     how="The largest entry of the codes of 1,000 positions up to a thousand million.",
+    how_zh="直到十亿的 1000 个位置的编码中最大的分量。",
 )
 def bounded() -> Finding:
     t = torch.linspace(0, 1e9, 1000, dtype=torch.float64).long()
     most = largest(codes(t))
-    return decide(most <= 1 and most > 0.99, {"largest entry": most}, f"an entry is {most:.3g}")
+    but = Both(f"an entry is {most:.3g}", f"某个分量为 {most:.3g}")
+    return decide(most <= 1 and most > 0.99, {"largest entry": most}, but)
 
 
 @about_sinusoidal.holds(
@@ -80,42 +88,64 @@ def bounded() -> Finding:
     "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51.",
     "相邻位置的编码相近：前十步内编码距离逐步增大，从 1.95 到 6.51。",
     how="|p_0 - p_k| for k = 1 … 10 and the mean over 65,536 positions, d = 128.",
+    how_zh="d = 128，k = 1 … 10 时的 |p_0 - p_k|，以及 65536 个位置上的均值。",
 )
 def neighbours() -> Finding:
     apart = (2 * (DIM / 2 - products())).clamp(min=0).sqrt()
     numbers = {f"at {k}": apart[k] for k in (1, 2, 5, 10)} | {"mean over all": apart.mean()}
     right = abs(numbers["at 1"] - 1.9526) < 1e-4 and abs(numbers["at 10"] - 6.5085) < 1e-4
-    return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, "a nearer neighbour has a farther code")
+    but = Both("a nearer neighbour has a farther code", "更近的位置编码反而更远")
+    return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, but)
 
 
-@About(rows=("N28",)).fails(
+@about_sinusoidal.fails(
     "ideal.index",
     "The index i itself would do as a code.",
     "直接用下标 i 作为编码即可。",
-    says="the notes ask why not; N28",
-    how="The size of i at 10,000 against entries of a token (1); and how its layer norm tells neighbours apart there.",
+    says="study notes, a question",
+    how="Tokens of unit size with i added, and with a sinusoidal code: their size at 10,000, and what LayerNorm "
+    "leaves of one step there.",
+    how_zh="给单位大小的词向量加上 i，或加上正弦编码：比较位置 10000 处的大小，以及 LayerNorm 之后一步的变化。",
 )
 def index() -> Finding:
-    x = normal(64, seed=5)
-    here, after = (layer_norm(x + i, (64,)) for i in (10_000.0, 10_001.0))
-    size, change = 10_000.0 / largest(x), largest(after - here)
-    numbers = {"code at 10,000 over the largest entry of a token": size}
-    numbers |= {"change by one position after LayerNorm": change}
-    text = "it is unbounded, thousands of times a token's entries at 10,000, and a LayerNorm takes it away altogether"
-    return decide(size <= 10 and change > 1e-6, numbers, text)
+    ids, x = torch.tensor([10_000, 10_001]), normal(1, 1, 64, seed=5).expand(1, 2, 64)
+    ways = {"index": x + ids[:, None], "sinusoidal": Sinusoidal(width=64).add_to_input(x, ids)}
+    numbers = {}
+    for name, placed in ways.items():
+        numbers[f"{name}: size at 10,000 over that of the token"] = largest(placed[0, 0]) / largest(x)
+        numbers[f"{name}: one step after LayerNorm"] = largest(layer_norm(placed, (64,)).diff(dim=1))
+    size, step, *_ = numbers.values()
+    text = Both(
+        f"it is unbounded, {size:,.0f} times a token's entries at 10,000, and a LayerNorm takes it away altogether",
+        f"它无界：在位置 10000 处是词向量的 {size:,.0f} 倍，而 LayerNorm 会把它完全消去",
+    )
+    return decide(size <= 10 and step > 1e-6, numbers, text)
 
 
-@About(rows=("N28",)).fails(
+@About("learned").fails(
     "ideal.fraction",
     "The fraction i / length would do as a code.",
     "用比例 i / 长度 作为编码即可。",
-    says="the notes ask why not; N28",
-    how="What one step is worth at lengths 10 and 1000, and where two lengths give two positions one code.",
+    says="study notes, a question",
+    how="A learned table read at i / length, as extending it does: what one step moves and whose code it is, 10 and "
+    "1,000.",
+    how_zh="按 i / 长度 读取可学习的表（延长表时即如此）：长度 10 与 1000 时一步移动多少、编码与谁相同。",
 )
 def fraction() -> Finding:
-    steps = {f"one step at length {length}": 1 / length for length in (10, 1000)}
-    text = "one step is worth 0.1 or 0.001 by the length, and token 5 of 10 has the code of token 500 of 1000"
-    return decide(len(set(steps.values())) == 1, steps | {"5 of 10": 5 / 10, "500 of 1000": 500 / 1000}, text)
+    learned = Learned(width=8, length=11).double()
+    learned.table.copy_(torch.linspace(0, 1, 11)[:, None].expand(11, 8))  # a code that is the fraction itself
+    long = learned.extend(1001, "linear").table.double()
+    short = learned.table
+    steps = {"one step of 10": largest(short[1] - short[0]), "one step of 1,000": largest(long[1] - long[0])}
+    same = largest(short[5] - long[500])
+    text = Both(
+        f"one step is worth {steps['one step of 10']:g} or {steps['one step of 1,000']:g} by the length, and token 5 "
+        "of 10 has the code of token 500 of 1,000",
+        f"一步的大小随长度变为 {steps['one step of 10']:g} 或 {steps['one step of 1,000']:g}，且 10 个中的第 5 个与 "
+        "1000 个中的第 500 个编码相同",
+    )
+    numbers = steps | {"5 of 10 less 500 of 1,000": same}
+    return decide(abs(steps["one step of 10"] - steps["one step of 1,000"]) < 1e-6 and same > 1e-6, numbers, text)
 
 
 @shared
@@ -138,37 +168,47 @@ def recovered(width: int, kind: str = "ladder") -> float:
     "ideal.noise",
     "Redundancy helps: under noise a position is found again more often the more dimensions its code has.",
     "冗余有用：在噪声下，编码维数越多，位置越容易被恢复。",
-    says="the notes' redundancy claim; N28",
+    says="study notes, the redundancy of codes",
     how="Nearest code of 512 under noise of 0.5 in each entry, d = 4, 16, 64, 256, four draws.",
+    how_zh="512 个编码，每个分量加 0.5 的噪声后找最近的编码，d = 4、16、64、256，四次抽样。",
 )
 def noise() -> Finding:
     found = {f"found at d = {d}": recovered(d) for d in (4, 16, 64, 256)}
     values = list(found.values())
     rises = all(later > earlier for earlier, later in pairwise(values))
-    return decide(rises and values[-1] > 0.97, found, "more dimensions do not find more positions")
+    but = Both("more dimensions do not find more positions", "维数更多并没有找回更多位置")
+    return decide(rises and values[-1] > 0.97, found, but)
 
 
 @about_sinusoidal.depends(
     "ideal.bits",
-    "ceil(log2 L) dimensions suffice to tell L positions apart.",
-    "⌈log2 L⌉ 个维度就足以区分 L 个位置。",
-    how="512 positions need 9 bits: codes of 10 real dimensions without and with noise of 0.5, and of 2 without it.",
+    "Telling L positions apart takes ceil(log2 L) dimensions at least.",
+    "区分 L 个位置至少需要 ⌈log2 L⌉ 个维度。",
+    how="512 positions, which take 9 bits: distinct signs of 8 dimensions, and the least distance of codes of 2.",
+    how_zh="512 个位置需要 9 比特：8 个维度的符号有多少种不同取值，2 个维度的编码最小间距是多少。",
 )
 def bits() -> Finding:
-    least = {width: float(torch.pdist(codes(torch.arange(512), width)).min()) for width in (2, 10)}
-    numbers = {f"least distance at d = {width}, no noise": value for width, value in least.items()}
-    numbers |= {f"found at d = {width} under noise": recovered(width) for width in (10, 256)}
-    bare = f"without noise 2 tell 512 positions apart already (by {least[2]:.1g})"
-    text = f"it counts bits, not dimensions: {bare}, under noise 10 find {recovered(10):.0%} of them"
-    return depends("the noise", least[10] > 1e-3, recovered(10) > 0.99, numbers, text)
+    ids = torch.arange(512)
+    signs, least = len(codes(ids, 8).sign().unique(dim=0)), float(torch.pdist(codes(ids, 2)).min())
+    numbers = {"distinct signs of 8 dimensions, of 512": signs, "least distance at d = 2, no noise": least}
+    numbers |= {f"found at d = {width} under noise": recovered(width) for width in (2, 10, 256)}
+    text = Both(
+        f"it counts bits: 8 entries of one bit have at most 256 codes, while 2 real ones tell 512 positions apart (by "
+        f"{least:.1g}) until there is noise",
+        f"它数的是比特：8 个一比特的分量至多 256 种编码；而 2 个实数分量就能区分 512 个位置（间距 {least:.1g}），"
+        "只要没有噪声",
+    )
+    on = Both("whether an entry is a bit or a real number", "每个分量是比特还是实数")
+    return depends(on, signs < 512, least <= 1e-6, numbers, text)
 
 
 @about_sinusoidal.holds(
     "ideal.cosine-vector",
     "The vector of cosines (cos w_i k)_i identifies the distance |k|.",
     "余弦向量 (cos w_i k)_i 能确定距离 |k|。",
-    says="N28",
+    says="study notes",
     how="The cosines of 16,384 distances as codes have them: no two that are next in the slowest one's order coincide.",
+    how_zh="编码中 16384 个距离的余弦：按最慢余弦的次序，相邻两个都不重合。",
 )
 def cosine_vector() -> Finding:
     cosines = codes(torch.arange(16_384))[:, 1::2]
@@ -176,15 +216,17 @@ def cosine_vector() -> Finding:
     steps = cosines[:, -1].diff()
     least = float((cosines[1:] - cosines[:-1]).norm(dim=-1).min())
     numbers = {"largest step of the slowest cosine": steps.max(), "least distance of neighbours": least}
-    return decide(bool((steps < 0).all()) and least > 0.5, numbers, "two distances have the same cosines")
+    but = Both("two distances have the same cosines", "有两个距离的余弦相同")
+    return decide(bool((steps < 0).all()) and least > 0.5, numbers, but)
 
 
 @about_sinusoidal.fails(
     "ideal.cosine-sum",
     "The sum of these cosines identifies the distance.",
     "这些余弦之和就能确定距离。",
-    says="N28",
+    says="study notes",
     how="The two of the first 4096 distances whose sums are closest.",
+    how_zh="前 4096 个距离中余弦之和最接近的两个。",
 )
 def cosine_sum() -> Finding:
     sums, order = products()[:4096].sort()
@@ -194,15 +236,20 @@ def cosine_sum() -> Finding:
     kept = torch.finfo(torch.float32).eps * DIM / 2  # what float32 keeps of 64 cosines
     text = f"distances {a} and {b} have sums {gap:.1g} apart, less than float32 keeps of 64 cosines"
     numbers = {"closest sums differ by": gap, "steps that rise, of 4095": rises}
-    return decide(gap > kept, numbers, f"{text}; {rises} of 4,095 steps rise")
+    but = Both(
+        f"{text}; {rises} of 4,095 steps rise",
+        f"距离 {a} 与 {b} 的和只差 {gap:.1g}，小于 float32 对 64 个余弦能保留的精度；4095 步中有 {rises} 步上升",
+    )
+    return decide(gap > kept, numbers, but)
 
 
 @about_sinusoidal.fails(
     "ideal.generalises",
     "An encoding that has a code for every position generalises to longer input.",
     "只要每个位置都有编码，就能推广到更长的输入。",
-    says="the notes, of sinusoidal codes; N28",
+    says="study notes, of sinusoidal codes",
     how="Codes are there at any position (computed); quality past the trained length is the lab's to say.",
+    how_zh="任何位置都有编码（计算得到）；训练长度之外的质量由实验室结果判定。",
     trained=True,
 )
 def generalises() -> Finding:
@@ -213,4 +260,5 @@ def generalises() -> Finding:
     source, rise = largest_rise
     numbers["rise of the loss at 4x, bits per byte"] = rise
     text = f"the loss rises by {rise:.2f} bits per byte at 4 times the trained length"
-    return decide(rise <= 0.2, numbers, text, source)
+    but = Both(text, f"在训练长度的 4 倍处损失上升 {rise:.2f} 比特每字节")
+    return decide(rise <= 0.2, numbers, but, source)

@@ -6,37 +6,44 @@ import math
 
 import torch
 
-from whorl.claims.ledger import About, Finding, decide, within
-from whorl.claims.probes import frequencies, largest
+from whorl.claims.ledger import About, Both, Finding, decide, depends, within
+from whorl.claims.probes import doubles, frequencies, largest
 from whorl.claims.sinusoidal.codes import codes
 from whorl.encodings.rope import Rope
+from whorl.rotary.frequencies import wavelengths
 
-NOTES = "the notes"
-about_rope = About("rope", rows=("N29",), says=NOTES)
-about_sinusoidal = About("sinusoidal", rows=("N28",), says=NOTES)
+NOTES = "study notes"
+about_rope = About("rope", says=NOTES)
+about_sinusoidal = About("sinusoidal", says=NOTES)
 
 
-@About("rope", "sinusoidal", rows=("N26",)).fails(
+@About("rope", "sinusoidal").fails(
     "note.squared-exponent",
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) gives RoPE's frequencies.",
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) 给出 RoPE 的频率。",
     says=f"{NOTES}, code",
     how="This line against the frequencies of a RoPE of 512 dimensions.",
+    how_zh="该行代码与 512 维 RoPE 的频率比较。",
 )
 def squared_exponent() -> Finding:
     wrong = 10_000.0 ** (-2 * torch.arange(0, 512, 2, dtype=torch.float64) / 512)
     own = frequencies(512)
     numbers = {"theta_1 by this line": wrong[1], "theta_1": own[1], "last by this line": wrong[-1], "last": own[-1]}
     text = "arange(0, d, 2) holds 2i already, so the line squares every frequency"
-    return decide(largest(wrong / own - 1) < 1e-9, numbers, f"{text}; right is 10000 ** (-arange(0, d, 2) / d)")
+    but = Both(
+        f"{text}; right is 10000 ** (-arange(0, d, 2) / d)",
+        "arange(0, d, 2) 已经是 2i，因此该行把每个频率都平方了；正确写法是 10000 ** (-arange(0, d, 2) / d)",
+    )
+    return decide(largest(wrong / own - 1) < 1e-9, numbers, but)
 
 
-@About("rope", rows=("N26",)).holds_within(
+@About("rope").holds_within(
     "rope.frequencies",
     "w_i = base^(-2i/d): theta_1 is 0.9647 at d = 512, and w falls from 1 by equal ratios.",
     "w_i = base^(-2i/d)：d = 512 时 θ_1 = 0.9647，频率从 1 开始按等比下降。",
-    says="Su et al. 2021, section 3.2.2; N26",
+    says="Su et al. 2021, RoFormer, section 3.2.2",
     how="Frequencies of heads of 8, 128 and 512 dimensions against the definition.",
+    how_zh="8、128、512 维的频率与定义比较。",
 )
 def right_frequencies() -> Finding:
     pairs = [(d, i, float(w)) for d in (8, 128, 512) for i, w in enumerate(frequencies(d))]
@@ -46,40 +53,54 @@ def right_frequencies() -> Finding:
     return within(max(worst, 0.0 if abs(first - 0.9647) < 5e-5 else 1.0), 1e-12, numbers)
 
 
-@About("rope", rows=("N26",), says=NOTES).fails(
+@About("rope", says=NOTES).fails(
     "note.theta-one",
     "theta_1 at d = 512 is 0.99.",
     "d = 512 时 θ_1 = 0.99。",
     how="The second frequency of a RoPE of 512 dimensions.",
+    how_zh="512 维 RoPE 的第二个频率。",
 )
 def theta_one() -> Finding:
     own = float(frequencies(512)[1])
-    return decide(abs(own - 0.99) < 0.005, {"theta_1": own}, f"10000^(-2/512) = {own:.4f}")
+    but = Both(f"10000^(-2/512) = {own:.4f}", f"实际为 10000^(-2/512) = {own:.4f}")
+    return decide(abs(own - 0.99) < 0.005, {"theta_1": own}, but)
 
 
-@About("rope", "sinusoidal", rows=("N29",)).fails(
+@About("rope", "sinusoidal").fails(
     "note.small-i-low-frequency",
     "Small i is low frequency.",
     "i 小对应低频。",
     says=f"{NOTES}, in five places",
     how="Frequencies of 128 dimensions from the first to the last pair.",
+    how_zh="128 维从第一对到最后一对的频率。",
 )
 def small_i() -> Finding:
     own = frequencies(128)
     numbers = {"w_0": own[0], "w_63": own[-1], "wavelength of pair 0": 2 * math.pi / float(own[0])}
     text = f"w_0 = {float(own[0]):g} is the highest, w_63 = {float(own[-1]):.2e} the lowest: small i turns fastest"
-    return decide(bool(own[0] < own[-1]), numbers, text)
+    but = Both(text, f"w_0 = {float(own[0]):g} 最高，w_63 = {float(own[-1]):.2e} 最低：i 小的转得最快")
+    return decide(bool(own[0] < own[-1]), numbers, but)
 
 
-@about_rope.fails(
+@about_rope.depends(
     "note.large-base-no-high-frequency",
     "A base that is too large lacks high frequencies.",
     "底数过大会缺少高频。",
-    how="The fastest frequency for bases from 100 to 10^8.",
+    how="The fastest frequency, and how many of 64 pairs have a wavelength below 64, for bases 10^2, 10^4 and 10^8.",
+    how_zh="底数取 10²、10⁴、10⁸：最快的频率，以及 64 对中波长小于 64 的有多少对。",
 )
 def large_base() -> Finding:
-    numbers = {f"w_0 at base {base:.0e}": frequencies(128, base)[0] for base in (1e2, 1e4, 1e6, 1e8)}
-    return decide(min(numbers.values()) < 0.99, numbers, "w_0 = 1 for every base; only the slow end moves")
+    bases = (1e2, 1e4, 1e8)
+    tops = [float(frequencies(128, base)[0]) for base in bases]
+    fast = [int((wavelengths(frequencies(128, base)) < 64).sum()) for base in bases]
+    numbers = {f"w_0 at base {base:.0e}": w for base, w in zip(bases, tops, strict=True)}
+    numbers |= {f"pairs with a wavelength below 64 at base {base:.0e}": n for base, n in zip(bases, fast, strict=True)}
+    text = Both(
+        f"w_0 = 1 for every base, but {fast[0]}, {fast[1]} and {fast[2]} of 64 pairs are fast",
+        f"任何底数都有 w_0 = 1，但 64 对中快的分别只有 {fast[0]}、{fast[1]}、{fast[2]} 对",
+    )
+    on = Both("whether their number or the fastest one is meant", "指的是高频的个数还是最高的频率")
+    return depends(on, fast == sorted(fast, reverse=True) and fast[0] > fast[-1], min(tops) < 0.99, numbers, text)
 
 
 @about_rope.fails(
@@ -88,11 +109,13 @@ def large_base() -> Finding:
     "d = 512 时下标 i 可取到 256。",
     says=f"{NOTES}, an example with i = 256",
     how="The number of frequencies of 512 dimensions.",
+    how_zh="512 维的频率个数。",
 )
 def index_256() -> Finding:
     count = len(frequencies(512))
     text = f"there are {count} pairs, so the last index is {count - 1}"
-    return decide(count > 256, {"frequencies": count, "last index": count - 1}, text)
+    but = Both(text, f"共有 {count} 对，最后的下标是 {count - 1}")
+    return decide(count > 256, {"frequencies": count, "last index": count - 1}, but)
 
 
 @about_rope.fails(
@@ -100,6 +123,7 @@ def index_256() -> Finding:
     "Past the trained length the frequencies rise.",
     "超过训练长度后频率会升高。",
     how="The angle one position adds, at positions from 0 to ten million.",
+    how_zh="位置从 0 到一千万，每前进一个位置增加的角度。",
 )
 def frequencies_rise() -> Finding:
     rope, numbers = Rope(head_dim=16), {}
@@ -109,18 +133,21 @@ def frequencies_rise() -> Finding:
         numbers[f"fastest pair turns by, at {place:,}"] = step[0]
     values = list(numbers.values())
     text = "a pair turns by the same angle at every position; frequencies know nothing of it"
-    return decide(values[-1] > values[0] + 1e-6, numbers, text)
+    but = Both(text, "每一对在任何位置转过的角度都相同；频率与位置无关")
+    return decide(values[-1] > values[0] + 1e-6, numbers, but)
 
 
 @about_sinusoidal.fails(
     "note.sine-difference",
     "sin(0.1001) - sin(0.1000) is about 3e-7.",
     "sin(0.1001) - sin(0.1000) 约为 3e-7。",
-    how="The difference in float64.",
+    how="The sines of codes of width 2, whose frequency is 1, at the positions 0.1 and 0.1001.",
+    how_zh="宽度 2（频率为 1）的编码在位置 0.1 与 0.1001 处的正弦。",
 )
 def sine_difference() -> Finding:
-    own = math.sin(0.1001) - math.sin(0.1)
-    return decide(abs(own / 3e-7 - 1) < 0.5, {"difference": own}, f"it is {own:.3g}: 0.0001 cos(0.1)")
+    own = float(codes(doubles([0.1, 0.1001]), 2)[:, 0].diff())
+    text = Both(f"it is {own:.3g}: 0.0001 cos(0.1)", f"实际为 {own:.3g}，即 0.0001·cos(0.1)")
+    return decide(abs(own / 3e-7 - 1) < 0.5, {"difference": own}, text)
 
 
 @about_sinusoidal.fails(
@@ -128,6 +155,7 @@ def sine_difference() -> Finding:
     "Codes change ever less as the position grows.",
     "位置越大，编码的变化越小。",
     how="|p_(t+1) - p_t| at t = 0, 100, 10,000 and a million, d = 128.",
+    how_zh="d = 128，t = 0、100、10000、一百万处的 |p_(t+1) - p_t|。",
 )
 def codes_change_less() -> Finding:
     numbers = {}
@@ -136,16 +164,23 @@ def codes_change_less() -> Finding:
         numbers[f"step at {t:,}"] = (two - one).norm()
     values = list(numbers.values())
     text = f"every step is {values[0]:.4f} long: |p_(t+1) - p_t| does not depend on t"
-    return decide(values[-1] < 0.99 * values[0], numbers, text)
+    but = Both(text, f"每一步的长度都是 {values[0]:.4f}：|p_(t+1) - p_t| 与 t 无关")
+    return decide(values[-1] < 0.99 * values[0], numbers, but)
 
 
 @about_sinusoidal.fails(
     "note.sine-sensitive",
     "sin is sensitive near pi / 2.",
     "sin 在 π/2 附近很敏感。",
-    how="What a change of 0.01 does to sin at pi / 2 and at 0.",
+    how="What a change of 0.01 of the position does to the sine of a code of frequency 1, at pi / 2 and at 0.",
+    how_zh="频率为 1 的编码：位置在 π/2 与 0 处各变化 0.01 时，正弦变化多少。",
 )
 def sine_sensitive() -> Finding:
-    numbers = {"at pi / 2": abs(math.sin(math.pi / 2 + 0.01) - 1), "at 0": math.sin(0.01)}
-    text = "its derivative cos is 0 there: a change of 0.01 moves it by 5e-5, at 0 by 0.01"
+    places = doubles([math.pi / 2, math.pi / 2 + 0.01, 0.0, 0.01])
+    sines = codes(places, 2)[:, 0]
+    numbers = {"at pi / 2": abs(float(sines[1] - sines[0])), "at 0": abs(float(sines[3] - sines[2]))}
+    text = Both(
+        f"its derivative cos is 0 there: a change of 0.01 moves it by {numbers['at pi / 2']:.0e}, at 0 by 0.01",
+        f"该处导数 cos 为 0：变化 0.01 只使它移动 {numbers['at pi / 2']:.0e}，在 0 处则移动 0.01",
+    )
     return decide(numbers["at pi / 2"] > numbers["at 0"], numbers, text)

@@ -27,6 +27,7 @@ class Scaling(Config):
     """A scheme that turns a Ladder into the frequencies for longer input."""
 
     length_dependent: ClassVar[bool] = False  # whether frequencies change with the length asked for
+    extrapolates: ClassVar[bool] = False  # whether quality holds at 4 times the trained length without training again
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         """The scaled frequencies, in the ladder's dtype."""

@@ -31,6 +31,7 @@ class Yarn(Scaling):
     """YaRN by ``factor`` from ``original_length``."""
 
     name: ClassVar[str] = "yarn"
+    extrapolates: ClassVar[bool] = True
     factor: float
     original_length: int
     beta_fast: float = 32.0
