@@ -1,7 +1,8 @@
 """``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
 
 sdpa     no bias: rotated queries and keys on torch's fused kernel
-alibi    ALiBi on a GPU, without gradients: a kernel of its own that leaves out keys too far to weigh anything
+tiles    a bias by distance, a window, a softcap or the log-sum-exp on a GPU: kernels that compute the bias, and leave
+         out keys that are hidden or too far to weigh anything
 folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
 masked   a bias that is not learned from on the CPU: formed, and added inside torch's fused kernel
 flex     any bias written element by element, inside FlexAttention's kernel, and several placements of queries and keys
@@ -24,16 +25,16 @@ from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kern
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
+from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, first
 from whorl.errors import WhorlError, unknown
-from whorl.kernels.alibi_ops import KERNEL, alibi_attention, why_not_alibi
 from whorl.kernels.choose import IMPLS, Impl
-from whorl.tracing import in_functorch, is_symbol, making_graph, takes_derivatives, takes_further_derivatives
+from whorl.tracing import is_symbol, making_graph, takes_derivatives, takes_further_derivatives
 
-Path = Literal["sdpa", "alibi", "folded", "masked", "flex", "dense"]
+Path = Literal["sdpa", "tiles", "folded", "masked", "flex", "dense"]
 
 # Further dimensions a separable bias may take in float32.
 MOST_FOLDED = 16
@@ -133,10 +134,8 @@ def _by_path(call: Call, impl: Impl) -> Any:
         return attend_branches(call)
     if path == "flex":
         return flex_attention_of(call, *call.placed_qk())
-    if path == "alibi":
-        bias = first(call.encoding, Bias)
-        assert bias is not None and bias.slopes is not None
-        return alibi_attention(*call.placed_qk(), call.v, bias.slopes, call.scale)
+    if path == "tiles":
+        return attend_by_tiles(call)
     return _masked(call) if path == "masked" else fused(call, folded=path == "folded")
 
 
@@ -158,9 +157,9 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         raise unknown("impl", impl, IMPLS, call="attention")
     name, cuda = type(call.encoding).__name__, call.q.device.type == "cuda"
     if impl in ("triton", "numba"):
-        reason = _why_not_alibi(call) if impl == "triton" else "attention has no numba kernel"
+        reason = why_not_tiles(call) if impl == "triton" else "attention has no numba kernel"
         if reason is None:
-            return "alibi", "asked for"
+            return "tiles", "asked for"
         raise WhorlError(f"impl={impl!r} cannot run here: {reason}. Use impl='auto' or 'torch'.")
     if impl == "flex":
         refusal = why_not_flex(call)
@@ -179,6 +178,10 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
+    bare = bias is None and call.softcap is None and not call.wants_lse and not first(call.encoding, Visibility)
+    unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
+    if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
+        return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
     branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
     refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
     # few rows of scores are small, and need no compiling
@@ -193,11 +196,8 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     if bias is None:
         return "sdpa", "nothing is added to the scores"
     separable = f"the bias of {name} is separable"
-    if cuda and bias.fold_dims:
-        unfit = _why_not_alibi(call)
-        if unfit is None:
-            return "alibi", "its kernel adds the bias and leaves out keys too far to weigh anything"
-        separable += f", and {unfit}"
+    if cuda:
+        separable += f", and {unfit or 'queries are few'}"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
     if bias.fold_dims and (half or cuda or bias.fold_dims <= MOST_FOLDED):
@@ -216,36 +216,6 @@ def _one_branch(call: Call) -> bool:
     """Whether the first branch has all pairs of consecutive positions, for every length that a program is made for."""
     keys = call.k.shape[2]
     return not (is_symbol(keys) and torch.compiler.is_exporting()) and call.encoding.one_branch(keys)
-
-
-def _why_not_alibi(call: Call) -> str | None:
-    """What keeps the kernel of ALiBi from computing this call, or None."""
-    encoding, visible, bias = call.encoding, call.visible, first(call.encoding, Bias)
-    if bias is None or bias.slopes is None:
-        return f"attention has no triton kernel for {type(encoding).__name__}, only for the exact causal ALiBi"
-    if visible.causal is not True:
-        return f"{KERNEL} has causal=True only, got causal={visible.causal!r}"
-    if not call.consecutive:
-        return f"{KERNEL} counts positions 0, 1, 2, … itself, and positions were given"
-    rules = (visible.mask, visible.key_mask, visible.q_documents)
-    if first(encoding, Visibility) or any(rule is not None for rule in rules):
-        return f"{KERNEL} has no mask beside the causal one"
-    for name, asked in (
-        ("dropout", call.dropout),
-        ("softcap", call.softcap),
-        ("return_lse", call.wants_lse),
-        ("return_weights", call.wants_weights),
-    ):
-        if asked:
-            return f"{KERNEL} has no {name}"
-    other = first(encoding, ScoreTerm, OutputTerm, Branches)
-    if other:
-        return f"{type(encoding).__name__} uses {other.hook}"
-    if takes_derivatives(call.q, call.k, call.v, *encoding.parameters()):
-        return f"{KERNEL} has no gradients"
-    if not making_graph() and in_functorch():
-        return "torch.func transforms see through torch's own operations only"
-    return why_not_alibi(call.q, call.v, bias.slopes)
 
 
 def _dense(call: Call) -> Attended:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 
@@ -93,10 +94,19 @@ class Kerple(DistanceBias):
             extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
         )
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.BiasByDistance(self, formula=True, curve=self.config.variant),)
+
+    def curve_numbers(self) -> Tensor:
+        """p and a of each head within their bounds, (heads, 2)."""
+        return torch.stack(self._within(self.p, self.a), dim=1)
+
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
-        wide = torch.float64 if self.p.dtype == torch.float64 else torch.float32
-        p, a = self.p[head].to(wide), self.a[head].to(wide)  # read first: all that follows is elementwise
-        distance = distance.abs().to(wide)
-        if self.config.variant == "log":
-            return log_kernel(distance, held_within(p, LOWEST), held_within(a, LOWEST))
-        return power_kernel(distance, held_within(p, LOWEST, HIGHEST_POWER), held_within(a, LOWEST))
+        p, a = self._within(self.p[head], self.a[head])  # read first: all that follows is elementwise
+        kernel = log_kernel if self.config.variant == "log" else power_kernel
+        return kernel(distance.abs().to(p.dtype), p, a)
+
+    def _within(self, p: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
+        wide = torch.float64 if p.dtype == torch.float64 else torch.float32
+        highest = None if self.config.variant == "log" else HIGHEST_POWER
+        return held_within(p.to(wide), LOWEST, highest), held_within(a.to(wide), LOWEST)

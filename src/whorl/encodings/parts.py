@@ -139,13 +139,28 @@ class BiasByPair(Bias):
 
 
 class BiasByDistance(Bias):
-    """A bias of the head and the distance alone: ``bias_of``."""
+    """A bias of the head and the distance alone: ``bias_of``.
+
+    curve        "log", -p ln(1 + a distance), or "power", -a distance^p, of the two numbers that ``curve_numbers`` has
+                 for each head, (heads, 2); None for any other
+    flat_beyond  the distance from which the bias stays what it is, on either side; None where it never does
+    """
+
+    known = MappingProxyType(
+        {**Bias.known}
+        | {
+            method: (*Bias.known.get(method, ()), "curve", "flat_beyond")
+            for method in ("bias_of", "bias_at", "score_bias")
+        }
+    )
+    curve: str | None = None
+    flat_beyond: int | None = None
 
     def without(self, written_over: set[str]) -> Part:
         part = super().without(written_over)
         if not written_over & {"score_bias", "bias_at"}:
             return part
-        return BiasByPair(**{field.name: getattr(part, field.name) for field in fields(part)})
+        return BiasByPair(**{field.name: getattr(part, field.name) for field in fields(Bias)})
 
 
 class ScoreTerm(Part):

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import invalid
@@ -141,6 +142,9 @@ class T5(DistanceBias):
     def reset_parameters(self) -> None:
         """Draws the table anew, as loading through the meta device needs."""
         nn.init.normal_(self.table, std=START)
+
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.BiasByDistance(self, formula=True, flat_beyond=self.last_edge),)
 
     @property
     def claims(self) -> Claims:

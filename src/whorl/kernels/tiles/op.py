@@ -34,15 +34,17 @@ def tiles_attention(
     causal: bool = True,
     before: int = -1,
     first: int = 0,
+    learned: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, queries, value dim) and the log-sum-exp (batch, heads, queries), with gradients.
 
     The last query stands at the last key. ``numbers`` (heads, count) are those of the bias: of a line its slope, of
     KERPLE p and a, of a table the biases at the distances from ``lowest`` on. ``order`` names the heads, int32, those
-    with most work first.
+    with most work first. ``learned`` says whether the numbers take gradients; None looks.
     """
     settings = (kind, lowest, scale, cap, causal, before, first)
-    learned = numbers is not None and takes_gradients(numbers)
+    if learned is None:
+        learned = numbers is not None and takes_gradients(numbers)
     out, lse, _, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, learned, *settings)
     return out, lse
 

@@ -1,4 +1,4 @@
-"""The attention kernel of ALiBi against the definition: values, views, and what it skips."""
+"""Attention by tiles with ALiBi's line against the definition: values, views, what it skips, and what it refuses."""
 
 import math
 
@@ -9,9 +9,12 @@ import torch
 import whorl
 from whorl.errors import WhorlError
 from whorl.kernels import launches
-from whorl.kernels.alibi_ops import alibi_attention
 
-at = pytest.importorskip("whorl.kernels.alibi_triton")
+pytest.importorskip("triton")
+
+from whorl.kernels.tiles import sizes
+from whorl.kernels.tiles.biases import line
+from whorl.kernels.tiles.op import tiles_attention
 
 DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -31,7 +34,7 @@ def device(request):
 def small_tiles(monkeypatch):
     """In the interpreter, blocks so small that short inputs have many of them."""
     if not torch.cuda.is_available():
-        monkeypatch.setattr(at, "TILES", dict.fromkeys(at.TILES, at.Tile(32, 16, 4, 2)))
+        monkeypatch.setattr(sizes, "TILES", dict.fromkeys(sizes.TILES, sizes.Tile(32, 16, 4, 2)))
     monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
@@ -47,6 +50,13 @@ def qkv(batch, heads, key_heads, queries, keys, dim, value_dim, dtype=torch.floa
         draw(batch, key_heads, keys, dim, seed=1, **kinds),
         draw(batch, key_heads, keys, value_dim, seed=2, **kinds),
     )
+
+
+def alibi_attention(q, k, v, slopes, scale):
+    """The output with a slope for each head, those with the gentlest one first."""
+    numbers = torch.tensor(slopes, dtype=torch.float32, device=q.device)[:, None]
+    order = torch.argsort(numbers[:, 0]).int()
+    return tiles_attention(q, k, v, scale=scale, kind="line", numbers=numbers, order=order)[0]
 
 
 def by_definition(q, k, v, slopes, scale):
@@ -194,18 +204,16 @@ def test_a_far_key_that_outweighs_its_distance_counts(place, device):
 
 
 @pytest.mark.parametrize("norm", [1.0, 5.0, 40.0])
-def test_skipping_and_steady_weights_change_nothing(norm, device, monkeypatch):
+def test_skipping_changes_nothing(norm, device, monkeypatch):
     q, k, v = qkv(1, 3, 1, 40, 113, 16, 16, device=device)
     slopes = (0.9, 0.2, 0.01)
     got = alibi_attention(norm * q, norm * k, v, slopes, 0.25)
-    for name, value in (("MARGIN", 1e9), ("STEADY_BELOW", dict.fromkeys(at.STEADY_BELOW, -1e9))):
-        monkeypatch.setattr(at, name, value)
-        launches.LAUNCHES.clear()
-        plain = alibi_attention(norm * q, norm * k, v, slopes, 0.25)
-        torch.testing.assert_close(got, plain, rtol=0, atol=1e-6)
+    monkeypatch.setattr(line, "MARGIN", 1e9)
+    launches.LAUNCHES.clear()
+    torch.testing.assert_close(got, alibi_attention(norm * q, norm * k, v, slopes, 0.25), rtol=0, atol=1e-6)
 
 
-def first_key_of(bound, best, origin, slope, keys):
+def reach_of(bound, counts, slope, keys):
     """What the kernel's function finds for rows with these numbers, natural ones made powers of two."""
     import triton
     import triton.language as tl
@@ -213,51 +221,44 @@ def first_key_of(bound, best, origin, slope, keys):
     @triton.jit(do_not_specialize=["keys", "slope"])
     def ask(p_in, p_out, keys, slope, count: tl.constexpr, margin: tl.constexpr):
         o_row = tl.arange(0, count)
-        b_bound = tl.load(p_in + o_row)
-        b_best = tl.load(p_in + count + o_row)
-        b_origin = tl.load(p_in + 2 * count + o_row)
-        tl.store(p_out, at_first_key(b_bound, b_best, b_origin, slope, o_row >= 0, keys, margin))
+        tl.store(
+            p_out, line_reach(tl.load(p_in + o_row), tl.load(p_in + count + o_row), slope, o_row >= 0, keys, margin)
+        )
 
-    given = torch.tensor([bound, best, origin], dtype=torch.float32)
-    given[:2] /= math.log(2)
-    found = torch.zeros(1, dtype=torch.int32)
-    ask[(1,)](given, found, keys, slope / math.log(2), len(bound), at.MARGIN)
+    given, found = torch.tensor([bound, counts], dtype=torch.float32) / math.log(2), torch.zeros(1, dtype=torch.int32)
+    ask[(1,)](given, found, keys, slope / math.log(2), len(bound), line.MARGIN)
     return int(found)
 
 
-at_first_key = at.first_key
+line_reach = line.reach_of
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 @pytest.mark.parametrize("slope", [2.0, 0.7, 2**-4, 2**-8])
 @pytest.mark.parametrize("bound", [0.0, 17.0, 120.0])
-def test_the_first_key_leaves_out_what_the_margin_allows(slope, bound):
-    keys, origin, best = 60_000, 59_000, -1.5
-    first = first_key_of([bound] * 2, [best] * 2, [origin] * 2, slope, keys)
-    distance = origin - np.arange(keys)[:first]
+def test_what_is_beyond_reach_weighs_what_the_margin_allows(slope, bound):
+    keys, counts = 60_000, -1.5
+    reach = reach_of([bound] * 2, [counts] * 2, slope, keys)
 
-    def left_out(count):
-        return np.exp(bound - best - slope * distance[:count]).sum()
+    def weight_from(distance):
+        return np.exp(bound - counts - slope * np.arange(distance, keys)).sum()
 
-    assert left_out(first) <= math.exp(-24)
-    # and not much more is read than that: a few keys more would have been too many
-    assert 0 < first < origin
-    more = origin - np.arange(first + 3 + int(1 / slope))
-    assert np.exp(bound - best - slope * more).sum() > math.exp(-24)
+    assert 0 < reach < keys
+    assert weight_from(reach + 1) <= math.exp(-24)
+    # and not much more is read than that: a few keys less would have been too few
+    assert weight_from(max(0, reach - 3 - int(1 / slope))) > math.exp(-24)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
-def test_the_first_key_of_rows_is_that_of_the_row_that_needs_most():
-    alone = [
-        first_key_of([bound] * 2, [best] * 2, [9000] * 2, 0.1, 10_000) for bound, best in ((9.0, 3.0), (30.0, 1.0))
-    ]
-    assert alone[0] > alone[1] == first_key_of([9.0, 30.0], [3.0, 1.0], [9000] * 2, 0.1, 10_000)
+def test_the_reach_of_rows_is_that_of_the_row_that_needs_most():
+    alone = [reach_of([bound] * 2, [counts] * 2, 0.1, 10_000) for bound, counts in ((9.0, 3.0), (30.0, 1.0))]
+    assert alone[0] < alone[1] == reach_of([9.0, 30.0], [3.0, 1.0], 0.1, 10_000)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are compiled here")
 @pytest.mark.parametrize("bound", [math.nan, math.inf, 1e30])
 def test_a_bound_that_says_nothing_skips_nothing(bound):
-    assert first_key_of([1.0, bound], [0.0, 0.0], [9000, 9000], 0.5, 10_000) == 0
+    assert reach_of([1.0, bound], [0.0, 0.0], 0.5, 10_000) >= 10_000
 
 
 def test_a_slope_of_zero_is_plain_causal_attention(device):
@@ -296,12 +297,9 @@ def test_attention_takes_it_when_asked(device):
     for encoding in (alibi, both):
         got = whorl.attention(q, k, v, encoding=encoding, impl="triton")
         torch.testing.assert_close(got, whorl.attention(q, k, v, encoding=encoding, impl="torch"), rtol=0, atol=1e-5)
-    assert whorl.explain_attention(q, k, v, encoding=alibi, impl="triton") == "alibi: asked for"
+    assert whorl.explain_attention(q, k, v, encoding=alibi, impl="triton") == "tiles: asked for"
     chosen = whorl.explain_attention(q, k, v, encoding=alibi)
-    assert chosen.startswith("alibi: " if device == "cuda" else "folded: ")
-    q.requires_grad_()
-    chosen = whorl.explain_attention(q, k, v, encoding=alibi)
-    assert chosen.startswith("folded: ") and ("has no gradients" in chosen) == (device == "cuda")
+    assert chosen.startswith("tiles: " if device == "cuda" else "folded: ")
 
 
 def test_it_compiles_in_one_graph(device):
@@ -313,12 +311,6 @@ def test_it_compiles_in_one_graph(device):
         inputs = qkv(1, 2, 2, keys, keys, 16, 16, device=device)
         expected = whorl.attention(*inputs, encoding=both, impl="torch")
         torch.testing.assert_close(compiled(*inputs), expected, rtol=0, atol=1e-5)
-
-
-def test_the_operator_is_registered_right(device):
-    q, k, v = qkv(1, 2, 1, 5, 9, 16, 8, device=device)
-    heads = torch.tensor([0.5, 0.1], device=device), torch.tensor([1, 0], dtype=torch.int32, device=device)
-    torch.library.opcheck(torch.ops.whorl.alibi_attention.default, (q, k, v, *heads, 0.25))
 
 
 @pytest.mark.gpu
@@ -342,25 +334,30 @@ def test_a_graph_replays_it_and_nothing_waits():
 ALIBI = whorl.Alibi(heads=2)
 X = draw(1, 2, 5, 16)
 REFUSED = {
-    "another encoding": ({"encoding": whorl.Rope(head_dim=16)}, "attention has no triton kernel for Rope, only for"),
-    "another form": ({"encoding": whorl.Alibi(heads=2, form="symmetric")}, "only for the exact causal ALiBi"),
-    "another bias": (
-        {"encoding": whorl.build_for("sandwich", heads=2, head_dim=16, width=32, length=8)},
-        "only for the exact causal ALiBi",
+    "a bias by pair": (
+        {"encoding": whorl.build_for("fire", heads=2, head_dim=16, width=32, length=8)},
+        "Fire has a bias that is not of the distance alone",
     ),
-    "not causal": ({"causal": False}, "the kernel of ALiBi has causal=True only, got causal=False"),
-    "by positions": ({"causal": "positions"}, "has causal=True only, got causal='positions'"),
-    "positions": ({"positions": torch.arange(5)}, "counts positions 0, 1, 2, … itself, and positions were given"),
-    "a mask": ({"mask": torch.ones(5, 5, dtype=torch.bool)}, "has no mask beside the causal one"),
-    "padding": ({"key_mask": torch.ones(1, 5, dtype=torch.bool)}, "has no mask beside the causal one"),
-    "documents": ({"documents": torch.zeros(5)}, "has no mask beside the causal one"),
-    "a window": ({"encoding": whorl.Combined(ALIBI, whorl.Window(size=2))}, "has no mask beside the causal one"),
-    "dropout": ({"dropout": 0.1}, "the kernel of ALiBi has no dropout"),
-    "softcap": ({"softcap": 2.0}, "the kernel of ALiBi has no softcap"),
-    "log-sum-exp": ({"return_lse": True}, "the kernel of ALiBi has no return_lse"),
-    "weights": ({"return_weights": True}, "the kernel of ALiBi has no return_weights"),
+    "by positions": ({"causal": "positions"}, "attention by tiles counts positions 0, 1, 2, … itself"),
+    "positions": ({"positions": torch.arange(5)}, "attention by tiles counts positions 0, 1, 2, … itself"),
+    "a mask": ({"mask": torch.ones(5, 5, dtype=torch.bool)}, "has no mask, padding or documents"),
+    "padding": ({"key_mask": torch.ones(1, 5, dtype=torch.bool)}, "has no mask, padding or documents"),
+    "documents": ({"documents": torch.zeros(5)}, "has no mask, padding or documents"),
+    "two windows": (
+        {"encoding": whorl.Combined(whorl.Window(size=3), whorl.Window(size=2))},
+        "has one causal window and no other mask",
+    ),
+    "a window on both sides": (
+        {"encoding": whorl.Window(size=3), "causal": False},
+        "has one causal window and no other mask",
+    ),
+    "dropout": ({"dropout": 0.1}, "attention by tiles has no dropout"),
+    "weights": ({"return_weights": True}, "attention by tiles has no return_weights"),
     "branches": ({"encoding": whorl.Combined(ALIBI, whorl.ReRope(head_dim=16))}, "Combined uses branches"),
-    "steep": ({"encoding": whorl.Alibi(heads=2, slopes=(1.0, 300.0))}, "has slopes of up to 256"),
+    "score terms": (
+        {"encoding": whorl.build_for("shaw", heads=2, head_dim=16, width=32, length=8)},
+        "Shaw uses adjust_scores",
+    ),
 }
 
 
@@ -375,11 +372,10 @@ def test_what_it_cannot_do_raises_with_the_reason(name):
 @pytest.mark.parametrize(
     ("q", "reason"),
     [
-        (X.double(), "the kernel of ALiBi has no torch.float64"),
-        (X.clone().requires_grad_(), "the kernel of ALiBi has no gradients"),
-        (draw(1, 2, 5, 136), "the kernel of ALiBi has heads of up to 128 dimensions"),
+        (X.double(), "attention by tiles has no torch.float64"),
+        (draw(1, 2, 5, 264), "attention by tiles has heads of up to 256 dimensions"),
     ],
-    ids=["dtype", "gradients", "dimensions"],
+    ids=["dtype", "dimensions"],
 )
 def test_tensors_it_cannot_take_raise_with_the_reason(q, reason):
     with pytest.raises(WhorlError, match=reason):

@@ -1,0 +1,134 @@
+"""Attention by tiles on a GPU (``kernels/tiles``): which calls it takes, and what it is told of an encoding's parts.
+
+A bias of the distance is a line (ALiBi), a curve of two numbers (KERPLE) or a table with a number for each distance,
+made by the encoding's own ``bias_of``: gradients reach what it learned through the table. A window is tiles that are
+not visited. Memory is that of queries, keys and values.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.attend.call import Call
+from whorl.encodings.parts import (
+    Bias,
+    BiasByDistance,
+    Branches,
+    OutputTerm,
+    Reach,
+    ScoreTerm,
+    Visibility,
+    every,
+    first,
+)
+from whorl.graphs import held
+from whorl.kernels.refusals import why_not_here, why_not_memory
+from whorl.kernels.tiles.op import tiles_attention
+from whorl.tracing import in_functorch, making_graph, takes_gradients
+
+KERNEL = "attention by tiles"  # in reasons why it does not run
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LARGEST_DIM = 256
+FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
+
+
+class Form(NamedTuple):
+    """How kernels compute a bias: its kind, its numbers (heads, count), and the distance of a table's first number."""
+
+    kind: str = "none"
+    numbers: Tensor | None = None
+    lowest: int = 0
+    order: Tensor | None = None  # of heads, those with most work first
+
+
+def attend_by_tiles(call: Call) -> Any:
+    """The output, and the log-sum-exp where it is asked for."""
+    q, k = call.placed_qk()
+    reach, form = _reach(call), _form(call)
+    out, lse = tiles_attention(
+        q,
+        k,
+        call.v,
+        scale=call.scale,
+        numbers=form.numbers,
+        kind=form.kind,
+        lowest=form.lowest,
+        order=form.order,
+        cap=call.softcap or 0.0,
+        causal=call.visible.causal is True,
+        before=-1 if reach is None else min(reach.before, 2**30),
+        first=0 if reach is None else min(reach.first, 2**30),
+        learned=takes_gradients(*call.encoding.parameters()) and form.kind not in ("none", "line"),
+    )
+    return (out, lse) if call.wants_lse else out
+
+
+def why_not_tiles(call: Call) -> str | None:
+    """What keeps the kernels from this call, or None."""
+    q, v, visible, encoding = call.q, call.v, call.visible, call.encoding
+    reason = why_not_here("triton", q.device.type) or why_not_memory("q", q)
+    if reason is not None:
+        return reason
+    if q.dtype not in DTYPES:
+        return f"{KERNEL} has no {q.dtype}"
+    if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
+        return f"{KERNEL} has heads of up to {LARGEST_DIM} dimensions"
+    if visible.causal == "positions" or not call.consecutive:
+        return f"{KERNEL} counts positions 0, 1, 2, … itself"
+    if visible.given:
+        return f"{KERNEL} has no mask, padding or documents"
+    if call.dropout or call.wants_weights:
+        return f"{KERNEL} has no {'dropout' if call.dropout else 'return_weights'}"
+    other = first(encoding, ScoreTerm, OutputTerm, Branches)
+    if other:
+        return f"{type(encoding).__name__} uses {other.hook}"
+    masks = every(encoding, Visibility)
+    if len(masks) > 1 or any(not mask.whole for mask in masks) or (masks and visible.causal is not True):
+        return f"{KERNEL} has one causal window and no other mask"
+    bias = first(encoding, Bias)
+    if bias is not None and not (isinstance(bias, BiasByDistance) and bias.formula):
+        return f"{type(encoding).__name__} has a bias that is not of the distance alone"
+    if bias is not None and torch.are_deterministic_algorithms_enabled() and takes_gradients(*encoding.parameters()):
+        return "sums of a learned bias are not taken in one order, which deterministic algorithms ask for"
+    if not making_graph() and in_functorch():
+        return "torch.func transforms see through torch's own operations only"
+    return None
+
+
+def _reach(call: Call) -> Reach | None:
+    masks = every(call.encoding, Visibility)
+    return masks[0].reach if masks else None
+
+
+def _form(call: Call) -> Form:
+    bias, device = first(call.encoding, BiasByDistance), call.q.device
+    if bias is None:
+        return Form()
+    if bias.slopes is not None and call.visible.causal is True:
+        return Form("line", _slopes_on(bias.slopes, device), order=_order_on(bias.slopes, device))
+    source: Any = bias.encoding
+    if bias.curve is not None:
+        return Form(bias.curve, source.curve_numbers())
+    keys, queries, causal = call.k.shape[2], call.q.shape[2], call.visible.causal is True
+    lowest, highest = 0 if causal else 1 - queries, keys - 1
+    if bias.flat_beyond is not None:  # its ends stand for all beyond them
+        lowest, highest = 0 if causal else -bias.flat_beyond, bias.flat_beyond
+    distances = torch.arange(lowest, highest + 1, device=device)
+    table = source.bias_of(torch.arange(source.heads, device=device)[:, None], distances[None, :])
+    return Form("gathered", table.float(), lowest)
+
+
+@held  # on the device: copying them there would wait for it at every call
+def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(slopes, dtype=torch.float32, device=device)[:, None]
+
+
+@held
+def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    """The heads, those with the gentlest slope first."""
+    order = sorted(range(len(slopes)), key=slopes.__getitem__)
+    return torch.tensor(order, dtype=torch.int32, device=device)

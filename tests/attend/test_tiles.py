@@ -1,0 +1,119 @@
+"""``attention`` by tiles: what is read off an encoding's parts, with gradients, against the reference in float64."""
+
+import pytest
+import torch
+
+import whorl
+from whorl.encodings.bias import DistanceBias
+from whorl.registry import build_for
+
+pytest.importorskip("triton")
+
+from whorl.kernels import launches
+from whorl.kernels.tiles import sizes
+
+DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", marks=pytest.mark.gpu)]
+HEADS, DIM = 4, 16
+
+
+@pytest.fixture(params=DEVICES)
+def device(request):
+    if request.param == "cpu" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def small_tiles(monkeypatch):
+    """In the interpreter, tiles so small that short inputs have many of them."""
+    if not torch.cuda.is_available():
+        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
+        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
+    monkeypatch.setattr(launches, "LAUNCHES", {})
+
+
+class Mine(DistanceBias):
+    """A user's bias: a learned wave of the distance, and no word of any kernel."""
+
+    Config = whorl.Kerple.Config
+    claims = whorl.Kerple.claims
+
+    def __init__(self, **settings):
+        super().__init__(**settings)
+        self.size = torch.nn.Parameter(torch.linspace(0.5, 2.0, HEADS))
+
+    def bias_of(self, head, distance):
+        return self.size[head] * torch.cos(0.3 * distance.to(self.size.dtype))
+
+
+def encodings():
+    sizes = {"heads": HEADS, "head_dim": DIM, "width": HEADS * DIM, "length": 256}
+    rope = whorl.Rope(head_dim=DIM)
+    made = {name: build_for(name, **sizes) for name in ("alibi", "t5", "kerple", "sandwich")}
+    return made | {
+        "window": whorl.Combined(rope, whorl.Window(size=9)),
+        "sinks": whorl.Combined(rope, whorl.Sinks(size=7, count=3)),
+        "kerple power": whorl.Kerple(heads=HEADS, variant="power"),
+        "symmetric alibi": whorl.Alibi(heads=HEADS, form="symmetric"),
+        "a user's": Mine(heads=HEADS),
+        "rope and t5 in a window": whorl.Combined(rope, whorl.T5(heads=HEADS), whorl.Window(size=20)),
+    }
+
+
+def attended(inputs, encoding, weight, **options):
+    """Output, and the gradients of inputs and of everything learned."""
+    given = [x.detach().clone().requires_grad_() for x in inputs]
+    encoding.zero_grad()
+    out = whorl.attention(*given, encoding=encoding, **options)
+    (out * weight).sum().backward()
+    learned = [None if p.grad is None else p.grad.clone() for p in encoding.parameters()]
+    return [out.detach(), *(x.grad for x in given), *learned]
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
+@pytest.mark.parametrize("name", encodings())
+def test_values_and_gradients_are_those_of_the_reference(name, options, device):
+    encoding = encodings()[name].to(device)
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, heads, 45, DIM, device=device) for heads in (HEADS, 2, 2)]
+    weight = torch.randn(2, HEADS, 45, DIM, device=device)
+    assert whorl.explain_attention(*inputs, encoding=encoding, impl="triton", **options) == "tiles: asked for"
+    got = attended(inputs, encoding, weight, impl="triton", **options)
+    wide = [x.double() for x in inputs]
+    expected = attended(wide, encoding.double(), weight.double(), impl="torch", **options)
+    for found, wanted in zip(got, expected, strict=True):
+        error = (found.double() - wanted).norm() / wanted.norm().clamp(min=1e-12)
+        assert error < 3e-5
+
+
+def test_both_sides_and_the_log_sum_exp(device):
+    encoding = build_for("t5", heads=HEADS, head_dim=DIM, width=HEADS * DIM, length=256, bidirectional=True).to(device)
+    inputs = [torch.randn(1, HEADS, 45, DIM, device=device) for _ in range(3)]
+    for options in ({"causal": False}, {"causal": False, "return_lse": True}, {"return_lse": True}):
+        got = whorl.attention(*inputs, encoding=encoding, impl="triton", **options)
+        torch.testing.assert_close(
+            got, whorl.attention(*inputs, encoding=encoding, impl="torch", **options), atol=1e-5, rtol=0
+        )
+
+
+def test_a_bias_written_over_is_called_and_not_passed_by(device):
+    class Louder(whorl.Kerple):
+        def bias_of(self, head, distance):
+            return 2.0 * super().bias_of(head, distance)
+
+    encoding = Louder(heads=HEADS).to(device)
+    inputs = [torch.randn(1, HEADS, 40, DIM, device=device) for _ in range(3)]
+    got = whorl.attention(*inputs, encoding=encoding, impl="triton")
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=encoding, impl="torch"), atol=1e-5, rtol=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", encodings())
+def test_it_is_chosen_on_a_gpu(name):
+    encoding = encodings()[name].to("cuda")
+    inputs = [torch.randn(1, HEADS, 100, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    assert whorl.explain_attention(*inputs, encoding=encoding).startswith("tiles: ")
+    wide = [x.double() for x in inputs]
+    expected = whorl.attention(*wide, encoding=encoding, impl="torch")
+    error = (whorl.attention(*inputs, encoding=encoding).double() - expected).norm() / expected.norm()
+    assert error < 2.5e-3
