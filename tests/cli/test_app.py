@@ -27,6 +27,7 @@ COMMANDS = {
         "--json",
     },
     "inspect": {"path", "--json", "--lint", "--assume"},
+    "diff": {"a", "b", "--as", "--length", "--picture", "--json", "--assume"},
     "families": {"--json"},
     "plot": {"kind", "what", "--out", "--length", "--dim", "--trained", "--method", "--metric"},
     "verify": {"names", "--report", "--json"},

@@ -11,6 +11,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl.bridge.difference import Difference as Difference
+    from whorl.bridge.difference import compare as compare
+    from whorl.bridge.difference import diff as diff
     from whorl.bridge.family_table import families as families
     from whorl.bridge.inspection import inspect as inspect
     from whorl.bridge.linting import Finding as Finding
@@ -18,8 +21,13 @@ if TYPE_CHECKING:
     from whorl.bridge.model import Group as Group
     from whorl.bridge.model import Model as Model
     from whorl.bridge.model import read as read
+    from whorl.bridge.programs import facts as facts
+    from whorl.bridge.programs import read_as as read_as
 
 _HOMES = {
+    "Difference": "difference",
+    "compare": "difference",
+    "diff": "difference",
     "families": "family_table",
     "inspect": "inspection",
     "Finding": "linting",
@@ -27,6 +35,8 @@ _HOMES = {
     "Group": "model",
     "Model": "model",
     "read": "model",
+    "facts": "programs",
+    "read_as": "programs",
 }
 
 __all__ = sorted(_HOMES)  # pyright: ignore[reportUnsupportedDunderAll]
