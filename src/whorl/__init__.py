@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from whorl.attend.softmax import attention as attention
     from whorl.attend.softmax import explain_attention as explain_attention
     from whorl.bridge.difference import diff as diff
+    from whorl.bridge.exports import export as export
     from whorl.bridge.model import read as read
     from whorl.config import Config as Config
     from whorl.encodings.alibi import Alibi as Alibi
@@ -120,6 +121,7 @@ _PUBLIC = {
     "attend.linear": ("LinearState", "linear_attention"),
     "attend.softmax": ("attention", "explain_attention"),
     "bridge.difference": ("diff",),
+    "bridge.exports": ("export",),
     "bridge.model": ("read",),
     "encodings.base": ("Claims", "Encoding"),
     "encodings.combined": ("Combined",),

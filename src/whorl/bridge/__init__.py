@@ -1,6 +1,7 @@
 """The bridge to checkpoints: what positions do in the models people have, read from the files they have.
 
-file ─► dialect reader ─► reading ─► Model: a plan by layer, with the source of every field ─► inspect, lint
+file ─► dialect reader ─► reading ─► Model: a plan by layer, with the source of every field ─► inspect, lint, diff,
+                                                                                                export, advise
 
 Names load on first use: what needs no torch (``lint``) stays without it.
 """
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from whorl.bridge.difference import Difference as Difference
     from whorl.bridge.difference import compare as compare
     from whorl.bridge.difference import diff as diff
+    from whorl.bridge.exports import export as export
+    from whorl.bridge.exports.draft import InexpressibleError as InexpressibleError
+    from whorl.bridge.exports.onnx import export_onnx as export_onnx
     from whorl.bridge.family_table import families as families
     from whorl.bridge.inspection import inspect as inspect
     from whorl.bridge.linting import Finding as Finding
@@ -28,6 +32,9 @@ _HOMES = {
     "Difference": "difference",
     "compare": "difference",
     "diff": "difference",
+    "InexpressibleError": "exports.draft",
+    "export": "exports",
+    "export_onnx": "exports.onnx",
     "families": "family_table",
     "inspect": "inspection",
     "Finding": "linting",

@@ -26,6 +26,7 @@ TOLERANCE = 1e-6
 UNCLAIMED = 4096  # positions that are compared where neither file claims a length
 STEP = 8  # between two lengths of the table of differences
 MOST_POSITIONS = 4096  # at which cosines are compared; a longer text is sampled
+TURNING = ("rope", "mrope")
 ROTATION = ("rotary_dim", "layout", "slice", "rotated_heads", "sections", "arrangement", "learnable")
 MOVED = "the layouts differ by the rows of queries and keys that llama.cpp's converter moves: not compared"
 
@@ -220,6 +221,25 @@ def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Grou
     ]
 
 
+def sentence(found: Difference) -> str:
+    """What differs, in one sentence: settings, factors, and how far cosines are apart."""
+    said = []
+    if not found.same_claim:
+        said.append(f"a claimed length of {found.claimed_length[1]} against {found.claimed_length[0]}")
+    for group in found.groups:
+        where = "" if len(found.groups) == 1 else f" in {group.kind}"
+        said += [f"{one.name} {one.b} against {one.a}{where}" for one in group.settings]
+        for turned in group.rotations:
+            if not _close(*turned.attention_factor):
+                said.append(f"{turned.attention_factor[1]:.6g} against {turned.attention_factor[0]:.6g} on cos and sin")
+            if not _close(*turned.softmax_factor):
+                said.append(f"{turned.softmax_factor[1]:.6g} against {turned.softmax_factor[0]:.6g} on the softmax")
+            if turned.first_pair is not None:
+                largest = turned.cosines[-1][1]
+                said.append(f"cosines up to {largest:.2g} apart within {turned.length} positions{where}")
+    return ", ".join(dict.fromkeys(said))
+
+
 # --- one group of layers
 
 
@@ -238,7 +258,7 @@ def _group(
 
 
 def _turning(group: Group) -> Described | None:
-    return next((one for one in group.layers.encodings if one.name in ("rope", "mrope")), None)
+    return next((one for one in group.layers.encodings if one.name in TURNING), None)
 
 
 def _rope(group: Group) -> Rope:
@@ -281,8 +301,13 @@ def _why(a: Described, b: Described) -> list[Unlike]:
     return unlike + [
         Unlike(name=f"scaling.{name}", a=one.value(name), b=other.value(name))
         for name in names
-        if one.value(name) != other.value(name) and not isinstance(one.value(name), (list, tuple))
+        if None not in (one.value(name), other.value(name))
+        and one.value(name) != other.value(name)
+        and not isinstance(one.value(name), (list, tuple))
     ]
+
+
+_UNSAID: dict[str, dict[str, Any]] = {"window": {"symmetric": False}}  # what some dialects leave to the default
 
 
 def _beside(a: Group, b: Group, length: int) -> list[Unlike]:
@@ -290,7 +315,7 @@ def _beside(a: Group, b: Group, length: int) -> list[Unlike]:
     if a.layers.attention != b.layers.attention:
         return [Unlike(name="attention", a=a.layers.attention, b=b.layers.attention)]
     parts = [
-        {one.name: one.plain() for one in group.layers.encodings if one.name not in ("rope", "mrope")}
+        {one.name: _UNSAID.get(one.name, {}) | one.plain() for one in group.layers.encodings if one.name not in TURNING}
         for group in (a, b)
     ]
     for part in parts:  # a window that holds the whole text hides nothing
@@ -304,9 +329,9 @@ def _beside(a: Group, b: Group, length: int) -> list[Unlike]:
     caps = [group.layers.softcap and group.layers.softcap.value for group in (a, b)]
     if caps[0] != caps[1]:
         unlike.append(Unlike(name="softcap", a=caps[0], b=caps[1]))
-    kinds = [[text.partition(" (")[0] for text in group.unsupported] for group in (a, b)]
+    kinds = [[text.partition(" (")[0].partition(":")[0] for text in group.unsupported] for group in (a, b)]
     if kinds[0] != kinds[1]:
-        unlike.append(Unlike(name="not computed here", a=list(a.unsupported), b=list(b.unsupported)))
+        unlike.append(Unlike(name="beside the rotation", a=list(a.unsupported), b=list(b.unsupported)))
     return unlike
 
 

@@ -16,6 +16,7 @@ from whorl.analysis.scaling_changes import changes
 from whorl.bridge.model import Group
 from whorl.dialects import gguf
 from whorl.dialects.gguf_architectures import ARCHITECTURES, Architecture
+from whorl.dialects.gguf_architectures import architecture_of as row_of
 from whorl.dialects.gguf_file import GgufFile
 from whorl.dialects.gguf_rotation import FREQUENCIES, LONG, SHORT
 from whorl.dialects.names import HEADS, WIDTHS
@@ -90,10 +91,18 @@ def architecture_of(family: str) -> str:
     return name
 
 
+def family_of_architecture(name: str) -> str | None:
+    """A family that the converter gives this architecture; None where none is known here."""
+    if name in SAME_NAME:
+        return name
+    return next((family for family, one in ARCHITECTURE_OF.items() if one == name), None)
+
+
 def keys_of(reading: Reading, fields: Mapping[str, Any], scaling_of: ScalingKeys) -> GgufKeys:
     """The keys of a reading; ``fields`` are those of its config, of which the sizes are taken."""
     name = architecture_of(reading.family)
-    row = ARCHITECTURES[name]
+    count = sum(len(one.indices or ()) for one in reading.layers)
+    row = row_of(name, count) or ARCHITECTURES[name]
     attending = [one for one in reading.layers if one.attention]
     turning = {one.kind: one for one in attending if _rotation(one) is not None}
     if not turning or any(one.indices is None for one in reading.layers):
@@ -105,7 +114,13 @@ def keys_of(reading: Reading, fields: Mapping[str, Any], scaling_of: ScalingKeys
     rotation = _rotation(main)
     assert rotation is not None
     sizes = _sizes(reading, fields, rotation)
-    keys = {**sizes, **_rotation_keys(rotation, row), **_window_keys(reading, local, row), **_local_base(local, row)}
+    keys = {
+        **sizes,
+        **_rotation_keys(rotation),
+        **_window_keys(reading, local, row),
+        **_local_base(local, row),
+        **_temperature(fields, row),
+    }
     scaling, tensors = {}, {}
     if rotation.scaling is not None:
         rope = next(one for one in Group(main).encoding.modules() if isinstance(one, Rope))
@@ -133,7 +148,7 @@ def _sizes(reading: Reading, fields: Mapping[str, Any], rotation: Described) -> 
     return keys
 
 
-def _rotation_keys(rotation: Described, row: Architecture) -> dict[str, Any]:
+def _rotation_keys(rotation: Described) -> dict[str, Any]:
     keys = {
         "rope.dimension_count": rotation.value("rotary_dim") or rotation.value("head_dim"),
         "rope.freq_base": float(rotation.value("base")),
@@ -146,21 +161,28 @@ def _rotation_keys(rotation: Described, row: Architecture) -> dict[str, Any]:
 
 def _window_keys(reading: Reading, local: Layers | None, row: Architecture) -> dict[str, Any]:
     """The window of an architecture whose layers differ, and which layers have it where the file lists them."""
-    if row.sliding is None:
+    if row.sliding is None or row.sliding.fixed:
         return {}
     sized = [one for one in reading.layers if any(part.name == "window" for part in one.encodings)]
     size = next((part.value("size") for one in sized for part in one.encodings if part.name == "window"), 0)
-    keys: dict[str, Any] = {"attention.sliding_window": 2 * (size - 1) if row.sliding.kind == "symmetric" else size}
+    if size and row.sliding.kind == "symmetric":  # counted on both sides together
+        size = 2 * (size - 1)
+    keys: dict[str, Any] = {"attention.sliding_window": size}
     places = {index for one in (*sized, *([local] if local else [])) for index in one.indices or ()}
-    if row.sliding.kind != "chunked":
-        count = sum(len(one.indices or ()) for one in reading.layers)
-        keys["attention.sliding_window_pattern"] = [index in places for index in range(count)]
-    return keys
+    count = sum(len(one.indices or ()) for one in reading.layers)
+    return keys | {"attention.sliding_window_pattern": [index in places for index in range(count)]}
 
 
 def _local_base(local: Layers | None, row: Architecture) -> dict[str, float]:
     rotation = None if local is None or row.sliding is None else _rotation(local)
     return {} if rotation is None else {"rope.freq_base_swa": float(rotation.value("base"))}
+
+
+def _temperature(fields: Mapping[str, Any], row: Architecture) -> dict[str, float]:
+    """The temperature by position of Ministral 3, as the converter copies it."""
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling")
+    beta = rope.get("llama_4_scaling_beta") if isinstance(rope, dict) else None
+    return {"attention.temperature_scale": float(beta)} if beta and row.temperature == "file" else {}
 
 
 # --- scalings

@@ -46,12 +46,12 @@ def read_as(
     if not isinstance(loaded, dict):
         dialect, path = loaded
         if by is not LLAMA_CPP or dialect.read is not gguf.read:
-            raise WhorlError(f"diff: {by.name} reads no {dialect.name} file as whorl knows it. Pass config.json.")
+            raise WhorlError(f"read: {by.name} reads no {dialect.name} file as whorl knows it. Pass config.json.")
         return dialect.read(path, assume)
     dialect = next(one for one in JSON_DIALECTS if one.recognises(loaded))
     if dialect.name != "transformers":
         raise WhorlError(
-            f"diff: {by.name} is asked to read a {dialect.name} file. Pass config.json, or leave --as out."
+            f"read: {by.name} is asked to read a {dialect.name} file. Pass config.json, or leave --as out."
         )
     return by.read(loaded, length, assume)
 

@@ -10,6 +10,7 @@ from whorl.dialects.gguf_architectures import ARCHITECTURES
 from whorl.dialects.reading import Described, Reading
 
 if TYPE_CHECKING:
+    from whorl.bridge.gguf_keys import GgufKeys
     from whorl.encodings.rope import Rope
 
 # What the converter writes lists and divisors for; other classes drop them.
@@ -18,12 +19,17 @@ CONVERTS_LLAMA3 = ("llama", "deci", "exaone", "exaone4", "exaone-moe", "apertus"
 
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
+    held = converted_keys(config, assume).reading()
+    return dataclasses.replace(held, dialect="gguf as llama.cpp reads it")
+
+
+def converted_keys(config: dict[str, Any], assume: str | None) -> GgufKeys:
+    """The keys that llama.cpp's converter makes of a config."""
     from whorl.bridge.gguf_keys import keys_of  # which needs torch
 
     view = as_version_5(config)
     reading = reading_of(view, "llama.cpp", assume)
-    converted = keys_of(reading, view.fields, lambda scaling, name, rope: _converted(scaling, name, rope, view))
-    return dataclasses.replace(converted.reading(), dialect="gguf as llama.cpp reads it", config=reading.config)
+    return keys_of(reading, view.fields, lambda scaling, name, rope: _converted(scaling, name, rope, view))
 
 
 def _converted(scaling: Described, name: str, rope: Rope, view: Seen) -> tuple[dict[str, Any], dict[str, list[float]]]:

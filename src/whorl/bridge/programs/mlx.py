@@ -74,8 +74,9 @@ def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Rea
     family = family_name(filled_fields(config))
     model = MODELS.get(family)
     if model is None:
-        raise WhorlError(f"diff: what mlx-lm does for model_type {family!r} has not been read. Leave mlx out.")
+        raise WhorlError(f"read: what mlx-lm does for model_type {family!r} has not been read. Leave mlx out.")
     view = seen(config, _fields(fields, model, family))
+    view.check_read("mlx-lm")
     reading = reading_of(view, "mlx-lm", assume, lambda scaling, rope: _scaling(scaling, rope, view))
     return claiming(reading, None, "")
 
@@ -91,7 +92,7 @@ def _fields(fields: dict[str, Any], model: _Model, family: str) -> dict[str, Any
     if fields.get("rope_theta") is None:
         if model.base is None:
             raise WhorlError(
-                f"diff: mlx-lm cannot load model_type {family!r} without rope_theta, and reads no rope_parameters. "
+                f"read: mlx-lm cannot load model_type {family!r} without rope_theta, and reads no rope_parameters. "
                 "Write rope_theta into the file: whorl export --for hf-both does."
             )
         fields["rope_theta"] = model.base
@@ -109,7 +110,7 @@ def _fields(fields: dict[str, Any], model: _Model, family: str) -> dict[str, Any
 def _phi_3(rope: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
     if not {"long_factor", "type"} <= rope.keys():
         raise WhorlError(
-            "diff: mlx-lm needs type and long_factor in Phi-3's rope_scaling. Write type beside rope_type."
+            "read: mlx-lm needs type and long_factor in Phi-3's rope_scaling. Write type beside rope_type."
         )
     if rope["type"] not in PHI_3_TYPES:
         return {"rope_scaling": None}
@@ -120,7 +121,7 @@ def _phi_3(rope: dict[str, Any], fields: Mapping[str, Any]) -> dict[str, Any]:
 def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen) -> Described:
     if scaling.name == "yarn":
         if rope.get("factor") is None:
-            raise WhorlError("diff: mlx-lm cannot read YaRN without a factor. Write factor into the rope dict.")
+            raise WhorlError("read: mlx-lm cannot read YaRN without a factor. Write factor into the rope dict.")
         if view.latent:
             return latent_yarn(scaling, {key: value for key, value in rope.items() if key != "attn_factor"})
         factor = scaling.value("factor")

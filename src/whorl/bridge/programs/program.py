@@ -11,7 +11,7 @@ from whorl.bridge.text_part import SCHEMAS, by_kind, filled_fields, joined, text
 from whorl.dialects import transformers_model
 from whorl.dialects.families import family_name, family_of
 from whorl.dialects.reading import FAMILY_CODE, Described, Layers, Reading, Value
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 from whorl.rotary.scalings.temperature import temperature
 
 # Keys of a rope dict that transformers passes over and another program reads.
@@ -19,6 +19,8 @@ FOREIGN = (
     *("attn_factor", "extrapolation_factor", "apply_yarn_scaling", "max_trained_positions", "short_mscale"),
     "long_mscale",
 )
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32")  # whose code was read in every program
+OWN_CODE = ("deepseek_v4",)
 KEEPS_MSCALES = ("phimoe",)  # a family whose own code reads two of them
 
 
@@ -62,6 +64,15 @@ class Seen:
     def latent(self) -> bool:
         """Whether attention is latent and its softmax scaled by YaRN, as DeepSeek's is."""
         return family_of(self.fields).scale_softmax
+
+    def check_read(self, program: str) -> None:
+        """Raises a WhorlError for a family with rotary code of its own that was not read in this program."""
+        family = family_name(self.fields)
+        yarn = any(rope_type(rope) == "yarn" for rope in self.ropes.values())
+        if family in OWN_CODE or (self.latent and yarn and family not in LATENT):
+            raise WhorlError(
+                f"read: the code that {program} has for model_type {family!r} has not been read. Leave {program} out."
+            )
 
     def rope(self, kind: str) -> Mapping[str, Any]:
         """The rope dict of the layers of one kind; empty where they have none."""
@@ -126,7 +137,7 @@ def number(rope: Mapping[str, Any], name: str, otherwise: float) -> float:
     if value is None:
         return otherwise
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 2**63:
-        raise invalid("diff", name, "a number from 0", value)
+        raise invalid("read", name, "a number from 0", value)
     return float(value)
 
 

@@ -31,9 +31,10 @@ from whorl.rotary.scalings.temperature import temperature
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
     view = as_version_5(config)
+    view.check_read("SGLang")
     for rope in view.ropes.values():
         if rope_type(rope) == "telechat3-yarn":
-            raise WhorlError("diff: rope_type 'telechat3-yarn' is not known to SGLang. Its YaRN has other factors.")
+            raise WhorlError("read: rope_type 'telechat3-yarn' is not known to SGLang. Its YaRN has other factors.")
     reading = reading_of(view, "SGLang", assume, lambda scaling, rope: _scaling(scaling, rope, view))
     return claiming(reading, _claimed(view), "multiplied by factor")
 

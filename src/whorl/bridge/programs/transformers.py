@@ -35,11 +35,11 @@ def _scaling_of_4(given: Mapping[str, Any], fields: dict[str, Any], family: str)
     """rope_scaling without the keys that version 4 passes over, and the original length where it looks for it."""
     if "" not in by_kind(given):
         raise WhorlError(
-            "diff: rope_scaling differs by layer type, which transformers 4 cannot read. Use transformers5."
+            "read: rope_scaling differs by layer type, which transformers 4 cannot read. Use transformers5."
         )
     kind = rope_type(given)
     if kind not in TYPES_OF_4 and family != "telechat3":
-        raise WhorlError(f"diff: rope_type {kind!r} is not known to transformers 4. Use transformers5.")
+        raise WhorlError(f"read: rope_type {kind!r} is not known to transformers 4. Use transformers5.")
     rope = {key: value for key, value in given.items() if key not in INSIDE_ONLY_IN_5}
     beside = fields.get(ORIGINAL)
     if kind in ("su", "longrope") or family in ("phi3", "phi4_multimodal"):

@@ -35,6 +35,7 @@ TELECHAT = "telechat3-yarn"
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
     view = as_version_5(config)
+    view.check_read("vLLM")
     served = length or _served(view)
     reading = reading_of(view, "vLLM", assume, lambda scaling, rope: _scaling(scaling, rope, view, served))
     if length is None and served != _claimed(view):
@@ -50,7 +51,7 @@ _SHORT = (
 def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen, served: float | None) -> Described | None:
     if scaling.name == "yarn":
         if rope.get("factor") is None:
-            raise WhorlError("diff: vLLM cannot read YaRN without a factor. Write factor into the rope dict.")
+            raise WhorlError("read: vLLM cannot read YaRN without a factor. Write factor into the rope dict.")
         return mixed(latent_yarn(scaling, rope) if view.latent else _yarn(scaling, rope, view), rope)
     if scaling.name == "longrope":
         return _longrope(scaling, rope, view, served)
@@ -93,7 +94,7 @@ def _dynamic(scaling: Described, rope: Mapping[str, Any], view: Seen) -> Describ
 def _length(view: Seen) -> int:
     length = whole_number(view.fields, LENGTHS)
     if length is None:
-        raise WhorlError("diff: vLLM needs max_position_embeddings here, which the config lacks. Add it.")
+        raise WhorlError("read: vLLM needs max_position_embeddings here, which the config lacks. Add it.")
     return length
 
 
