@@ -29,6 +29,7 @@ COMMANDS = {
     "inspect": {"path", "--json", "--lint", "--assume"},
     "diff": {"a", "b", "--as", "--length", "--picture", "--json", "--assume"},
     "export": {"path", "--for", "--length", "--out", "--json", "--assume"},
+    "advise": {"path", "--length", "--data-length", "--fine-tune", "--for", "--json", "--assume"},
     "families": {"--json"},
     "plot": {"kind", "what", "--out", "--length", "--dim", "--trained", "--method", "--metric"},
     "verify": {"names", "--report", "--json"},

@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from whorl.bridge.advice import Advice as Advice
+    from whorl.bridge.advice import advise as advise
     from whorl.bridge.difference import Difference as Difference
     from whorl.bridge.difference import compare as compare
     from whorl.bridge.difference import diff as diff
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from whorl.bridge.programs import read_as as read_as
 
 _HOMES = {
+    "Advice": "advice",
+    "advise": "advice",
     "Difference": "difference",
     "compare": "difference",
     "diff": "difference",

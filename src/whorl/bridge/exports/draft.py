@@ -31,19 +31,28 @@ class InexpressibleError(WhorlError):
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What is exported: a transformers config, its reading, and the length that is to be served."""
+    """What is exported: a transformers config, its reading, and the length that is to be served.
+
+    ``wanted`` is a config that says what is to be computed, where ``config``, the file as it is, says something else.
+    """
 
     name: str
     config: dict[str, Any]
+    wanted: dict[str, Any] | None = None
     reading: Reading
     length: int | None
     assume: str | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The config that says what is to be computed."""
+        return self.config if self.wanted is None else self.wanted
+
     @cached_property
     def fields(self) -> dict[str, Any]:
         """The fields of the text model, those that its class fills in among them."""
-        return filled_fields(self.config)
+        return filled_fields(self.asked)
 
     @property
     def rotations(self) -> list[Described]:

@@ -25,28 +25,28 @@ PHI_3 = ("phi3",)  # whose class in version 4 accepts a type and two lists, and 
 
 def version_5(origin: Origin) -> Draft:
     """config.json with rope_parameters, and without the fields that it took the place of."""
-    fields = text_fields(origin.config)
+    fields = text_fields(origin.asked)
     if not _has_fields(origin):
         return _draft("hf-v5", origin, fields, ("transformers5",), (UNCHANGED,))
-    rope, kept = _rope(origin, fields), _without_rope(origin, fields)
+    rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     return _draft("hf-v5", origin, {**kept, "rope_parameters": rope}, ("transformers5",))
 
 
 def version_4(origin: Origin) -> Draft:
     """config.json with rope_theta and rope_scaling, and without rope_parameters."""
-    fields = text_fields(origin.config)
+    fields = text_fields(origin.asked)
     if not _has_fields(origin):
         return _draft("hf-v4", origin, fields, ("transformers4",), (UNCHANGED,))
-    rope, kept = _rope(origin, fields), _without_rope(origin, fields)
+    rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     return _draft("hf-v4", origin, {**kept, **_old_fields(origin, rope, kept)}, ("transformers4",))
 
 
 def both(origin: Origin) -> Draft:
     """config.json with the fields of both versions, the same values in each."""
-    fields, programs = text_fields(origin.config), ("transformers4", "transformers5")
+    fields, programs = text_fields(origin.asked), ("transformers4", "transformers5")
     if not _has_fields(origin):
         return _draft("hf-both", origin, fields, programs, (UNCHANGED,))
-    rope, kept = _rope(origin, fields), _without_rope(origin, fields)
+    rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     old = _old_fields(origin, rope, kept)
     if "" in by_kind(rope):  # what version 4 has beside it, version 5 finds there too
         rope = {key: value for key, value in rope.items() if key == "rope_theta" or key not in (*BESIDE, *old)}
@@ -56,7 +56,7 @@ def both(origin: Origin) -> Draft:
 def _draft(
     target: str, origin: Origin, fields: Mapping[str, Any], programs: tuple[str, ...], notes: tuple[str, ...] = ()
 ) -> Draft:
-    config = with_text_fields(origin.config, fields)
+    config = with_text_fields(origin.asked, fields)
     readings = {name: program_of(name).read(config, origin.length, origin.assume) for name in programs}
     return Draft(
         target=target,
@@ -75,7 +75,7 @@ def _has_fields(origin: Origin) -> bool:
     return bool(origin.rotations) and not (family.fixed or listed or family_name(fields) in ELSEWHERE)
 
 
-def _without_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
+def without_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields without those that say the base and the scaling."""
     bases = {layer.base_key for layer in family_of(origin.fields).layers.values()}
     return {
@@ -83,7 +83,7 @@ def _without_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
+def whole_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The rope dict of version 5 with all that it needs: one for all layers, or one for each kind."""
     filled, family = origin.fields, family_of(origin.fields)
     given = fields.get("rope_parameters") or fields.get("rope_scaling") or filled.get("rope_parameters") or {}

@@ -3,8 +3,8 @@
     x (batch, heads, length, head_dim), position_ids (batch, length) ─► y, turned
 
 The operator (ONNX 1.18, opset 23) has cos and sin as tables of (positions, rotary_dim / 2), the attribute
-``interleaved``, and ``rotary_embedding_dim`` for a part of the head, which are the leading dimensions. The factor on cos
-and sin is in the tables; a factor on the softmax scale belongs to attention and is not in this model.
+``interleaved``, and ``rotary_embedding_dim`` for a part of the head, which are the leading dimensions. The factor on
+cos and sin is in the tables; a factor on the softmax scale belongs to attention and is not in this model.
 """
 
 from __future__ import annotations

@@ -23,21 +23,18 @@ from whorl.rotary.scalings.temperature import temperature
 REMEDY = "Serve it with transformers, or pass --length up to the original length."
 
 
-def served(
-    origin: Origin, target: str, program: Program, command: Callable[[dict[str, Any]], list[str]], length_key: str = ""
-) -> Draft:
+def served(origin: Origin, target: str, program: Program, command: Callable[[dict[str, Any]], list[str]]) -> Draft:
     """The command that makes a server compute the positions of a model: its length, and overrides where it needs them.
 
-    ``command`` gives the words of the command for some overrides; ``length_key`` is the field that the server takes
-    for the longest text it accepts, where it does not work that out.
+    ``command`` gives the words of the command for some overrides.
     """
     config, overrides = origin.config, {}
     reading = program.read(config, origin.length, origin.assume)
     if not _serves(origin, reading) or not _equal(origin, reading):
-        fields, overrides = _overridden(origin, length_key)
+        fields, overrides = _overridden(origin)
         config = with_text_fields(origin.config, fields)
         reading = program.read(config, origin.length, origin.assume)
-    if _serves(origin, reading):
+    if _serves(origin, reading) and origin.wanted is None:  # a new scaling has to claim its length by itself
         reading = claiming(reading, origin.length, "the flag")
     words = command(nested(overrides, text_path(origin.config)) if overrides else {})
     text = " ".join(shlex.quote(word) for word in words)
@@ -62,7 +59,7 @@ def _equal(origin: Origin, reading: Reading) -> bool:
     return all(one.equal for one in found.groups)
 
 
-def _overridden(origin: Origin, length_key: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _overridden(origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
     """The fields of the text model as they are after the overrides, and the overrides."""
     draft = version_5(origin)
     fields = text_fields(draft.data)
@@ -71,11 +68,12 @@ def _overridden(origin: Origin, length_key: str) -> tuple[dict[str, Any], dict[s
         raise WhorlError("export: this model has no rope_parameters that could be overridden. Change config.json.")
     ropes = {kind: _adapted(origin, fields, one, kind) for kind, one in by_kind(rope).items()}
     overrides: dict[str, Any] = {"rope_parameters": joined(ropes, rope)}
-    stated = next((name for name in LENGTHS if fields.get(name) is not None), "")
-    if length_key and origin.length is not None and fields.get(length_key) != origin.length and stated == length_key:
-        overrides[length_key] = origin.length
-    kept = {name: value for name, value in fields.items() if name != ORIGINAL}
-    return {**kept, **overrides}, overrides
+    old = text_fields(origin.config)
+    stated = next((name for name in LENGTHS if old.get(name) is not None), LENGTHS[0])
+    if origin.length is not None and (old.get(stated) or 0) < origin.length:  # which servers take for the longest text
+        overrides[stated] = origin.length
+    kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, stated)}
+    return {**kept, **({stated: old[stated]} if stated in old else {}), **overrides}, overrides
 
 
 def _adapted(origin: Origin, fields: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> dict[str, Any]:

@@ -15,4 +15,4 @@ def flags(origin: Origin) -> Draft:
         start = ["python", "-m", "sglang.launch_server", "--model-path", origin.name]
         return [*start, *length, *option("--json-model-override-args", overrides)]
 
-    return served(origin, "sglang", SGLANG, command, length_key="max_position_embeddings")
+    return served(origin, "sglang", SGLANG, command)
