@@ -1,6 +1,8 @@
 """What each program makes of a config: by hand from the sources that the facts name."""
 
 import math
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +193,9 @@ def test_every_fact_says_where_it_was_read():
     assert {row["program"].split()[0] for row in rows} == {one.title for one in PROGRAMS.values()}
     assert all(row[name] for row in rows for name in HEADER)
     assert markdown().count("\n") == len(rows) + 1
+
+
+def test_the_page_of_programs_is_new():
+    docs = Path(__file__).parents[2] / "docs"
+    made = runpy.run_path(str(docs / "make_program_page.py"))["page"]()
+    assert (docs / "programs.md").read_text(encoding="utf-8") == made, "docs/programs.md is old. Run make docs."
