@@ -27,8 +27,9 @@ def test_a_config_goes_to_stdout_or_a_file(call, path, tmp_path):
     assert call("export", path, "--for", "hf-v5", "--out", str(new))[0] == 2
 
 
-def test_flags_and_json(call, path):
-    assert call("export", path, "--for", "vllm")[1] == f"vllm serve {path} --max-model-len 64\n"
+def test_flags_and_json(call, path, tmp_path):
+    for given in (path, str(tmp_path)):  # a server is given the folder
+        assert call("export", given, "--for", "vllm")[1] == f"vllm serve {tmp_path} --max-model-len 64\n"
     found = json.loads(call("export", path, "--for", "llama.cpp", "--json")[1])
     assert found["target"] == "llama.cpp" and "num_ctx" in found["notes"][-1]
     assert "note: Ollama" in call("export", path, "--for", "llama.cpp")[2]

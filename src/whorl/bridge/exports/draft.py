@@ -15,6 +15,7 @@ from whorl.bridge.gguf_keys import family_of_architecture
 from whorl.bridge.model import read
 from whorl.bridge.text_part import filled_fields
 from whorl.dialects.detect import JSON_DIALECTS, load
+from whorl.dialects.documents import PIPE
 from whorl.dialects.families import FAMILIES
 from whorl.dialects.names import ORIGINAL
 from whorl.dialects.reading import FILE, Described, Reading, Value
@@ -89,7 +90,7 @@ def json_text(data: Any) -> str:
 def origin_of(source: str | Path | Mapping[str, Any], length: int | None, assume: str | None) -> Origin:
     """The origin of an export, from a file of any dialect."""
     loaded = load(source)
-    name = str(source) if isinstance(source, (str, Path)) else "MODEL"
+    name = _model(source)
     if isinstance(loaded, dict):
         dialect = next(one for one in JSON_DIALECTS if one.recognises(loaded))
         reading = read(loaded, assume).reading
@@ -100,6 +101,14 @@ def origin_of(source: str | Path | Mapping[str, Any], length: int | None, assume
     config = config_of(reading)
     notes = (f"from a {reading.dialect} file: sizes that it does not have are left out of the config",)
     return _serving(Origin(name=name, config=config, reading=reading, length=length, assume=assume, notes=notes))
+
+
+def _model(source: str | Path | Mapping[str, Any]) -> str:
+    """What a server is to be given: the folder of a config, a file of another kind itself."""
+    if not isinstance(source, (str, Path)) or str(source) == PIPE:
+        return "MODEL"
+    path = Path(source)
+    return str(path.parent if path.suffix == ".json" else path)
 
 
 def _serving(origin: Origin) -> Origin:
