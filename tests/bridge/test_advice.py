@@ -125,7 +125,12 @@ def test_a_large_factor_is_called_large():
         (config("phi3", head_dim=96, rope_scaling={"type": "longrope", **LISTS}), {"length": 65536}, "no rule extends"),
         (config(rope_scaling={"type": "dynamic", "factor": 2.0}), {"length": 65536}, "dynamic NTK adapts"),
         ({"model_type": "bloom", "n_head": 8, "hidden_size": 512, "n_layer": 2}, {"length": 65536}, "no layer rotates"),
-        ({"model_type": "gptj", "n_embd": 512, "n_head": 8, "rotary_dim": 64}, {"length": 65536}, "fixes base"),
+        (
+            {"model_type": "gptj", "n_embd": 512, "n_head": 8, "rotary_dim": 64},
+            {"length": 65536},
+            "constants settle the rotation",
+        ),
+        (config("chatglm", rope_ratio=2), {"length": 65536}, "comes with the checkpoint"),
         (config(), {"length": 0}, "length must be a positive integer"),
         (config(), {"length": 8, "data_length": True}, "data_length must be"),
     ],

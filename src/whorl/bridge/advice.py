@@ -22,7 +22,7 @@ from whorl.analysis.wavelengths import turns
 from whorl.bridge.difference import Difference, compare
 from whorl.bridge.exports import TARGETS, write
 from whorl.bridge.exports.draft import InexpressibleError, Origin, origin_of
-from whorl.bridge.exports.hf import whole_rope, without_rope
+from whorl.bridge.exports.hf import has_fields, whole_rope, without_rope
 from whorl.bridge.model import Group, Model, read
 from whorl.bridge.programs.program import rope_type
 from whorl.bridge.text_part import by_kind, joined, text_fields, with_text_fields
@@ -88,9 +88,11 @@ def advise(
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise invalid("advise", name, "a positive integer", value)
     origin = origin_of(source, None, assume)
-    if not origin.rotations or family_of(origin.fields).fixed:
-        why = "its code fixes base and scaling" if origin.rotations else "no layer rotates"
-        raise WhorlError(f"advise: {why} in model_type {origin.reading.family!r}, so no field stretches its context.")
+    if not has_fields(origin):
+        why = "no layer rotates"
+        if origin.rotations:
+            why = "code that comes with the checkpoint, lists by layer or constants settle the rotation"
+        raise WhorlError(f"advise: {why} in model_type {origin.reading.family!r}, so no field is known to stretch it.")
     trained = _trained(origin, data_length)
     claimed = origin.length or trained
     if length <= (trained if data_length is not None else claimed):

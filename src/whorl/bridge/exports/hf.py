@@ -26,7 +26,7 @@ PHI_3 = ("phi3",)  # whose class in version 4 accepts a type and two lists, and 
 def version_5(origin: Origin) -> Draft:
     """config.json with rope_parameters, and without the fields that it took the place of."""
     fields = text_fields(origin.asked)
-    if not _has_fields(origin):
+    if not has_fields(origin):
         return _draft("hf-v5", origin, fields, ("transformers5",), (UNCHANGED,))
     rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     return _draft("hf-v5", origin, {**kept, "rope_parameters": rope}, ("transformers5",))
@@ -35,7 +35,7 @@ def version_5(origin: Origin) -> Draft:
 def version_4(origin: Origin) -> Draft:
     """config.json with rope_theta and rope_scaling, and without rope_parameters."""
     fields = text_fields(origin.asked)
-    if not _has_fields(origin):
+    if not has_fields(origin):
         return _draft("hf-v4", origin, fields, ("transformers4",), (UNCHANGED,))
     rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     return _draft("hf-v4", origin, {**kept, **_old_fields(origin, rope, kept)}, ("transformers4",))
@@ -44,7 +44,7 @@ def version_4(origin: Origin) -> Draft:
 def both(origin: Origin) -> Draft:
     """config.json with the fields of both versions, the same values in each."""
     fields, programs = text_fields(origin.asked), ("transformers4", "transformers5")
-    if not _has_fields(origin):
+    if not has_fields(origin):
         return _draft("hf-both", origin, fields, programs, (UNCHANGED,))
     rope, kept = whole_rope(origin, fields), without_rope(origin, fields)
     old = _old_fields(origin, rope, kept)
@@ -68,7 +68,7 @@ def _draft(
     )
 
 
-def _has_fields(origin: Origin) -> bool:
+def has_fields(origin: Origin) -> bool:
     """Whether the model has rotary fields that the two versions of transformers keep in different places."""
     family, fields = family_of(origin.fields), origin.fields
     listed = any(fields.get(name) is not None for name in BY_LAYER) or isinstance(fields.get("rope_theta"), list)
@@ -98,9 +98,10 @@ def whole_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _whole(origin: Origin, family: Family, rope: Mapping[str, Any], kind: str) -> dict[str, Any]:
     """A rope dict with its type by the present name, and its base."""
-    kept = {key: value for key, value in rope.items() if key not in ("type", "rope_type", "rope_theta")}
-    base = base_of(origin.fields, family, dict(rope), kind or None)
-    return {"rope_type": type_of(origin.fields, dict(rope), "rope_parameters"), "rope_theta": base, **kept}
+    stated = {key: value for key, value in rope.items() if value is not None or key == "factor"}
+    kept = {key: value for key, value in stated.items() if key not in ("type", "rope_type", "rope_theta")}
+    base = base_of(origin.fields, family, stated, kind or None)
+    return {"rope_type": type_of(origin.fields, stated, "rope_parameters"), "rope_theta": base, **kept}
 
 
 def _old_fields(origin: Origin, rope: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -136,7 +135,7 @@ def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen) -> Describ
         stretch = 1.0 if length is None else length / original
         own = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
         return long_list(changed(scaling, ("factor",), attention_factor=own))
-    return dataclasses.replace(scaling)
+    return scaling
 
 
 _SHARED = "mlx_lm/models/rope_utils.py"

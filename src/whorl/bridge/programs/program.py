@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from whorl.bridge.model import Model
 from whorl.bridge.text_part import SCHEMAS, by_kind, filled_fields, joined, text_fields, with_text_fields
 from whorl.dialects import transformers_model
 from whorl.dialects.families import family_name, family_of
@@ -109,6 +110,8 @@ Rescale = Callable[[Described, Mapping[str, Any]], Described | None]
 def reading_of(view: Seen, program: str, assume: str | None, rescale: Rescale | None = None) -> Reading:
     """The reading of what a program sees, with each scaling as the program computes it."""
     reading = transformers_model.read(view.config, assume)
+    for group in Model(reading).groups:
+        assert group.encoding is not None  # numbers that no encoding takes are refused before any are made of them
     if rescale is not None:
         reading = dataclasses.replace(
             reading, layers=tuple(_rescaled(one, view.rope(one.kind), rescale) for one in reading.layers)

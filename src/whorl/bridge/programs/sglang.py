@@ -75,8 +75,7 @@ def _claimed(view: Seen) -> float | None:
     length = whole_number(view.fields, LENGTHS)
     rope = view.ropes.get("", {})
     kept = rope_type(rope) in ("yarn", "llama3", "longrope", "su")  # transformers 5 puts an original length into these
-    factor = None if kept else rope.get("factor")
-    return length if length is None or factor is None else length * factor
+    return None if length is None else length * (1.0 if kept else number(rope, "factor", 1.0))
 
 
 _FOLDER = "python/sglang/srt/layers/rotary_embedding"

@@ -51,7 +51,7 @@ def _scaling_of_4(given: Mapping[str, Any], fields: dict[str, Any], family: str)
     return {"rope_scaling": rope, ORIGINAL: None}
 
 
-_ROPE_4, _ROPE_5 = "src/transformers/modeling_rope_utils.py", "src/transformers/modeling_rope_utils.py"
+_ROPE = "src/transformers/modeling_rope_utils.py"
 
 TRANSFORMERS_4 = Program(
     name="transformers4",
@@ -64,16 +64,16 @@ TRANSFORMERS_4 = Program(
             "not read: without rope_theta beside it the base is the default of the class, and the scaling is gone",
             "src/transformers/models/llama/configuration_llama.py",
         ),
-        Fact("rope_scaling.rope_theta, .partial_rotary_factor", "not read: only the fields beside it are", _ROPE_4),
+        Fact("rope_scaling.rope_theta, .partial_rotary_factor", "not read: only the fields beside it are", _ROPE),
         Fact(
             "original_max_position_embeddings",
             "yarn and llama3: inside rope_scaling alone; longrope: beside it alone, and then max_position_embeddings "
             "over it takes the place of factor",
-            _ROPE_4,
+            _ROPE,
         ),
         Fact("original_max_position_embeddings, absent", "longrope of Phi-3: 4096", "…/phi3/configuration_phi3.py"),
-        Fact("rope_scaling.attn_factor, .extrapolation_factor", "not read, with a warning", _ROPE_4),
-        Fact("max_position_embeddings", "the length that is claimed", _ROPE_4),
+        Fact("rope_scaling.attn_factor, .extrapolation_factor", "not read, with a warning", _ROPE),
+        Fact("max_position_embeddings", "the length that is claimed", _ROPE),
     ),
 )
 TRANSFORMERS_5 = Program(
@@ -82,16 +82,16 @@ TRANSFORMERS_5 = Program(
     version="5.22.2",
     read=_read_5,
     facts=(
-        Fact("rope_scaling", "taken for rope_parameters, and before it where a file has both", _ROPE_5),
-        Fact("rope_theta, partial_rotary_factor", "read where rope_parameters has none inside", _ROPE_5),
+        Fact("rope_scaling", "taken for rope_parameters, and before it where a file has both", _ROPE),
+        Fact("rope_theta, partial_rotary_factor", "read where rope_parameters has none inside", _ROPE),
         Fact(
             "original_max_position_embeddings",
             "the one beside rope_parameters first, then the one inside, then max_position_embeddings",
-            _ROPE_5,
+            _ROPE,
         ),
-        Fact("attention_factor", "replaces YaRN's 0.1 ln(factor) + 1 on cos and sin", _ROPE_5),
-        Fact("attn_factor, extrapolation_factor", "not read, with a warning", _ROPE_5),
-        Fact("mscale, mscale_all_dim", "their quotient on cos and sin where both are set, else neither", _ROPE_5),
-        Fact("max_position_embeddings", "the length that is claimed", _ROPE_5),
+        Fact("attention_factor", "replaces YaRN's 0.1 ln(factor) + 1 on cos and sin", _ROPE),
+        Fact("attn_factor, extrapolation_factor", "not read, with a warning", _ROPE),
+        Fact("mscale, mscale_all_dim", "their quotient on cos and sin where both are set, else neither", _ROPE),
+        Fact("max_position_embeddings", "the length that is claimed", _ROPE),
     ),
 )

@@ -103,22 +103,25 @@ def _claimed(view: Seen) -> float | None:
     stated = whole_number(view.fields, LENGTHS)
     if stated is None or "gemma3" in str(view.fields.get("model_type")):
         return stated
-    factor: Any = 1.0
-    length: Any = stated
+    factor, length = 1.0, stated
     for rope in view.ropes.values():
         kind = rope_type(rope)
         if kind in ("su", "longrope", "llama3"):
             continue
-        factor = rope.get("factor", factor)
+        factor = number(rope, "factor", 1.0) if "factor" in rope else factor
         if kind == "yarn":
-            length = view.fields.get(ORIGINAL) or rope.get(ORIGINAL) or length
-    return length * (1.0 if factor is None else factor)
+            length = _original(view, rope) or length
+    return length * factor
+
+
+def _original(view: Seen, rope: Mapping[str, Any]) -> int | None:
+    return whole_number(view.fields, (ORIGINAL,)) or whole_number(rope, (ORIGINAL,))
 
 
 def _served(view: Seen) -> float | None:
     """The length that vLLM serves where --max-model-len is not given."""
     if any(rope_type(rope) in ("su", "longrope") for rope in view.ropes.values()):
-        return view.fields.get(ORIGINAL) or _claimed(view)
+        return whole_number(view.fields, (ORIGINAL,)) or _claimed(view)
     return _claimed(view)
 
 
