@@ -12,7 +12,7 @@ from typing import Any
 
 from whorl.bridge.difference import Difference
 from whorl.bridge.gguf_keys import family_of_architecture
-from whorl.bridge.model import Model, read
+from whorl.bridge.model import read
 from whorl.bridge.text_part import filled_fields
 from whorl.dialects.detect import JSON_DIALECTS, load
 from whorl.dialects.documents import PIPE
@@ -94,11 +94,11 @@ def origin_of(source: str | Path | Mapping[str, Any], length: int | None, assume
     if isinstance(loaded, dict):
         dialect = next(one for one in JSON_DIALECTS if one.recognises(loaded))
         _check_json(loaded)
-        reading = _sound(read(loaded, assume))
+        reading = read(loaded, assume).checked().reading
         if dialect.name == "transformers":
             return _serving(Origin(name=name, config=loaded, reading=reading, length=length, assume=assume))
     else:
-        reading = _sound(read(source, assume))
+        reading = read(source, assume).checked().reading
     config = config_of(reading)
     notes = (f"from a {reading.dialect} file: sizes that it does not have are left out of the config",)
     return _serving(Origin(name=name, config=config, reading=reading, length=length, assume=assume, notes=notes))
@@ -110,13 +110,6 @@ def _check_json(config: dict[str, Any]) -> None:
         json.dumps(config, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
         raise WhorlError("export: the config holds what JSON cannot. Pass json.load of config.json.") from None
-
-
-def _sound(model: Model) -> Reading:
-    """The reading of a model whose numbers make encodings: any other is refused before it is written anew."""
-    for group in model.groups:
-        assert group.encoding is not None
-    return model.reading
 
 
 def _model(source: str | Path | Mapping[str, Any]) -> str:

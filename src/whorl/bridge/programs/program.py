@@ -109,9 +109,8 @@ Rescale = Callable[[Described, Mapping[str, Any]], Described | None]
 
 def reading_of(view: Seen, program: str, assume: str | None, rescale: Rescale | None = None) -> Reading:
     """The reading of what a program sees, with each scaling as the program computes it."""
-    reading = transformers_model.read(view.config, assume)
-    for group in Model(reading).groups:
-        assert group.encoding is not None  # numbers that no encoding takes are refused before any are made of them
+    # numbers that no encoding takes are refused before others are made of them
+    reading = Model(transformers_model.read(view.config, assume)).checked().reading
     if rescale is not None:
         reading = dataclasses.replace(
             reading, layers=tuple(_rescaled(one, view.rope(one.kind), rescale) for one in reading.layers)
