@@ -39,10 +39,11 @@ types: $(VENV)/.installed
 	@echo "== types =="
 	$(BIN)/pyright --project pyproject.toml
 
-# The pages that are made from the code: one for each encoding, and the table of families.
+# The pages that are made from the code: one for each encoding, and the tables of families and of programs.
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_encoding_pages.py
 	$(BIN)/python docs/make_family_page.py
+	$(BIN)/python docs/make_program_page.py
 
 bench: $(VENV)/.installed
 	$(BIN)/whorl bench tables

@@ -47,7 +47,7 @@ MAY_POINT_UP = {
 FOREIGN = {"torch", "numpy"}
 FOREIGN_BY_ROOM = {"cli": {"typer"}}
 
-EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "tensorboard", "hf", "cli", "all", "dev"}
+EXTRAS = {"cpu", "triton", "plot", "lab", "ray", "tensorboard", "hf", "onnx", "cli", "all", "dev"}
 
 
 def python(code: str, *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> str:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from whorl.attend.linear import linear_attention as linear_attention
     from whorl.attend.softmax import attention as attention
     from whorl.attend.softmax import explain_attention as explain_attention
+    from whorl.bridge.advice import advise as advise
+    from whorl.bridge.difference import diff as diff
+    from whorl.bridge.exports import export as export
     from whorl.bridge.model import read as read
     from whorl.config import Config as Config
     from whorl.encodings.alibi import Alibi as Alibi
@@ -118,6 +121,9 @@ _PUBLIC = {
     "attend.cache": ("KVCache",),
     "attend.linear": ("LinearState", "linear_attention"),
     "attend.softmax": ("attention", "explain_attention"),
+    "bridge.advice": ("advise",),
+    "bridge.difference": ("diff",),
+    "bridge.exports": ("export",),
     "bridge.model": ("read",),
     "encodings.base": ("Claims", "Encoding"),
     "encodings.combined": ("Combined",),

@@ -8,18 +8,20 @@ import pytest
 from whorl.cli.app import run
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "checkpoints.md"
-BLOCKS = re.findall(r"```(json|console)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+BLOCKS = re.findall(r"```(json|console)(?: (\S+))?\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def shown():
-    """(config, command, what it prints, exit code) of every command on the page."""
-    config = ""
-    for kind, text in BLOCKS:
+    """(files by name, command, what it prints, exit code) of every command on the page."""
+    files = {}
+    before = "console"
+    for kind, name, text in BLOCKS:
         if kind == "json":
-            config = text
-            continue
-        command, printed, code = re.fullmatch(r"\$ whorl (.*?)\n(.*)\$ echo \$\?\n(\d)\n", text, re.DOTALL).groups()
-        yield config, command, printed, int(code)
+            files = {**(files if before == "json" else {}), name or "config.json": text}
+        else:
+            command, printed, code = re.fullmatch(r"\$ whorl (.*?)\n(.*)\$ echo \$\?\n(\d)\n", text, re.DOTALL).groups()
+            yield files, command, printed, int(code)
+        before = kind
 
 
 COMMANDS = list(shown())
@@ -28,13 +30,15 @@ COMMANDS = list(shown())
 def test_the_page_answers_by_commands():
     assert len(COMMANDS) >= 8
     assert {code for *_, code in COMMANDS} == {0, 1, 2}
-    assert all(config for config, *_ in COMMANDS)
+    assert all(files for files, *_ in COMMANDS)
+    assert {command.split()[0] for _, command, *_ in COMMANDS} == {"inspect", "diff", "export", "advise"}
 
 
-@pytest.mark.parametrize(("config", "command", "printed", "code"), COMMANDS, ids=range(len(COMMANDS)))
-def test_a_command_prints_what_the_page_shows(config, command, printed, code, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("files", "command", "printed", "code"), COMMANDS, ids=range(len(COMMANDS)))
+def test_a_command_prints_what_the_page_shows(files, command, printed, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("config.json").write_text(config, encoding="utf-8")
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
     assert run(command.split()) == code
     said = capsys.readouterr()
     assert said.out + said.err == printed
@@ -45,4 +49,6 @@ def test_readme_shows_what_the_page_shows():
     ((config, printed),) = re.findall(
         r"```json\n(.*?)```\n\nit says\n\n```console\n\$ whorl inspect config.json\n(.*?)```", readme, re.DOTALL
     )
-    assert (config, printed) in [(given, text) for given, command, text, _ in COMMANDS if "--lint" not in command]
+    assert (config, printed) in [
+        (given["config.json"], text) for given, command, text, _ in COMMANDS if command == "inspect config.json"
+    ]

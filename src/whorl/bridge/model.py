@@ -137,6 +137,12 @@ class Model:
         by_layer = {index: group.encoding for group in self.groups for index in group.indices or ()}
         return LayerPlan([by_layer[index] for index in sorted(by_layer)])
 
+    def checked(self) -> Model:
+        """The model itself, once the encoding of every group is built: raises where no encoding takes its numbers."""
+        for group in self.groups:
+            _ = group.encoding
+        return self
+
     def __repr__(self) -> str:
         return f"Model({self.family or '?'}, {self.standing}, {self.dialect}, {list(self.groups)})"
 

@@ -13,7 +13,7 @@ import typer
 from typer.main import get_command
 
 from whorl import __version__
-from whorl.cli import bench, compare, doctor, families, inspect, lab, listing, plot, show, verify
+from whorl.cli import advise, bench, compare, diff, doctor, export, families, inspect, lab, listing, plot, show, verify
 from whorl.errors import WhorlError
 
 app = typer.Typer(
@@ -43,6 +43,9 @@ def whorl(
 app.command("list")(listing.list_all)
 app.command("show")(show.show)
 app.command("inspect")(inspect.inspect)
+app.command("diff")(diff.diff)
+app.command("export")(export.export)
+app.command("advise")(advise.advise)
 app.command("families")(families.families)
 app.command("plot", epilog=plot.HELP)(plot.plot)
 app.command("verify")(verify.verify)

@@ -270,7 +270,7 @@ def _given(config: dict[str, Any], family: Family) -> tuple[str, dict[str, Any]]
             raise invalid(CALL, name, "a dict or null", value)
         check_plain(name, value)
     dicts = {name: value for name, value in given.items() if value}
-    if len(dicts) == 2 and dicts["rope_parameters"] != dicts["rope_scaling"]:
+    if len(dicts) == 2 and not _agree(dicts["rope_parameters"], dicts["rope_scaling"], config, family):
         raise WhorlError(f"{CALL}: rope_parameters and rope_scaling are both given and differ. Keep one of them.")
     if not dicts and family.needs_parameters:
         raise WhorlError(
@@ -278,6 +278,20 @@ def _given(config: dict[str, Any], family: Family) -> tuple[str, dict[str, Any]]
             f"for which its code has values of its own. {WHOLE_CONFIG}"
         )
     return next(iter(dicts.items()), ("rope_parameters", {}))
+
+
+def _agree(new: dict[str, Any], old: dict[str, Any], config: dict[str, Any], family: Family) -> bool:
+    """Whether the dicts of versions 5 and 4 say the same; version 4 has the base beside its own."""
+    base_key = "rope_theta"
+    if any(isinstance(value, dict) for value in new.values()):
+        scaled = [kind for kind, layer in family.layers.items() if layer.scaled and isinstance(new.get(kind), dict)]
+        if not scaled:
+            return new == old
+        new, base_key = new[scaled[0]], family.layers[scaled[0]].base_key
+    bases = [one.get("rope_theta", config.get(base_key)) for one in (new, old)]
+    types = [one.get("rope_type", one.get("type")) for one in (new, old)]
+    rest = [{k: v for k, v in one.items() if k not in ("rope_theta", "rope_type", "type")} for one in (new, old)]
+    return bases[0] == bases[1] and types[0] == types[1] and rest[0] == rest[1]
 
 
 def _nested(name: str, given: dict[str, Any], family: Family, layer_type: str | None) -> tuple[dict[str, Any], str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from whorl.dialects.gguf_architectures import ARCHITECTURES, Architecture, architecture_of
-from whorl.dialects.gguf_file import MAGIC, read_gguf
+from whorl.dialects.gguf_file import MAGIC, GgufFile, read_gguf
 from whorl.dialects.gguf_model import GgufModel
 from whorl.dialects.gguf_rotation import notes_of, rotation_of
 from whorl.dialects.reading import ASSUMED, FAMILY_CODE, Described, Layers, Reading, Value
@@ -25,11 +25,15 @@ def recognises(head: bytes) -> bool:
 
 def read(path: Path, assume: str | None = None) -> Reading:
     """The reading of a GGUF file."""
-    file = read_gguf(path)
+    return reading_of(read_gguf(path), assume)
+
+
+def reading_of(file: GgufFile, assume: str | None = None) -> Reading:
+    """The reading of what stands before the weights of a GGUF file."""
     name = file.metadata.get("general.architecture")
     if not isinstance(name, str):
         raise WhorlError(
-            f"read: {shown(str(path))} has no general.architecture. Of a model in several files, pass the first."
+            f"read: {shown(str(file.path))} has no general.architecture. Of a model in several files, pass the first."
         )
     stated = Stated(file.metadata, prefix=f"{name}.")
     count = stated.whole("block_count")

@@ -185,6 +185,10 @@ def ext_factor(facts: Facts) -> Iterator[str]:
             value = facts.number(rope, key)
             if value is not None and (value > 1 or value == facts.number(rope, "factor")):
                 yield f"{place} has {key}={value:g}, the size of a factor"
+    for key in facts.given:
+        value = facts.number(facts.given, key) if str(key).endswith(".yarn_ext_factor") else None  # in a GGUF file
+        if value is not None and value > 1:
+            yield f"{key}={value:g}, the size of a factor"
 
 
 @RULES.add(

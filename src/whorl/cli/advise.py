@@ -1,0 +1,56 @@
+"""``whorl advise``: what to set for a longer context, for each program."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from whorl.cli.output import say, say_json
+
+
+def advise(
+    path: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
+    length: Annotated[int, typer.Option(help="Positions to be served.")],
+    data_length: Annotated[
+        int | None, typer.Option(help="The longest text that it was trained on, where less than the file says.")
+    ] = None,
+    fine_tune: Annotated[bool, typer.Option("--fine-tune", help="Training at the new length follows.")] = False,
+    program: Annotated[
+        str | None,
+        typer.Option("--for", help="Only this one: hf-both, vllm, sglang, llama.cpp, gguf, megatron, params."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    assume: Annotated[
+        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
+    ] = None,
+) -> None:
+    """Which scaling to set for a longer context and why, what it costs at the old one, and the change for each program.
+
+    Exits 0 with an advice, 1 where the program that was named has no form for it, 2 where there is none.
+    """
+    from whorl.bridge.advice import PROGRAMS
+    from whorl.bridge.advice import advise as advice_for
+    from whorl.errors import unknown
+
+    if program is not None and program not in PROGRAMS:
+        raise unknown("program of advise:", program, PROGRAMS)
+    found = advice_for(path, length=length, data_length=data_length, fine_tune=fine_tune, assume=assume)
+    refused = program is not None and program in found.refusals
+    if as_json:
+        say_json(found.to_dict())
+    else:
+        say(f"for {found.length} positions: {found.scheme}" + (f" by {found.factor:g}" if found.factor > 1 else ""))
+        for text in (*found.reasons, *(f"cost: {one}" for one in found.cost)):
+            say(f"    {text}")
+        for name, text in found.changes.items():
+            if program in (None, name):
+                say()
+                say(f"{name}:")
+                say(text)
+        for name, text in found.refusals.items():
+            if program in (None, name):
+                say()
+                say(f"{name}: {text}")
+    if refused:
+        raise typer.Exit(1)

@@ -1,0 +1,62 @@
+"""``whorl export``: a model's positions written for one program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from whorl.cli.output import note, refuse_existing, say, say_json
+from whorl.errors import WhorlError
+
+
+def export(
+    path: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            "--for", help="hf-v4, hf-v5, hf-both, vllm, sglang, llama.cpp, gguf, megatron, params (Meta's) or onnx."
+        ),
+    ],
+    length: Annotated[int | None, typer.Option(help="Positions to serve; else what the file claims.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write it to this file, which must not exist.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, with notes.")] = False,
+    assume: Annotated[
+        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
+    ] = None,
+) -> None:
+    """The file, flags or JSON that make a program compute this model's positions, read back before it is printed.
+
+    Exits 0 where it does, 1 where the program cannot express them, 2 where the file cannot be read.
+    """
+    from whorl.bridge.exports import ONNX
+    from whorl.bridge.exports import export as write
+    from whorl.bridge.exports.draft import InexpressibleError
+
+    refuse_existing(out, "export")
+    try:
+        if target == ONNX:
+            _write_onnx(path, length, out, assume)
+            return
+        draft = write(path, target, length=length, assume=assume)
+    except InexpressibleError as error:
+        note(str(error))
+        raise typer.Exit(1) from None
+    for text in draft.notes:
+        if not as_json:
+            note(f"note: {text}")
+    if out is not None:
+        out.write_text(draft.text + "\n", encoding="utf-8")
+    if as_json:
+        say_json({"target": draft.target, "data": draft.data, "text": draft.text, "notes": list(draft.notes)})
+    elif out is None:
+        say(draft.text)
+
+
+def _write_onnx(path: str, length: int | None, out: Path | None, assume: str | None) -> None:
+    from whorl.bridge.exports.onnx import export_onnx
+
+    if out is None:
+        raise WhorlError("export: onnx is a binary file. Pass --out rotary.onnx.")
+    out.write_bytes(export_onnx(path, length=length, assume=assume).SerializeToString())
