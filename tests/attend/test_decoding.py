@@ -199,6 +199,7 @@ def test_every_multiprocessor_has_work():
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # the one whose capture raises
 @pytest.mark.parametrize("name", ["rope", "t5", "alibi", "window", "fire"])
 def test_one_graph_serves_a_text_that_grows(name):
     encoding, text = encoding_of(name), tokens(PROMPT + STEPS)

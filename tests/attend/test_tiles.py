@@ -113,7 +113,10 @@ def test_it_is_chosen_on_a_gpu(name):
     encoding = encodings()[name].to("cuda")
     inputs = [torch.randn(1, HEADS, 100, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
     assert whorl.explain_attention(*inputs, encoding=encoding).startswith("tiles: ")
-    wide = [x.double() for x in inputs]
-    expected = whorl.attention(*wide, encoding=encoding, impl="torch")
-    error = (whorl.attention(*inputs, encoding=encoding).double() - expected).norm() / expected.norm()
-    assert error < 2.5e-3
+    with torch.no_grad():
+        expected = whorl.attention(*(x.double() for x in inputs), encoding=encoding, impl="torch")
+        errors = {
+            impl: (whorl.attention(*inputs, encoding=encoding, impl=impl).double() - expected).norm() / expected.norm()
+            for impl in ("auto", "torch")
+        }
+    assert errors["auto"] < max(2.2e-3, 1.1 * errors["torch"])  # both round queries and keys once they are turned
