@@ -18,13 +18,16 @@ from torch.nn.functional import scaled_dot_product_attention
 from whorl.attend.cache import KVCache
 from whorl.attend.softmax import attention
 from whorl.benchmarks.judging import judged, not_judged, setting
-from whorl.benchmarks.runner import Case, Group
+from whorl.benchmarks.runner import Case, Check, Group
 from whorl.encodings.base import Encoding
+from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name
+from whorl.kernels.rotate import rotate_qk
 from whorl.registry import build_for
 
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 ROOM = 1024  # tokens decoded before the cache is cropped: more than a run takes
+LAYERS = 8  # whose steps share a clock in a graph
 CHECKED = 64  # tokens of the text that is compared with float64
 
 
@@ -54,7 +57,51 @@ def decode(
             cases.append(Case(name=name, run=steps.timed(kept), check=judged(steps.got, steps.expected, LIMIT[kind])))
         what = "a step, rows of unequal length" if padded else "a step"
         groups.append(Group(name=what, summary=summary, cases=tuple(cases), device=where, host=True))
+    if where.startswith("cuda"):
+        groups += [_in_graphs(encodings, shapes, kept, made, summary), _placed(shapes, made)]
     return tuple(groups)
+
+
+def _in_graphs(
+    encodings: str, shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any], summary: str
+) -> Group:
+    """Steps of one replayed CUDA graph, beside a copy that moves as many bytes as the keys and values have."""
+    (batch, heads, dim), (_, kv_heads, _), _ = shapes
+    size = batch * kv_heads * kept * dim  # a copy reads and writes it: as many bytes as keys and values together
+    source = torch.zeros(size, **made)
+    target = torch.empty_like(source)
+    cases = [Case(name="a copy of as many bytes", run=lambda: target.copy_(source), check=not_judged)]
+    for name in [*encodings.split(","), "rope, padded"]:
+        plain = name.removesuffix(", padded")
+        encoding = build_for(plain, heads=heads, head_dim=dim, width=heads * dim, length=kept).to(made["device"])
+        steps = _Steps(encoding, shapes, made, padded=plain != name)
+        run = steps.replayed(kept)
+        if run is not None:
+            cases.append(Case(name=name, run=run, check=judged(steps.got, steps.expected, LIMIT[made["dtype"]])))
+    what = f"a step in a replayed graph, {LAYERS} caches with one clock"
+    return Group(
+        name=what, summary=f"{summary}; times are of {LAYERS} steps", cases=tuple(cases), device=made["device"]
+    )
+
+
+def _placed(shapes: list[tuple[int, int, int]], made: dict[str, Any]) -> Group:
+    """``transform_qk`` of one token, as called, over the rotation that it is."""
+    (batch, heads, dim), (_, kv_heads, _), _ = shapes
+    rope, positions = Rope(head_dim=dim), torch.full((batch, 1), 1234, device=made["device"])
+    q, k = (torch.randn(batch, count, 1, dim, **made) for count in (heads, kv_heads))
+    cos, sin = rope.tables(positions)
+
+    def same() -> Check:
+        pairs = zip(rope.transform_qk(q, k, positions, positions), rotate_qk(q, k, cos, sin), strict=True)
+        equal = all(torch.equal(a, b) for a, b in pairs)
+        return Check(ok=equal, text="bit for bit" if equal else "other numbers")
+
+    cases = (
+        Case(name="rotate_qk", run=lambda: rotate_qk(q, k, cos, sin), check=not_judged),
+        Case(name="transform_qk", run=lambda: rope.transform_qk(q, k, positions, positions), check=same, bar=1.4),
+    )
+    summary = f"one token, batch {batch}, {heads}/{kv_heads} heads of {dim}"
+    return Group(name="placing queries and keys", summary=summary, cases=cases, device=made["device"], host=True)
 
 
 @dataclass(frozen=True)
@@ -94,6 +141,37 @@ class _Steps:
             if out.is_cuda:
                 torch.cuda.synchronize()
             return out
+
+        return run
+
+    def replayed(self, kept: int) -> Callable[[], object] | None:
+        """A function that replays a graph of one step for each of several layers; None where kernels do not decode."""
+        caches = [KVCache(encoding=self.encoding, capacity=kept + ROOM) for _ in range(LAYERS)]
+        step, more = self.tokens(1)
+        prompt, hidden = self.tokens(kept)
+        for cache in caches:
+            cache.attend(*prompt, key_mask=self.mask(kept), **hidden)
+            cache.attend(*step, **more)
+            if cache.why_not_kernels() is not None:
+                return None
+        clock, graph = caches[0].count_on_device(), torch.cuda.CUDAGraph()
+        for cache in caches[1:]:
+            cache.count_on_device(clock)
+        with torch.cuda.graph(graph):
+            for cache in caches:
+                cache.attend(*step, **more)
+            clock.advance()
+
+        left = ROOM - 2
+
+        def run() -> list[KVCache]:
+            nonlocal left
+            if not left:
+                left = ROOM - 2
+                clock.next.fill_(kept + 1)
+            left -= 1
+            graph.replay()
+            return caches  # whose memory the graph reads
 
         return run
 
