@@ -120,3 +120,20 @@ def test_it_is_chosen_on_a_gpu(name):
             for impl in ("auto", "torch")
         }
     assert errors["auto"] < max(2.2e-3, 1.1 * errors["torch"])  # both round queries and keys once they are turned
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", encodings())
+def test_a_call_seen_before_is_the_same_and_learns(name):
+    encoding = encodings()[name].to("cuda")
+    inputs = [torch.randn(1, HEADS, 100, DIM, device="cuda") for _ in range(3)]
+    with torch.no_grad():
+        for _ in range(2):
+            first, again = (whorl.attention(*inputs, encoding=encoding) for _ in range(2))
+            assert encoding._calls and torch.equal(first, again)
+            for learned in encoding.parameters():
+                learned.mul_(0.5)
+        expected = whorl.attention(*inputs, encoding=encoding, impl="torch")
+        torch.testing.assert_close(whorl.attention(*inputs, encoding=encoding), expected, atol=1e-4, rtol=0)
+    attended(inputs, encoding, torch.ones_like(inputs[0]))
+    assert all(learned.grad is not None for learned in encoding.parameters())

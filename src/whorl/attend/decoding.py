@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, proxy
 
 import torch
 from torch import Tensor, nn
 
+from whorl.attend.learned import MadeOf
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import (
@@ -144,11 +145,6 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> 
     )
 
 
-def learned_by(module: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Where a module has its learned numbers."""
-    return [(part, name) for part in module.modules() for name in part._parameters]
-
-
 def _window(reach: Reach | None) -> tuple[int, int] | None:
     # beyond 2^30 positions no cache has slots, and the kernel counts in 32 bits
     return None if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
@@ -220,14 +216,7 @@ def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
     return bias
 
 
-class _Table(NamedTuple):
-    """A bias by distance (heads, distances), and the learned numbers that it was made of, with their versions."""
-
-    values: Tensor
-    made_of: tuple[tuple[Tensor | None, int], ...]
-
-
-TABLES: WeakKeyDictionary[nn.Module, _Table] = WeakKeyDictionary()
+TABLES: WeakKeyDictionary[nn.Module, tuple[int, torch.device, MadeOf]] = WeakKeyDictionary()
 
 
 class TableByDistance:
@@ -235,33 +224,24 @@ class TableByDistance:
 
     def __init__(self, part: BiasByDistance) -> None:
         self._source: Any = part.encoding  # a DistanceBias, or whatever else declares such a bias
-        self._places = learned_by(part.encoding)
 
     def __call__(self, room: int, device: torch.device) -> Tensor:
         """The bias (heads, distances) in float32, for as many distances as there is room, or more."""
-        table = TABLES.get(self._source)
-        if table is not None and table.values.shape[1] >= room and table.values.device == device:
-            for (module, name), (made_of, version) in zip(self._places, table.made_of, strict=True):
-                if module._parameters[name] is not made_of or version_of(made_of) != version:
-                    break
-            else:
-                return table.values
-        learned = [module._parameters[name] for module, name in self._places]
-        with torch.inference_mode(False), torch.no_grad():
-            heads = torch.arange(self._source.heads, device=device)[:, None]
-            values = self._source.bias_of(heads, slot_numbers(room, device)[None, :room]).float().contiguous()
-        TABLES[self._source] = _Table(values, tuple((x, version_of(x)) for x in learned))
-        return values
+        kept = TABLES.get(self._source)
+        if kept is None or kept[0] < room or kept[1] != device:
+            source = proxy(self._source)  # what is kept under an encoding must not keep it
+
+            def make() -> Tensor:
+                heads = torch.arange(source.heads, device=device)[:, None]
+                return source.bias_of(heads, slot_numbers(room, device)[None, :room]).float().contiguous()
+
+            kept = TABLES[self._source] = room, device, MadeOf(self._source, make)
+        return kept[2]()
 
 
 def _bias_by_distance(part: BiasByDistance) -> BiasOf:
     table = TableByDistance(part)
     return lambda slots, now: table(slots.room, now.device)
-
-
-def version_of(x: Tensor | None) -> int:
-    """How often x was written into; tensors of inference mode do not tell, and are not written into."""
-    return 0 if x is None or x.is_inference() else x._version
 
 
 def slot_numbers(room: int, device: torch.device) -> Tensor:

@@ -1,14 +1,14 @@
 """Calls of ``attention`` that were made before: what their sizes and their encoding decide is asked once.
 
-A plain causal call of queries and keys of the same tokens, without gradients, that torch's own kernel computes on a GPU
-is two launches. Checks and choices take longer than both, so the first call of a kind leaves a function for the next.
+A plain causal call of queries and keys of the same tokens on a GPU, without gradients, is two launches where torch's
+own kernel or ours by tiles computes it. Checks and choices take longer than both, so the first call of a kind leaves
+a function for the next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -16,15 +16,16 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.blocks import rows_of_window
 from whorl.attend.call import Call
+from whorl.attend.learned import MadeOf
+from whorl.attend.tiles import tiles_of
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Placement, QueryScale, every
 from whorl.kernels.rotate import rotate_qk
-from whorl.tracing import operators_are_watched, takes_derivatives
+from whorl.tracing import operators_are_watched, takes_derivatives, takes_gradients
 
 Kind = tuple[Any, ...]
 Ready = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-READY: WeakKeyDictionary[Encoding, dict[Kind, Ready]] = WeakKeyDictionary()
 MOST_KINDS = 256  # of one encoding
 
 
@@ -36,33 +37,52 @@ def kind_of(q: Tensor, k: Tensor, v: Tensor, scale: float | None, length: int | 
         return None
     return (
         q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
-        v.device, scale, length,
+        v.device, scale, length, torch.is_grad_enabled(),
     )  # fmt: skip
 
 
 def find(encoding: Encoding, kind: Kind) -> Ready | None:
     """The function for a kind of call, or None where it is new or goes another way."""
-    known = READY.get(encoding)
-    return None if known is None else known.get(kind)
+    return None if encoding._calls is None else encoding._calls.get(kind)
 
 
-def keep(kind: Kind, call: Call) -> None:
-    """Keeps a function for calls like this one, which torch's kernel computes, where there is one."""
-    if not call.visible.only_causal or not call.consecutive or rows_of_window(call) is not None:
+def keep(kind: Kind, call: Call, path: str) -> None:
+    """Keeps a function for calls like this one, where they are plain."""
+    made = None
+    if call.consecutive and call.visible.causal is True and call.q.shape[2] == call.k.shape[2]:
+        made = _by_torch(call) if path == "sdpa" else _by_tiles(call) if path == "tiles" else None
+    if made is None:
         return
+    known = call.encoding._calls
+    if known is None or len(known) >= MOST_KINDS:
+        known = call.encoding._calls = {}
+    known[kind] = made
+
+
+def _by_torch(call: Call) -> Ready | None:
     place = _place(call)
-    if place is None:
-        return
+    if place is None or not call.visible.only_causal or rows_of_window(call) is not None:
+        return None
     grouped, scale = call.q.shape[1] != call.k.shape[1], call.scale
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k = place(q, k)
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 
-    known = READY.setdefault(call.encoding, {})
-    if len(known) >= MOST_KINDS:
-        known.clear()
-    known[kind] = attend
+    return attend
+
+
+def _by_tiles(call: Call) -> Ready | None:
+    place, encoding = _place(call), call.encoding
+    if place is None or takes_gradients(*encoding.parameters()):
+        return None
+    tiles = tiles_of(call)
+    numbers = None if tiles.numbers is None else MadeOf(encoding, tiles.numbers)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return tiles(*place(q, k), v, None if numbers is None else numbers(), False)[0]
+
+    return attend
 
 
 def _place(call: Call) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:

@@ -112,8 +112,8 @@ def attention(
         ordered, put_back = in_order(call, same_tokens=q.shape[2] == k.shape[2] and not given)
         return put_back(run(ordered, impl))
     out = run(call, impl)
-    if kind is not None and choose_path(call, impl)[0] == "sdpa":
-        keep(kind, call)
+    if kind is not None:
+        keep(kind, call, choose_path(call, impl)[0])
     return out
 
 

@@ -7,6 +7,7 @@ not visited. Memory is that of queries, keys and values.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +19,6 @@ from whorl.encodings.parts import (
     BiasByDistance,
     Branches,
     OutputTerm,
-    Reach,
     ScoreTerm,
     Visibility,
     every,
@@ -36,34 +36,44 @@ LARGEST_DIM = 256
 FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
 
 
-class Form(NamedTuple):
-    """How kernels compute a bias: its kind, its numbers (heads, count), and the distance of a table's first number."""
+class Tiles(NamedTuple):
+    """What the kernels are told of a call: its rules, and the bias by its kind and the function that makes its numbers."""
 
+    scale: float
+    cap: float
+    causal: bool
+    before: int
+    first: int
     kind: str = "none"
-    numbers: Tensor | None = None
-    lowest: int = 0
+    numbers: Callable[[], Tensor] | None = None  # (heads, count)
+    lowest: int = 0  # the distance of a table's first number
     order: Tensor | None = None  # of heads, those with most work first
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, learned: bool) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp of placed queries and keys; ``learned`` says whether the numbers take gradients."""
+        return tiles_attention(
+            q,
+            k,
+            v,
+            scale=self.scale,
+            numbers=numbers,
+            kind=self.kind,
+            lowest=self.lowest,
+            order=self.order,
+            cap=self.cap,
+            causal=self.causal,
+            before=self.before,
+            first=self.first,
+            learned=learned,
+        )
 
 
 def attend_by_tiles(call: Call) -> Any:
     """The output, and the log-sum-exp where it is asked for."""
-    q, k = call.placed_qk()
-    reach, form = _reach(call), _form(call)
-    out, lse = tiles_attention(
-        q,
-        k,
-        call.v,
-        scale=call.scale,
-        numbers=form.numbers,
-        kind=form.kind,
-        lowest=form.lowest,
-        order=form.order,
-        cap=call.softcap or 0.0,
-        causal=call.visible.causal is True,
-        before=-1 if reach is None else min(reach.before, 2**30),
-        first=0 if reach is None else min(reach.first, 2**30),
-        learned=takes_gradients(*call.encoding.parameters()) and form.kind not in ("none", "line"),
-    )
+    tiles = tiles_of(call)
+    learned = takes_gradients(*call.encoding.parameters()) and tiles.kind not in ("none", "line")
+    numbers = None if tiles.numbers is None else tiles.numbers()
+    out, lse = tiles(*call.placed_qk(), call.v, numbers, learned)
     return (out, lse) if call.wants_lse else out
 
 
@@ -99,27 +109,30 @@ def why_not_tiles(call: Call) -> str | None:
     return None
 
 
-def _reach(call: Call) -> Reach | None:
-    masks = every(call.encoding, Visibility)
-    return masks[0].reach if masks else None
-
-
-def _form(call: Call) -> Form:
-    bias, device = first(call.encoding, BiasByDistance), call.q.device
+def tiles_of(call: Call) -> Tiles:
+    """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
+    masks, causal, device = every(call.encoding, Visibility), call.visible.causal is True, call.q.device
+    reach = masks[0].reach if masks else None
+    before, near = (-1, 0) if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
+    plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near)
+    bias = first(call.encoding, BiasByDistance)
     if bias is None:
-        return Form()
-    if bias.slopes is not None and call.visible.causal is True:
-        return Form("line", _slopes_on(bias.slopes, device), order=_order_on(bias.slopes, device))
+        return plain
+    if bias.slopes is not None and causal:
+        slopes = _slopes_on(bias.slopes, device)
+        return plain._replace(kind="line", numbers=lambda: slopes, order=_order_on(bias.slopes, device))
     source: Any = bias.encoding
     if bias.curve is not None:
-        return Form(bias.curve, source.curve_numbers())
-    keys, queries, causal = call.k.shape[2], call.q.shape[2], call.visible.causal is True
-    lowest, highest = 0 if causal else 1 - queries, keys - 1
+        return plain._replace(kind=bias.curve, numbers=source.curve_numbers)
+    lowest, highest = 0 if causal else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them
         lowest, highest = 0 if causal else -bias.flat_beyond, bias.flat_beyond
-    distances = torch.arange(lowest, highest + 1, device=device)
-    table = source.bias_of(torch.arange(source.heads, device=device)[:, None], distances[None, :])
-    return Form("gathered", table.float(), lowest)
+
+    def table() -> Tensor:
+        heads, distances = torch.arange(source.heads, device=device), torch.arange(lowest, highest + 1, device=device)
+        return source.bias_of(heads[:, None], distances[None, :]).float()
+
+    return plain._replace(kind="gathered", numbers=table, lowest=lowest)
 
 
 @held  # on the device: copying them there would wait for it at every call

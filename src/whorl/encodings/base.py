@@ -66,6 +66,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
 
     Config: ClassVar[type[Config]]
     _parts: tuple[Part, ...] | None = None
+    _calls: dict[Any, Any] | None = None  # what calls of known kinds run, kept by who runs them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -77,7 +78,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
         self.config = self.Config(**settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_parts", "_calls")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
