@@ -71,15 +71,11 @@ def kerple_of(encoding, keys):
     return {"kind": encoding.config.variant, "numbers": torch.stack([p, a], 1)}
 
 
-def table_of(encoding, keys, farthest=None, lowest=0, kind="table"):
+def table_of(encoding, keys, farthest=None, lowest=0):
     """The biases at all distances up to the farthest, from the formula itself."""
     distances = torch.arange(lowest, keys if farthest is None else farthest + 1)
     numbers = encoding.bias_of(torch.arange(encoding.heads)[:, None], distances)
-    return {"kind": kind, "numbers": numbers.float(), "lowest": lowest}
-
-
-def gathered_of(encoding, keys):
-    return table_of(encoding, keys, kind="gathered")
+    return {"kind": "table", "numbers": numbers.float(), "lowest": lowest}
 
 
 def short_table_of(encoding, keys):
@@ -104,8 +100,7 @@ BIASES = {
     "log": (lambda: whorl.Kerple(heads=2), kerple_of),
     "power": (lambda: whorl.Kerple(heads=2, variant="power"), kerple_of),
     "table": (lambda: whorl.Kerple(heads=2), table_of),
-    "gathered": (lambda: whorl.Kerple(heads=2), gathered_of),
-    "sandwich": (lambda: whorl.build("sandwich", heads=2, code_width=16), gathered_of),
+    "sandwich": (lambda: whorl.build("sandwich", heads=2, code_width=16), table_of),
     "buckets": (t5, short_table_of),
 }
 

@@ -63,10 +63,7 @@ def weights_and_ds(
     CAPPED: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """w and ds of a tile above; rows and columns may be either way round, as long as all are."""
-    b_s = scores_of(
-        b_products, o_i, o_j, nearest, scale, one, other, p_table, lowest, highest, cap,
-        KIND, FAR, EDGE or not CAUSAL, CAPPED,
-    )  # fmt: skip
+    b_s = scores_of(b_products, o_i, o_j, nearest, scale, one, other, p_table, lowest, highest, cap, KIND, FAR, CAPPED)
     b_w = tl.exp2(b_s - b_lse)
     if EDGE:
         b_w = tl.where(seen(o_i, o_j, keys, before, first, CAUSAL, WINDOW), b_w, 0.0)
@@ -136,7 +133,7 @@ def take_head(
             DIM, VALUE_DIM, ROWS, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
         )  # fmt: skip
     near_end = full_end
-    if KIND == "table" or KIND == "gathered":
+    if KIND == "table":
         far = start + KEYS - 1 + highest - (keys - queries)
         near_end = tl.minimum(tl.maximum(tl.cdiv(tl.maximum(far, 0), ROWS) * ROWS, full), full_end)
         for m in range(near_end, full_end, ROWS):
@@ -237,7 +234,7 @@ def take_keys(
     )  # fmt: skip
     b_dq = add_product(b_dq, b_ds.to(b_k.dtype), b_k)
     if LEARNED:
-        if (KIND == "table" or KIND == "gathered") and not FAR:
+        if KIND == "table" and not FAR:
             add_diagonals(b_ds, start - n, p_grad, lowest, highest)
         else:
             b_more, b_other_more = sums_of(b_ds, o_i[:, None], o_j[None, :], one, other, KIND)
@@ -295,7 +292,7 @@ def grad_queries(
     b_one = tl.zeros([ROWS], tl.float32)
     b_other = tl.zeros([ROWS], tl.float32)
     near = full
-    if KIND == "table" or KIND == "gathered":
+    if KIND == "table":
         near = tl.minimum(tl.maximum(full, (start - highest + 1) // KEYS * KEYS), full_end)
         for n in range(full, near, KEYS):
             b_dq, b_one, b_other = take_keys(
@@ -321,7 +318,7 @@ def grad_queries(
     p_dq += i_b * s_dq_b + i_h * s_dq_h + o_row[:, None] * s_dq_l + o_d[None, :]
     tl.store(p_dq, b_dq, mask=m_row[:, None] & (o_d < DIM)[None, :])
     if LEARNED:
-        if KIND == "table" or KIND == "gathered":
+        if KIND == "table":
             tl.atomic_add(p_grad_table + highest, tl.sum(b_one, 0), sem="relaxed")
         else:
             tl.atomic_add(p_grad + i_h * count, tl.sum(b_one, 0), sem="relaxed")

@@ -45,7 +45,7 @@ def take_tile(
     b_k = load_rows(p_k + n * s_k, m_j, tl.arange(0, PADDED) < DIM, BY_ROW=EDGE, BY_DIM=PADDED != DIM)
     b_s = scores_of(
         product(b_q, tl.trans(b_k)), o_i[:, None], o_j[None, :], start - n - (KEYS - 1), scale,
-        one, other, p_table, lowest, highest, cap, KIND, FAR, EDGE or not CAUSAL, CAPPED,
+        one, other, p_table, lowest, highest, cap, KIND, FAR, CAPPED,
     )  # fmt: skip
     if EDGE:
         m_seen = seen(o_i[:, None], o_j[None, :], keys, before, first, CAUSAL, WINDOW)
@@ -117,7 +117,7 @@ def attend(
         reach = reach_of(b_bound, b_best, one, m_row, keys, MARGIN)
         full = tl.minimum(tl.maximum(full, (start - reach) // KEYS * KEYS), full_end)
     near = full
-    if KIND == "table" or KIND == "gathered":  # tiles whose pairs are all as far as the table goes, or farther
+    if KIND == "table":  # tiles whose pairs are all as far as the table goes, or farther
         near = tl.minimum(tl.maximum(full, (start - highest + 1) // KEYS * KEYS), full_end)
         for n in range(full, near, KEYS):
             b_out, b_sum, b_best = take_tile(

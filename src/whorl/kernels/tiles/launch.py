@@ -43,10 +43,6 @@ class Settings(NamedTuple):
     first: int
 
     @property
-    def tabled(self) -> bool:
-        return self.kind in ("table", "gathered")
-
-    @property
     def skips(self) -> bool:
         """Whether far keys can be too light to count; below a cap none is."""
         return self.kind == "line" and self.causal and not self.cap
@@ -136,7 +132,7 @@ def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
     if numbers is None:
         return None
     numbers = numbers.contiguous()
-    return numbers * LOG2E if asked.tabled else numbers
+    return numbers * LOG2E if asked.kind == "table" else numbers
 
 
 def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
@@ -149,10 +145,18 @@ def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
 def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int]:
     """What both passes know of a call, in the order of their kernels' arguments."""
     count = 0 if numbers is None else numbers.shape[1]
-    lowest = asked.lowest if asked.tabled else 0
+    lowest = asked.lowest if asked.kind == "table" else 0
     window = [max(asked.before, 0), asked.first]
     lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys]
     return [*lengths, *window, count, lowest, lowest + count - 1]
+
+
+def _most_tiles(shape: Shape, asked: Settings, numbers: Tensor | None) -> str:
+    """What most tiles of a call are, for their sizes."""
+    if asked.kind == "none" and asked.windowed:
+        return "window"
+    short = asked.kind == "table" and numbers is not None and 2 * (asked.lowest + numbers.shape[1]) < shape.keys
+    return "short table" if short else asked.kind
 
 
 def _dims(shape: Shape) -> tuple[int, int, int, int]:
@@ -165,7 +169,8 @@ def _ready_forward(
     shape: Shape, asked: Settings,
 ) -> Callable[..., None]:  # fmt: skip
     """The function that attends with tensors of these shapes and strides."""
-    tile = sizes.tile_of("forward", shape.queries, shape.padded, q.dtype, q.device)
+    most = _most_tiles(shape, asked, numbers)
+    tile = sizes.tile_of("forward", most, shape.queries, shape.padded, q.dtype, q.device)
     unit, steps = _steps(q, k, v, out)
     norms_of = Launch(
         line.longest_keys,
@@ -253,7 +258,8 @@ def _ready_backward(
     )
     common = [*_sizes(shape, asked, numbers), asked.scale * LOG2E, asked.cap * LOG2E]
     visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap), asked.skips)
-    tile = sizes.tile_of("keys", shape.queries, shape.padded, q.dtype, q.device)
+    most = _most_tiles(shape, asked, numbers)
+    tile = sizes.tile_of("keys", most, shape.queries, shape.padded, q.dtype, q.device)
     unit, steps = _steps(q, k, v, out, dk, dv)
     by_keys = Launch(
         grad_keys,
@@ -263,7 +269,7 @@ def _ready_backward(
         warps=tile.warps,
         stages=tile.stages,
     )
-    tile = sizes.tile_of("queries", shape.queries, shape.padded, q.dtype, q.device)
+    tile = sizes.tile_of("queries", most, shape.queries, shape.padded, q.dtype, q.device)
     unit, steps = _steps(q, k, v, out, dq)
     by_queries = Launch(
         grad_queries,

@@ -54,7 +54,7 @@ def add_product(b_sum, b_one, b_other):
 @triton.jit
 def scores_of(
     b_products, o_i, o_j, nearest, scale, one, other, p_table, lowest, highest, cap,
-    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr, CAPPED: tl.constexpr,
+    KIND: tl.constexpr, FAR: tl.constexpr, CAPPED: tl.constexpr,
 ):  # fmt: skip
     """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
 
@@ -62,7 +62,7 @@ def scores_of(
     """
     b_s = b_products * scale
     if KIND != "none":
-        b_s += bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND, FAR, BOUNDED)
+        b_s += bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND, FAR)
     if CAPPED:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
         b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))

@@ -1,7 +1,7 @@
 """Biases of a tile, one file for each kind, and which function is which.
 
-A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table`` and ``gathered``:
-a number for each distance, in powers of two.
+A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table``: a number for
+each distance, in powers of two.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
@@ -13,7 +13,7 @@ import triton.language as tl
 
 from whorl.kernels.tiles.biases.kerple import logarithm, logarithm_sums, power, power_sums
 from whorl.kernels.tiles.biases.line import sloped
-from whorl.kernels.tiles.biases.table import gathered, looked_up
+from whorl.kernels.tiles.biases.table import looked_up
 
 
 @triton.jit
@@ -26,16 +26,14 @@ def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
     elif KIND == "log" or KIND == "power":
         one, other = tl.load(p_numbers + 2 * i_h), tl.load(p_numbers + 2 * i_h + 1)
     elif KIND != "none":
+        tl.static_assert(KIND == "table", "a bias of a kind that is not known")
         p_table = p_numbers + i_h * count - lowest
         one = tl.load(p_table + highest)
     return one, other, p_table
 
 
 @triton.jit
-def bias_of(
-    o_i, o_j, nearest, one, other, p_table, lowest, highest,
-    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr,
-):  # fmt: skip
+def bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND: tl.constexpr, FAR: tl.constexpr):
     """The biases of queries at o_i and keys at o_j, in powers of two. ``FAR``: all are at or beyond the far end."""
     if KIND == "line":
         b_bias = sloped(o_i, o_j, one)
@@ -45,10 +43,8 @@ def bias_of(
         b_bias = power(o_i, o_j, one, other)
     elif FAR:
         b_bias = one
-    elif KIND == "gathered":
-        b_bias = gathered(o_i, o_j, nearest, p_table, lowest, highest)
     else:
-        b_bias = looked_up(o_i, o_j, p_table, lowest, highest, BOUNDED)
+        b_bias = looked_up(o_i, o_j, nearest, p_table, lowest, highest)
     return b_bias
 
 
