@@ -48,8 +48,9 @@ class Settings(NamedTuple):
         return self.kind == "line" and self.causal and not self.cap
 
     @property
-    def windowed(self) -> bool:
-        return self.before >= 0
+    def constants(self) -> tuple[str, bool, bool, bool, bool]:
+        """What all kernels are compiled for: the kind of the bias; causal, windowed, capped; keys left out."""
+        return self.kind, self.causal, self.before >= 0, bool(self.cap), self.skips
 
 
 class Shape(NamedTuple):
@@ -77,6 +78,11 @@ class Shape(NamedTuple):
         return max(16, power_of_2(self.dim)), max(16, power_of_2(self.value_dim))
 
     @property
+    def dims(self) -> tuple[int, int, int, int]:
+        """Dimensions of a head and of a value, each with its padded number."""
+        return self.dim, self.padded[0], self.value_dim, self.padded[1]
+
+    @property
     def chunks(self) -> int:
         """How many programs look at the norms of the keys of a head."""
         return -(-self.keys // line.CHUNK)
@@ -91,13 +97,11 @@ def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, learned: bool, *settings: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp of each query, and for the backward pass: what rounding took off the output where
-    numbers are learned from half precision, and by head how far keys count where ALiBi's line hides the others.
-    """
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the others."""
     shape, asked = Shape.of(q, k, v), Settings(*settings)
-    found = out, lse, rest, reach = outputs_of(q, k, v, learned, *settings)
+    found = out, lse, reach = outputs_of(q, k, v, *settings)
     if asked.skips:
         reach.zero_()
     if not out.numel():
@@ -105,26 +109,19 @@ def forward(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     numbers = _in_powers_of_two(numbers, asked)
     run = prepared(
-        ("tiles_forward", asked, order is None, learned),
+        ("tiles_forward", asked, order is None),
         (q, k, v, numbers),
-        lambda: _ready_forward(q, k, v, out, numbers, order is not None, _precise(q, learned), shape, asked),
+        lambda: _ready_forward(q, k, v, out, numbers, order is not None, shape, asked),
     )
-    run(q, k, v, out, rest, lse, numbers, order, reach)
+    run(q, k, v, out, lse, numbers, order, reach)
     return found
 
 
-def outputs_of(q: Tensor, k: Tensor, v: Tensor, learned: bool, *settings: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def outputs_of(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for the results of ``forward``."""
-    out = laid_out_as(q, q.shape[1], v.shape[3])
-    rest = torch.empty_like(out) if _precise(q, learned) else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     reach = q.new_empty(q.shape[:2] if Settings(*settings).skips else (0,), dtype=torch.int32)
-    return out, lse, rest, reach
-
-
-def _precise(q: Tensor, learned: bool) -> bool:
-    """Whether the output is kept in more than its own dtype."""
-    return learned and q.dtype != torch.float32
+    return laid_out_as(q, q.shape[1], v.shape[3]), lse, reach
 
 
 def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
@@ -142,35 +139,29 @@ def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
     return unit, [stride // unit for stride in strides]
 
 
-def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int]:
+def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int | float]:
     """What both passes know of a call, in the order of their kernels' arguments."""
     count = 0 if numbers is None else numbers.shape[1]
     lowest = asked.lowest if asked.kind == "table" else 0
-    window = [max(asked.before, 0), asked.first]
-    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys]
-    return [*lengths, *window, count, lowest, lowest + count - 1]
+    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys, max(asked.before, 0), asked.first]
+    return [*lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E]
 
 
-def _most_tiles(shape: Shape, asked: Settings, numbers: Tensor | None) -> str:
-    """What most tiles of a call are, for their sizes."""
-    if asked.kind == "none" and asked.windowed:
-        return "window"
-    short = asked.kind == "table" and numbers is not None and 2 * (asked.lowest + numbers.shape[1]) < shape.keys
-    return "short table" if short else asked.kind
-
-
-def _dims(shape: Shape) -> tuple[int, int, int, int]:
-    padded, value_padded = shape.padded
-    return shape.dim, padded, shape.value_dim, value_padded
+def _tile(kernel: str, q: Tensor, shape: Shape, asked: Settings, numbers: Tensor | None) -> sizes.Tile:
+    """The tile of a kernel, by what most tiles of the call are."""
+    most = asked.kind
+    if asked.kind == "none" and asked.before >= 0:
+        most = "window"
+    elif asked.kind == "table" and numbers is not None and 2 * (asked.lowest + numbers.shape[1]) < shape.keys:
+        most = "short table"
+    return sizes.tile_of(kernel, most, shape.queries, shape.padded, q.dtype, q.device)
 
 
 def _ready_forward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, precise: bool,
-    shape: Shape, asked: Settings,
-) -> Callable[..., None]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, shape: Shape, asked: Settings
+) -> Callable[..., None]:
     """The function that attends with tensors of these shapes and strides."""
-    most = _most_tiles(shape, asked, numbers)
-    tile = sizes.tile_of("forward", most, shape.queries, shape.padded, q.dtype, q.device)
+    tile = _tile("forward", q, shape, asked, numbers)
     unit, steps = _steps(q, k, v, out)
     norms_of = Launch(
         line.longest_keys,
@@ -179,18 +170,17 @@ def _ready_forward(
         (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
         warps=4,
     )
-    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap))
     launch = Launch(
         attend,
         (shape.batch * shape.heads * -(-shape.queries // tile.rows), 1, 1),
-        [*steps, *_sizes(shape, asked, numbers), shape.chunks, asked.scale * LOG2E, asked.cap * LOG2E],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, ordered, asked.skips, precise, line.MARGIN),
+        [*steps, *_sizes(shape, asked, numbers), shape.chunks],
+        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, ordered, line.MARGIN),
         warps=tile.warps,
         stages=tile.stages,
     )
 
     def run(
-        q: Tensor, k: Tensor, v: Tensor, out: Tensor, rest: Tensor, lse: Tensor,
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
         numbers: Tensor | None, order: Tensor | None, reach: Tensor,
     ) -> None:  # fmt: skip
         norms = lse
@@ -199,14 +189,14 @@ def _ready_forward(
             norms_of(k, norms)
         # what a kernel does not read stands for nothing
         numbers, order = lse if numbers is None else numbers, lse if order is None else order
-        launch(q, k, v, out, rest if precise else out, lse, numbers, order, norms, reach if asked.skips else lse)
+        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse)
 
     return run
 
 
 def backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
     shape, asked = Shape.of(q, k, v), Settings(*settings)
@@ -227,7 +217,7 @@ def backward(
         (q, k, v, numbers, out, grad_lse),
         lambda: _ready_backward(q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, shape, asked),
     )
-    run(grad, grad_lse, q, k, v, numbers, out, lse, rest, reach, *gradients)
+    run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients)
     return gradients
 
 
@@ -246,7 +236,7 @@ def _ready_backward(
 ) -> Callable[..., None]:  # fmt: skip
     """The function that computes gradients with tensors of these shapes and strides."""
     dq, dk, dv = gradients
-    precise = _precise(q, learned)
+    precise = learned and q.dtype != torch.float32  # see backward.py
     rows = shape.batch * shape.heads
     unit, steps = _steps(out)
     deltas = Launch(
@@ -256,36 +246,33 @@ def _ready_backward(
         (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
         warps=4,
     )
-    common = [*_sizes(shape, asked, numbers), asked.scale * LOG2E, asked.cap * LOG2E]
-    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap), asked.skips)
-    most = _most_tiles(shape, asked, numbers)
-    tile = sizes.tile_of("keys", most, shape.queries, shape.padded, q.dtype, q.device)
+    tile, common = _tile("keys", q, shape, asked, numbers), _sizes(shape, asked, numbers)
     unit, steps = _steps(q, k, v, out, dk, dv)
     by_keys = Launch(
         grad_keys,
         (shape.batch * shape.key_heads * -(-shape.keys // tile.keys), 1, 1),
         [*steps, *common],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, shape.groups == 1),
+        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, precise, shape.groups == 1),
         warps=tile.warps,
         stages=tile.stages,
     )
-    tile = sizes.tile_of("queries", most, shape.queries, shape.padded, q.dtype, q.device)
+    tile = _tile("queries", q, shape, asked, numbers)
     unit, steps = _steps(q, k, v, out, dq)
     by_queries = Launch(
         grad_queries,
         (rows * -(-shape.queries // tile.rows), 1, 1),
         [*steps, *common],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, learned),
+        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, precise, learned),
         warps=tile.warps,
         stages=tile.stages,
     )
 
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-        out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
+        out: Tensor, lse: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
     ) -> None:  # fmt: skip
-        delta = lse.new_empty(2, *lse.shape)
-        deltas(grad, out, rest if precise else out, lse, lse if grad_lse is None else grad_lse, delta)
+        delta = lse.new_empty(3 if precise else 2, *lse.shape)
+        deltas(grad, out, lse, lse if grad_lse is None else grad_lse, delta)
         numbers, reach = lse if numbers is None else numbers, reach if asked.skips else lse
         by_keys(q, k, v, grad, delta, numbers, reach, dk, dv)
         by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse)

@@ -18,7 +18,10 @@ from whorl.kernels.tiles.biases.table import looked_up
 
 @triton.jit
 def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
-    """Up to two numbers of a head, and the pointer to its table, at distance 0. The first of a table is its far end."""
+    """Up to two numbers of a head; the pointer to its table, at distance 0, and where that begins and ends.
+
+    The first number of a table is that of its far end.
+    """
     one, other = 0.0, 0.0
     p_table = p_numbers
     if KIND == "line":
@@ -29,12 +32,13 @@ def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
         tl.static_assert(KIND == "table", "a bias of a kind that is not known")
         p_table = p_numbers + i_h * count - lowest
         one = tl.load(p_table + highest)
-    return one, other, p_table
+    return one, other, p_table, lowest, highest
 
 
 @triton.jit
-def bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND: tl.constexpr, FAR: tl.constexpr):
+def bias_of(o_i, o_j, nearest, numbers, KIND: tl.constexpr, FAR: tl.constexpr):
     """The biases of queries at o_i and keys at o_j, in powers of two. ``FAR``: all are at or beyond the far end."""
+    one, other, p_table, lowest, highest = numbers
     if KIND == "line":
         b_bias = sloped(o_i, o_j, one)
     elif KIND == "log":
@@ -49,8 +53,9 @@ def bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND: tl.co
 
 
 @triton.jit
-def sums_of(b_ds, o_i, o_j, one, other, KIND: tl.constexpr):
+def sums_of(b_ds, o_i, o_j, numbers, KIND: tl.constexpr):
     """What a tile adds to the gradients of one and the other number, by row; of a table it is that of the far end."""
+    one, other, _, _, _ = numbers
     if KIND == "line":
         b_one = tl.sum(sloped(o_i, o_j, 1.0) * b_ds, 1)
         b_other = b_one
