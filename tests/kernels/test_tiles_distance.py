@@ -41,7 +41,7 @@ def small_tiles(monkeypatch):
     """In the interpreter, tiles so small that short inputs have many of them."""
     if not torch.cuda.is_available():
         small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
+        monkeypatch.setattr(sizes, "TILES", {key: (sizes.Tile(*small[key[0]], 4, 2),) * 2 for key in sizes.TILES})
     monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
@@ -212,6 +212,11 @@ def test_both_ends_of_a_table_are_held(device):
 @pytest.mark.parametrize("bias", ["line", "log", "buckets"])
 def test_softcap(bias, device):
     check(bias, SHAPE, device, softcap=1.5)
+
+
+@pytest.mark.parametrize("bias", ["log", "buckets"])
+def test_softcap_of_learned_numbers_in_half_precision(bias, device, poisoned):
+    check(bias, SHAPE, device, torch.float16, softcap=1.5)
 
 
 def test_heads_of_a_token_may_lie_together(device):

@@ -8,6 +8,11 @@ Gradients of learned numbers are sums of ds over many pairs that nearly cancel. 
 and the output is in delta, and an error of delta, the same for all pairs of a row, does not cancel. So where numbers
 are learned from half precision, delta is computed again as sum_j w_ij (do_i . v_j), less the gradient of lse_i: the
 pass over keys adds what its tiles contribute, and the pass over queries, which comes after it, takes the sum.
+
+How far gradients in bfloat16 are from exact ones (relative; normal inputs, 1024 positions, heads of 128, one rounding
+at a time in float64): the results' own rounding alone is 1.7e-3 of dq, dk and dv; that of ds for its two
+products 1.6e-3 of dq and dk, that of w 1.6e-3 of dv, that in delta 0.8e-3 of dq and dk. Together they are 2.4e-3, with
+a precise delta 2.3e-3. Torch's own flash attention on a CPU (2.13) has 2.5e-3, 3.6e-3 and 3.5e-3 on the same inputs.
 """
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
@@ -106,51 +111,6 @@ def take_queries(
     return b_dk, b_dv
 
 
-@triton.jit
-def take_head(
-    b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q, s_o_h, s_o, start, i_b, i_h, b_dk, b_dv,
-    batch, heads, queries, text, count, lowest, highest, scale, cap,
-    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr,
-):  # fmt: skip
-    """All queries of one head joined to the gradients of a tile of keys and values."""
-    ROWS: tl.constexpr = p_q.shape[0]
-    KEYS: tl.constexpr = b_k.shape[0]
-    shift = text[0] - queries
-    scoring = scale, cap, numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
-    left, lefts, right, rights, full, full_end = queries_of(start, queries, text, ROWS, KEYS, CAUSAL, WINDOW)
-    if SKIPS:  # queries that are farther give these keys no weight
-        reach = tl.load(p_reach + i_b * heads + i_h)
-        end = tl.maximum(tl.cdiv(start + KEYS + reach - shift, ROWS) * ROWS, full)
-        rights = tl.where(end <= right, 0, rights)
-        full_end = tl.minimum(full_end, end)
-    p_q += i_h * s_q_h
-    p_do += i_h * s_o_h
-    p_delta += (i_b * heads + i_h) * queries
-    total = batch.to(tl.int64) * heads * queries
-    for t in range(0, lefts + rights):
-        m = edge_at(t, 0, left, lefts, right, ROWS)
-        b_dk, b_dv = take_queries(
-            b_k, b_v, p_q, p_do, p_delta, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=True, FAR=False,
-        )  # fmt: skip
-    near_end = full_end
-    if KIND == "table":
-        far = tl.maximum(start + KEYS - 1 + highest - shift, 0)
-        near_end = tl.minimum(tl.maximum(tl.cdiv(far, ROWS) * ROWS, full), full_end)
-        for m in range(near_end, full_end, ROWS):
-            b_dk, b_dv = take_queries(
-                b_k, b_v, p_q, p_do, p_delta, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=True,
-            )  # fmt: skip
-    for m in range(full, near_end, ROWS):
-        b_dk, b_dv = take_queries(
-            b_k, b_v, p_q, p_do, p_delta, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=False,
-        )  # fmt: skip
-    return b_dk, b_dv
-
-
 @kernel(pointers=9)
 def grad_keys(
     p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dk, p_dv,
@@ -159,7 +119,7 @@ def grad_keys(
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr, ALONE: tl.constexpr,
+    CAPPED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, from all query heads that share them."""
     i = tl.program_id(0)
@@ -178,21 +138,40 @@ def grad_keys(
     p_q, s_q = rows_at(p_q, s_q_b, s_q_h, s_q_l, i_b, 0, tl.arange(0, ROWS), PADDED, UNIT)
     p_do, s_o = rows_at(p_do, s_o_b, s_o_h, s_o_l, i_b, 0, tl.arange(0, ROWS), VALUE_PADDED, UNIT)
     s_q_h, s_o_h = s_q_h.to(tl.int64) * UNIT, s_o_h.to(tl.int64) * UNIT
+    total = batch.to(tl.int64) * heads * queries
     b_dk = tl.zeros([KEYS, PADDED], tl.float32)
     b_dv = tl.zeros([KEYS, VALUE_PADDED], tl.float32)
 
-    if ALONE:  # without a loop, whose variables would take registers
-        b_dk, b_dv = take_head(
-            b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q, s_o_h, s_o, start, i_b, i_kv, b_dk, b_dv,
-            batch, heads, queries, text, count, lowest, highest, scale, cap,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, SKIPS, PRECISE,
-        )  # fmt: skip
-    else:
-        for i_h in range(i_kv * groups, (i_kv + 1) * groups):
-            b_dk, b_dv = take_head(
-                b_k, b_v, p_q, p_do, p_delta, p_numbers, p_reach, s_q_h, s_q, s_o_h, s_o, start, i_b, i_h, b_dk, b_dv,
-                batch, heads, queries, text, count, lowest, highest, scale, cap,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, SKIPS, PRECISE,
+    for i_group in range(0, GROUPS):  # a constant: the compiler takes a loop over one head apart
+        i_h = i_kv * GROUPS + i_group
+        scoring = scale, cap, numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
+        left, lefts, right, rights, full, full_end = queries_of(start, queries, text, ROWS, KEYS, CAUSAL, WINDOW)
+        if SKIPS:  # queries that are farther give these keys no weight
+            reach = tl.load(p_reach + i_b * heads + i_h)
+            end = tl.maximum(tl.cdiv(start + KEYS + reach - (keys - queries), ROWS) * ROWS, full)
+            rights = tl.where(end <= right, 0, rights)
+            full_end = tl.minimum(full_end, end)
+        p_q_h, p_do_h = p_q + i_h * s_q_h, p_do + i_h * s_o_h
+        p_delta_h = p_delta + (i_b * heads + i_h) * queries
+        for t in range(0, lefts + rights):
+            m = edge_at(t, 0, left, lefts, right, ROWS)
+            b_dk, b_dv = take_queries(
+                b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
+                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=True, FAR=False,
+            )  # fmt: skip
+        near_end = full_end
+        if KIND == "table":
+            far = tl.maximum(start + KEYS - 1 + highest - (keys - queries), 0)
+            near_end = tl.minimum(tl.maximum(tl.cdiv(far, ROWS) * ROWS, full), full_end)
+            for m in range(near_end, full_end, ROWS):
+                b_dk, b_dv = take_queries(
+                    b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
+                    DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=True,
+                )  # fmt: skip
+        for m in range(full, near_end, ROWS):
+            b_dk, b_dv = take_queries(
+                b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
+                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=False,
             )  # fmt: skip
 
     p_dk, _ = rows_at(p_dk, s_dk_b, s_dk_h, s_dk_l, i_b, i_kv, o_j, PADDED, UNIT)

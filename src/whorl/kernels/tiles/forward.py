@@ -55,10 +55,10 @@ def take_tile(
 def attend(
     p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_norms, p_reach,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
-    batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap, chunks,
+    batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-    CAPPED: tl.constexpr, SKIPS: tl.constexpr, ORDERED: tl.constexpr, MARGIN: tl.constexpr,
+    CAPPED: tl.constexpr, SKIPS: tl.constexpr, ORDERED: tl.constexpr, MARGIN: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0)
     blocks = tl.cdiv(queries, ROWS)
@@ -93,6 +93,7 @@ def attend(
             DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
         )  # fmt: skip
     if SKIPS:
+        chunks = tl.cdiv(keys, CHUNK)
         b_bound = bound_of(b_q, p_norms + (i_b * (heads // groups) + i_kv) * chunks, chunks, scale)
         reach = reach_of(b_bound, b_best, numbers[0], m_row, keys, MARGIN)
         full = tl.minimum(tl.maximum(full, (start - reach) // KEYS * KEYS), full_end)

@@ -18,6 +18,9 @@ from whorl.kernels.triton_launch import Launch, power_of_2
 
 LOG2E = math.log2(math.e)
 
+# Those that walk over tiles; the names are those of ``sizes``.
+KERNELS = {"forward": attend, "keys": grad_keys, "queries": grad_queries}
+
 # Queries whose deltas one program computes.
 DELTA_ROWS = 64
 
@@ -139,45 +142,45 @@ def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
     return unit, [stride // unit for stride in strides]
 
 
-def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int | float]:
-    """What both passes know of a call, in the order of their kernels' arguments."""
-    count = 0 if numbers is None else numbers.shape[1]
+def _over_tiles(
+    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, shape: Shape, asked: Settings, *constants: Any
+) -> Launch:
+    """A kernel that walks over tiles, for tensors of these strides, with the constants that it alone has."""
+    count, most = 0 if numbers is None else numbers.shape[1], asked.kind
     lowest = asked.lowest if asked.kind == "table" else 0
-    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys, max(asked.before, 0), asked.first]
-    return [*lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E]
-
-
-def _tile(kernel: str, q: Tensor, shape: Shape, asked: Settings, numbers: Tensor | None) -> sizes.Tile:
-    """The tile of a kernel, by what most tiles of the call are."""
-    most = asked.kind
     if asked.kind == "none" and asked.before >= 0:
         most = "window"
-    elif asked.kind == "table" and numbers is not None and 2 * (asked.lowest + numbers.shape[1]) < shape.keys:
+    elif asked.kind == "table" and 2 * (lowest + count) < shape.keys:
         most = "short table"
-    return sizes.tile_of(kernel, most, shape.queries, shape.padded, q.dtype, q.device)
+    tile = sizes.tile_of(name, most, shape.queries, shape.padded, tensors[0].dtype, tensors[0].device)
+    programs = shape.heads * -(-shape.queries // tile.rows)
+    if name == "keys":
+        programs = shape.key_heads * -(-shape.keys // tile.keys)
+    unit, steps = _steps(*tensors)
+    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys, max(asked.before, 0), asked.first]
+    return Launch(
+        KERNELS[name],
+        (shape.batch * programs, 1, 1),
+        [*steps, *lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E],
+        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, *constants),
+        warps=tile.warps,
+        stages=tile.stages,
+    )
 
 
 def _ready_forward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, shape: Shape, asked: Settings
 ) -> Callable[..., None]:
     """The function that attends with tensors of these shapes and strides."""
-    tile = _tile("forward", q, shape, asked, numbers)
-    unit, steps = _steps(q, k, v, out)
+    unit, steps = _steps(k)
     norms_of = Launch(
         line.longest_keys,
         (shape.batch * shape.key_heads * shape.chunks, 1, 1),
-        [*steps[3:6], shape.key_heads, shape.keys, shape.chunks],
+        [*steps, shape.key_heads, shape.keys, shape.chunks],
         (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
         warps=4,
     )
-    launch = Launch(
-        attend,
-        (shape.batch * shape.heads * -(-shape.queries // tile.rows), 1, 1),
-        [*steps, *_sizes(shape, asked, numbers), shape.chunks],
-        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, ordered, line.MARGIN),
-        warps=tile.warps,
-        stages=tile.stages,
-    )
+    launch = _over_tiles("forward", (q, k, v, out), numbers, shape, asked, ordered, line.MARGIN, line.CHUNK)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
@@ -237,35 +240,16 @@ def _ready_backward(
     """The function that computes gradients with tensors of these shapes and strides."""
     dq, dk, dv = gradients
     precise = learned and q.dtype != torch.float32  # see backward.py
-    rows = shape.batch * shape.heads
     unit, steps = _steps(out)
     deltas = Launch(
         row_deltas,
-        (rows * -(-shape.queries // DELTA_ROWS), 1, 1),
+        (shape.batch * shape.heads * -(-shape.queries // DELTA_ROWS), 1, 1),
         [*steps, shape.heads, shape.queries],
         (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
         warps=4,
     )
-    tile, common = _tile("keys", q, shape, asked, numbers), _sizes(shape, asked, numbers)
-    unit, steps = _steps(q, k, v, out, dk, dv)
-    by_keys = Launch(
-        grad_keys,
-        (shape.batch * shape.key_heads * -(-shape.keys // tile.keys), 1, 1),
-        [*steps, *common],
-        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, precise, shape.groups == 1),
-        warps=tile.warps,
-        stages=tile.stages,
-    )
-    tile = _tile("queries", q, shape, asked, numbers)
-    unit, steps = _steps(q, k, v, out, dq)
-    by_queries = Launch(
-        grad_queries,
-        (rows * -(-shape.queries // tile.rows), 1, 1),
-        [*steps, *common],
-        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, precise, learned),
-        warps=tile.warps,
-        stages=tile.stages,
-    )
+    by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), numbers, shape, asked, precise, shape.groups)
+    by_queries = _over_tiles("queries", (q, k, v, out, dq), numbers, shape, asked, precise, learned)
 
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
