@@ -41,7 +41,7 @@ def small_tiles(monkeypatch):
     """In the interpreter, tiles so small that short inputs have many of them."""
     if not torch.cuda.is_available():
         small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
+        monkeypatch.setattr(sizes, "TILES", {key: (sizes.Tile(*small[key[0]], 4, 2),) * 2 for key in sizes.TILES})
     monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
@@ -71,15 +71,11 @@ def kerple_of(encoding, keys):
     return {"kind": encoding.config.variant, "numbers": torch.stack([p, a], 1)}
 
 
-def table_of(encoding, keys, farthest=None, lowest=0, kind="table"):
+def table_of(encoding, keys, farthest=None, lowest=0):
     """The biases at all distances up to the farthest, from the formula itself."""
     distances = torch.arange(lowest, keys if farthest is None else farthest + 1)
     numbers = encoding.bias_of(torch.arange(encoding.heads)[:, None], distances)
-    return {"kind": kind, "numbers": numbers.float(), "lowest": lowest}
-
-
-def gathered_of(encoding, keys):
-    return table_of(encoding, keys, kind="gathered")
+    return {"kind": "table", "numbers": numbers.float(), "lowest": lowest}
 
 
 def short_table_of(encoding, keys):
@@ -104,8 +100,7 @@ BIASES = {
     "log": (lambda: whorl.Kerple(heads=2), kerple_of),
     "power": (lambda: whorl.Kerple(heads=2, variant="power"), kerple_of),
     "table": (lambda: whorl.Kerple(heads=2), table_of),
-    "gathered": (lambda: whorl.Kerple(heads=2), gathered_of),
-    "sandwich": (lambda: whorl.build("sandwich", heads=2, code_width=16), gathered_of),
+    "sandwich": (lambda: whorl.build("sandwich", heads=2, code_width=16), table_of),
     "buckets": (t5, short_table_of),
 }
 
@@ -219,6 +214,11 @@ def test_softcap(bias, device):
     check(bias, SHAPE, device, softcap=1.5)
 
 
+@pytest.mark.parametrize("bias", ["log", "buckets"])
+def test_softcap_of_learned_numbers_in_half_precision(bias, device, poisoned):
+    check(bias, SHAPE, device, torch.float16, softcap=1.5)
+
+
 def test_heads_of_a_token_may_lie_together(device):
     """As projections leave them; the output and the gradients lie like the queries, keys and values."""
     q, k, v = (x.transpose(1, 2).contiguous().transpose(1, 2).requires_grad_() for x in qkv(*SHAPE, device=device))
@@ -304,4 +304,4 @@ def test_the_operators_are_registered_right(device):
     q, k, v = (x.requires_grad_() for x in qkv(1, 2, 1, 5, 9, 16, 8, device=device))
     numbers = torch.tensor([[0.5], [0.1]], device=device).requires_grad_()
     settings = ("line", 0, 0.25, 0.0, True, -1, 0)
-    torch.library.opcheck(torch.ops.whorl.tiles_forward.default, (q, k, v, numbers, None, True, *settings))
+    torch.library.opcheck(torch.ops.whorl.tiles_forward.default, (q, k, v, numbers, None, *settings))

@@ -80,7 +80,7 @@ def _by_tiles(call: Call) -> Ready | None:
     numbers = None if tiles.numbers is None else MadeOf(encoding, tiles.numbers)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return tiles(*place(q, k), v, None if numbers is None else numbers(), False)[0]
+        return tiles(*place(q, k), v, None if numbers is None else numbers())[0]
 
     return attend
 

@@ -37,7 +37,7 @@ FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
 
 
 class Tiles(NamedTuple):
-    """What the kernels are told of a call: its rules, and the bias by its kind and the function that makes its numbers."""
+    """What the kernels are told of a call: its rules, and the kind of its bias with a function that makes its numbers."""
 
     scale: float
     cap: float
@@ -49,8 +49,8 @@ class Tiles(NamedTuple):
     lowest: int = 0  # the distance of a table's first number
     order: Tensor | None = None  # of heads, those with most work first
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, learned: bool) -> tuple[Tensor, Tensor]:
-        """Output and log-sum-exp of placed queries and keys; ``learned`` says whether the numbers take gradients."""
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp of placed queries and keys."""
         return tiles_attention(
             q,
             k,
@@ -64,16 +64,14 @@ class Tiles(NamedTuple):
             causal=self.causal,
             before=self.before,
             first=self.first,
-            learned=learned,
         )
 
 
 def attend_by_tiles(call: Call) -> Any:
     """The output, and the log-sum-exp where it is asked for."""
     tiles = tiles_of(call)
-    learned = takes_gradients(*call.encoding.parameters()) and tiles.kind not in ("none", "line")
     numbers = None if tiles.numbers is None else tiles.numbers()
-    out, lse = tiles(*call.placed_qk(), call.v, numbers, learned)
+    out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
 
 
@@ -132,7 +130,7 @@ def tiles_of(call: Call) -> Tiles:
         heads, distances = torch.arange(source.heads, device=device), torch.arange(lowest, highest + 1, device=device)
         return source.bias_of(heads[:, None], distances[None, :]).float()
 
-    return plain._replace(kind="gathered", numbers=table, lowest=lowest)
+    return plain._replace(kind="table", numbers=table, lowest=lowest)
 
 
 @held  # on the device: copying them there would wait for it at every call

@@ -18,6 +18,9 @@ from whorl.kernels.triton_launch import Launch, power_of_2
 
 LOG2E = math.log2(math.e)
 
+# Those that walk over tiles; the names are those of ``sizes``.
+KERNELS = {"forward": attend, "keys": grad_keys, "queries": grad_queries}
+
 # Queries whose deltas one program computes.
 DELTA_ROWS = 64
 
@@ -43,17 +46,14 @@ class Settings(NamedTuple):
     first: int
 
     @property
-    def tabled(self) -> bool:
-        return self.kind in ("table", "gathered")
-
-    @property
     def skips(self) -> bool:
         """Whether far keys can be too light to count; below a cap none is."""
         return self.kind == "line" and self.causal and not self.cap
 
     @property
-    def windowed(self) -> bool:
-        return self.before >= 0
+    def constants(self) -> tuple[str, bool, bool, bool, bool]:
+        """What all kernels are compiled for: the kind of the bias; causal, windowed, capped; keys left out."""
+        return self.kind, self.causal, self.before >= 0, bool(self.cap), self.skips
 
 
 class Shape(NamedTuple):
@@ -81,6 +81,11 @@ class Shape(NamedTuple):
         return max(16, power_of_2(self.dim)), max(16, power_of_2(self.value_dim))
 
     @property
+    def dims(self) -> tuple[int, int, int, int]:
+        """Dimensions of a head and of a value, each with its padded number."""
+        return self.dim, self.padded[0], self.value_dim, self.padded[1]
+
+    @property
     def chunks(self) -> int:
         """How many programs look at the norms of the keys of a head."""
         return -(-self.keys // line.CHUNK)
@@ -95,13 +100,11 @@ def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, learned: bool, *settings: Any
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The output, the log-sum-exp of each query, and for the backward pass: what rounding took off the output where
-    numbers are learned from half precision, and by head how far keys count where ALiBi's line hides the others.
-    """
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the others."""
     shape, asked = Shape.of(q, k, v), Settings(*settings)
-    found = out, lse, rest, reach = outputs_of(q, k, v, learned, *settings)
+    found = out, lse, reach = outputs_of(q, k, v, *settings)
     if asked.skips:
         reach.zero_()
     if not out.numel():
@@ -109,26 +112,19 @@ def forward(
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     numbers = _in_powers_of_two(numbers, asked)
     run = prepared(
-        ("tiles_forward", asked, order is None, learned),
+        ("tiles_forward", asked, order is None),
         (q, k, v, numbers),
-        lambda: _ready_forward(q, k, v, out, numbers, order is not None, _precise(q, learned), shape, asked),
+        lambda: _ready_forward(q, k, v, out, numbers, order is not None, shape, asked),
     )
-    run(q, k, v, out, rest, lse, numbers, order, reach)
+    run(q, k, v, out, lse, numbers, order, reach)
     return found
 
 
-def outputs_of(q: Tensor, k: Tensor, v: Tensor, learned: bool, *settings: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def outputs_of(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Memory for the results of ``forward``."""
-    out = laid_out_as(q, q.shape[1], v.shape[3])
-    rest = torch.empty_like(out) if _precise(q, learned) else q.new_empty(0)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     reach = q.new_empty(q.shape[:2] if Settings(*settings).skips else (0,), dtype=torch.int32)
-    return out, lse, rest, reach
-
-
-def _precise(q: Tensor, learned: bool) -> bool:
-    """Whether the output is kept in more than its own dtype."""
-    return learned and q.dtype != torch.float32
+    return laid_out_as(q, q.shape[1], v.shape[3]), lse, reach
 
 
 def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
@@ -136,7 +132,7 @@ def _in_powers_of_two(numbers: Tensor | None, asked: Settings) -> Tensor | None:
     if numbers is None:
         return None
     numbers = numbers.contiguous()
-    return numbers * LOG2E if asked.tabled else numbers
+    return numbers * LOG2E if asked.kind == "table" else numbers
 
 
 def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
@@ -146,46 +142,48 @@ def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
     return unit, [stride // unit for stride in strides]
 
 
-def _sizes(shape: Shape, asked: Settings, numbers: Tensor | None) -> list[int]:
-    """What both passes know of a call, in the order of their kernels' arguments."""
-    count = 0 if numbers is None else numbers.shape[1]
-    lowest = asked.lowest if asked.tabled else 0
-    window = [max(asked.before, 0), asked.first]
-    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys]
-    return [*lengths, *window, count, lowest, lowest + count - 1]
-
-
-def _dims(shape: Shape) -> tuple[int, int, int, int]:
-    padded, value_padded = shape.padded
-    return shape.dim, padded, shape.value_dim, value_padded
-
-
-def _ready_forward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, precise: bool,
-    shape: Shape, asked: Settings,
-) -> Callable[..., None]:  # fmt: skip
-    """The function that attends with tensors of these shapes and strides."""
-    tile = sizes.tile_of("forward", shape.queries, shape.padded, q.dtype, q.device)
-    unit, steps = _steps(q, k, v, out)
-    norms_of = Launch(
-        line.longest_keys,
-        (shape.batch * shape.key_heads * shape.chunks, 1, 1),
-        [*steps[3:6], shape.key_heads, shape.keys, shape.chunks],
-        (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
-        warps=4,
-    )
-    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap))
-    launch = Launch(
-        attend,
-        (shape.batch * shape.heads * -(-shape.queries // tile.rows), 1, 1),
-        [*steps, *_sizes(shape, asked, numbers), shape.chunks, asked.scale * LOG2E, asked.cap * LOG2E],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, ordered, asked.skips, precise, line.MARGIN),
+def _over_tiles(
+    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, shape: Shape, asked: Settings, *constants: Any
+) -> Launch:
+    """A kernel that walks over tiles, for tensors of these strides, with the constants that it alone has."""
+    count, most = 0 if numbers is None else numbers.shape[1], asked.kind
+    lowest = asked.lowest if asked.kind == "table" else 0
+    if asked.kind == "none" and asked.before >= 0:
+        most = "window"
+    elif asked.kind == "table" and 2 * (lowest + count) < shape.keys:
+        most = "short table"
+    tile = sizes.tile_of(name, most, shape.queries, shape.padded, tensors[0].dtype, tensors[0].device)
+    programs = shape.heads * -(-shape.queries // tile.rows)
+    if name == "keys":
+        programs = shape.key_heads * -(-shape.keys // tile.keys)
+    unit, steps = _steps(*tensors)
+    lengths = [shape.batch, shape.heads, shape.groups, shape.queries, shape.keys, max(asked.before, 0), asked.first]
+    return Launch(
+        KERNELS[name],
+        (shape.batch * programs, 1, 1),
+        [*steps, *lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E],
+        (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, *constants),
         warps=tile.warps,
         stages=tile.stages,
     )
 
+
+def _ready_forward(
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, shape: Shape, asked: Settings
+) -> Callable[..., None]:
+    """The function that attends with tensors of these shapes and strides."""
+    unit, steps = _steps(k)
+    norms_of = Launch(
+        line.longest_keys,
+        (shape.batch * shape.key_heads * shape.chunks, 1, 1),
+        [*steps, shape.key_heads, shape.keys, shape.chunks],
+        (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
+        warps=4,
+    )
+    launch = _over_tiles("forward", (q, k, v, out), numbers, shape, asked, ordered, line.MARGIN, line.CHUNK)
+
     def run(
-        q: Tensor, k: Tensor, v: Tensor, out: Tensor, rest: Tensor, lse: Tensor,
+        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
         numbers: Tensor | None, order: Tensor | None, reach: Tensor,
     ) -> None:  # fmt: skip
         norms = lse
@@ -194,14 +192,14 @@ def _ready_forward(
             norms_of(k, norms)
         # what a kernel does not read stands for nothing
         numbers, order = lse if numbers is None else numbers, lse if order is None else order
-        launch(q, k, v, out, rest if precise else out, lse, numbers, order, norms, reach if asked.skips else lse)
+        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse)
 
     return run
 
 
 def backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
     shape, asked = Shape.of(q, k, v), Settings(*settings)
@@ -222,7 +220,7 @@ def backward(
         (q, k, v, numbers, out, grad_lse),
         lambda: _ready_backward(q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, shape, asked),
     )
-    run(grad, grad_lse, q, k, v, numbers, out, lse, rest, reach, *gradients)
+    run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients)
     return gradients
 
 
@@ -241,45 +239,24 @@ def _ready_backward(
 ) -> Callable[..., None]:  # fmt: skip
     """The function that computes gradients with tensors of these shapes and strides."""
     dq, dk, dv = gradients
-    precise = _precise(q, learned)
-    rows = shape.batch * shape.heads
+    precise = learned and q.dtype != torch.float32  # see backward.py
     unit, steps = _steps(out)
     deltas = Launch(
         row_deltas,
-        (rows * -(-shape.queries // DELTA_ROWS), 1, 1),
+        (shape.batch * shape.heads * -(-shape.queries // DELTA_ROWS), 1, 1),
         [*steps, shape.heads, shape.queries],
         (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
         warps=4,
     )
-    common = [*_sizes(shape, asked, numbers), asked.scale * LOG2E, asked.cap * LOG2E]
-    visited = (asked.kind, asked.causal, asked.windowed, bool(asked.cap), asked.skips)
-    tile = sizes.tile_of("keys", shape.queries, shape.padded, q.dtype, q.device)
-    unit, steps = _steps(q, k, v, out, dk, dv)
-    by_keys = Launch(
-        grad_keys,
-        (shape.batch * shape.key_heads * -(-shape.keys // tile.keys), 1, 1),
-        [*steps, *common],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, shape.groups == 1),
-        warps=tile.warps,
-        stages=tile.stages,
-    )
-    tile = sizes.tile_of("queries", shape.queries, shape.padded, q.dtype, q.device)
-    unit, steps = _steps(q, k, v, out, dq)
-    by_queries = Launch(
-        grad_queries,
-        (rows * -(-shape.queries // tile.rows), 1, 1),
-        [*steps, *common],
-        (unit, *_dims(shape), tile.rows, tile.keys, *visited, learned),
-        warps=tile.warps,
-        stages=tile.stages,
-    )
+    by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), numbers, shape, asked, precise, shape.groups)
+    by_queries = _over_tiles("queries", (q, k, v, out, dq), numbers, shape, asked, precise, learned)
 
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-        out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
+        out: Tensor, lse: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
     ) -> None:  # fmt: skip
-        delta = lse.new_empty(2, *lse.shape)
-        deltas(grad, out, rest if precise else out, lse, lse if grad_lse is None else grad_lse, delta)
+        delta = lse.new_empty(3 if precise else 2, *lse.shape)
+        deltas(grad, out, lse, lse if grad_lse is None else grad_lse, delta)
         numbers, reach = lse if numbers is None else numbers, reach if asked.skips else lse
         by_keys(q, k, v, grad, delta, numbers, reach, dk, dv)
         by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse)

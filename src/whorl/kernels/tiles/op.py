@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from whorl.kernels.ops import Tensors, gradient, no_second_gradient, operator
-from whorl.tracing import takes_gradients
 
 # What both operators take: queries (batch, heads, queries, dim), keys and values with as many heads or fewer, the
 # numbers of the bias (heads, count) in float32; and the fields of ``launch.Settings``.
@@ -34,18 +33,15 @@ def tiles_attention(
     causal: bool = True,
     before: int = -1,
     first: int = 0,
-    learned: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, queries, value dim) and the log-sum-exp (batch, heads, queries), with gradients.
 
     The last query stands at the last key. ``numbers`` (heads, count) are those of the bias: of a line its slope, of
     KERPLE p and a, of a table the biases at the distances from ``lowest`` on. ``order`` names the heads, int32, those
-    with most work first. ``learned`` says whether the numbers take gradients; None looks.
+    with most work first.
     """
     settings = (kind, lowest, scale, cap, causal, before, first)
-    if learned is None:
-        learned = numbers is not None and takes_gradients(numbers)
-    out, lse, _, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, learned, *settings)
+    out, lse, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, *settings)
     return out, lse
 
 
@@ -56,8 +52,7 @@ def _outputs(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Ten
 
 
 @operator(
-    f"tiles_forward({GIVEN}, Tensor? order, bool learned, {SETTINGS}) "
-    "-> (Tensor out, Tensor lse, Tensor rest, Tensor reach)",
+    f"tiles_forward({GIVEN}, Tensor? order, {SETTINGS}) -> (Tensor out, Tensor lse, Tensor reach)",
     _outputs,
 )
 def _forward(*given: Any) -> Tensors:
@@ -68,7 +63,7 @@ def _forward(*given: Any) -> Tensors:
 
 def _gradients(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, rest: Tensor, reach: Tensor, learned: bool, *settings: Any,
+    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
 ) -> Tensors:  # fmt: skip
     from whorl.kernels.tiles.launch import gradients_of
 
@@ -76,7 +71,7 @@ def _gradients(
 
 
 @operator(
-    f"tiles_backward(Tensor grad, Tensor? grad_lse, {GIVEN}, Tensor out, Tensor lse, Tensor rest, Tensor reach, "
+    f"tiles_backward(Tensor grad, Tensor? grad_lse, {GIVEN}, Tensor out, Tensor lse, Tensor reach, "
     f"bool learned, {SETTINGS}) -> (Tensor dq, Tensor dk, Tensor dv, Tensor dnumbers)",
     _gradients,
 )
@@ -94,12 +89,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
 
 def _back(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None and grad_lse is None:
-        return (None,) * 13
-    kept = ctx.saved_tensors
-    learned = ctx.settings[0]
+        return (None,) * 12
+    kept, learned = ctx.saved_tensors, ctx.needs_input_grad[3]
     grad = torch.zeros_like(kept[4]) if grad is None else grad
-    *gradients, dnumbers = torch.ops.whorl.tiles_backward(grad, grad_lse, *kept, *ctx.settings)
-    return *gradients, dnumbers if learned else None, *(None,) * 9
+    *gradients, dnumbers = torch.ops.whorl.tiles_backward(grad, grad_lse, *kept, learned, *ctx.settings)
+    return *gradients, dnumbers if learned else None, *(None,) * 8
 
 
 gradient("tiles_forward", _back, _keep)

@@ -16,17 +16,36 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
-def load_rows(p_rows, m_row, m_dim, BY_ROW: tl.constexpr, BY_DIM: tl.constexpr):
+def rows_at(p, s_b, s_h, s_l, i_b, i_h, o_l, PADDED: tl.constexpr, UNIT: tl.constexpr):
+    """Pointers to rows o_l of a head, and the step from row to row, int64.
+
+    Strides are given in units of 8 where they can: by the multiplication the compiler learns that rows are aligned.
+    """
+    s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
+    return p + i_b * s_b + i_h * s_h + o_l[:, None] * s_l + tl.arange(0, PADDED)[None, :], s_l
+
+
+@triton.jit
+def load_rows(p_rows, m_row, DIM: tl.constexpr, BY_ROW: tl.constexpr):
     """Rows of a matrix, zero outside of it; what is known to lie inside is loaded without a mask."""
-    if BY_ROW and BY_DIM:
+    PADDED: tl.constexpr = p_rows.shape[1]
+    m_dim = tl.arange(0, PADDED) < DIM
+    if BY_ROW and PADDED != DIM:
         b_rows = tl.load(p_rows, mask=m_row[:, None] & m_dim[None, :], other=0.0)
     elif BY_ROW:
         b_rows = tl.load(p_rows, mask=m_row[:, None], other=0.0)
-    elif BY_DIM:
+    elif PADDED != DIM:
         b_rows = tl.load(p_rows, mask=m_dim[None, :], other=0.0)
     else:
         b_rows = tl.load(p_rows)
     return b_rows
+
+
+@triton.jit
+def store_rows(p_rows, b_rows, m_row, DIM: tl.constexpr):
+    """Rows of a matrix in its dtype, without what lies outside of it."""
+    m_dim = tl.arange(0, b_rows.shape[1]) < DIM
+    tl.store(p_rows, b_rows.to(p_rows.dtype.element_ty), mask=m_row[:, None] & m_dim[None, :])
 
 
 @triton.jit
@@ -52,27 +71,17 @@ def add_product(b_sum, b_one, b_other):
 
 
 @triton.jit
-def scores_of(
-    b_products, o_i, o_j, nearest, scale, one, other, p_table, lowest, highest, cap,
-    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr, CAPPED: tl.constexpr,
-):  # fmt: skip
+def scores_of(b_products, o_i, o_j, nearest, scoring, KIND: tl.constexpr, FAR: tl.constexpr, CAPPED: tl.constexpr):
     """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
 
-    ``nearest`` is the smallest distance in the tile, and ``cap`` the soft limit of scores in powers of two.
+    ``nearest`` is the smallest distance in the tile; ``scoring`` is the scale, the soft limit of scores, and what
+    ``numbers_of`` says of the bias, all in powers of two.
     """
+    scale, cap, numbers = scoring
     b_s = b_products * scale
     if KIND != "none":
-        b_s += bias_of(o_i, o_j, nearest, one, other, p_table, lowest, highest, KIND, FAR, BOUNDED)
+        b_s += bias_of(o_i, o_j, nearest, numbers, KIND, FAR)
     if CAPPED:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
         b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))
     return b_s
-
-
-@triton.jit
-def wide_strides(s_b, s_h, s_l, UNIT: tl.constexpr):
-    """Strides of batch, heads and length in elements, int64.
-
-    They are given in units of 8 where they can: by the multiplication the compiler learns that rows are aligned.
-    """
-    return s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT

@@ -2,8 +2,8 @@
 
 Positions are those of keys, and the last query stands at the last key. A row of tiles has at most three parts that need
 a mask, where some pairs are seen and others not: the first keys of a text that every query sees, the far end of a
-window, and the diagonal or the end of the text. Between the last two all pairs are seen. ``Edges`` in the order of
-arguments below:
+window, and the diagonal or the end of the text. Between the last two all pairs are seen. ``text`` is the number of
+keys, how many positions back a query sees, and how many first keys it sees beside. Parts are given as:
     sinks      tiles from 0 on that hold the first keys
     left       where the second part begins, and how many tiles it has
     right      where the third part begins, and how many tiles it has
@@ -18,10 +18,9 @@ import triton.language as tl
 
 
 @triton.jit
-def keys_of(
-    start, keys, before, first, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
-):
+def keys_of(start, text, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """For the queries from ``start`` on: tiles of first keys, the left and the right part, and the keys all see."""
+    keys, before, first = text
     end = tl.maximum(tl.minimum(start + ROWS, keys), 0) if CAUSAL else keys
     full_end = tl.maximum(tl.minimum(start + 1, keys), 0) // KEYS * KEYS if CAUSAL else keys // KEYS * KEYS
     sinks, left, full_start = 0, 0, 0
@@ -38,10 +37,10 @@ def keys_of(
 
 @triton.jit
 def queries_of(
-    start, queries, keys, before, first,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
-):  # fmt: skip
+    start, queries, text, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
+):
     """For the keys from ``start`` on: the left and the right part of the queries, and those that see all of them."""
+    keys, before, first = text
     shift = keys - queries
     left, full_start, end, full_end = 0, 0, queries, queries // ROWS * ROWS
     if CAUSAL:
@@ -68,8 +67,9 @@ def edge_at(t, sinks, left, lefts, right, STEP: tl.constexpr):
 
 
 @triton.jit
-def seen(o_i, o_j, keys, before, first, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def seen(o_i, o_j, text, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
     """Which pairs of a tile are seen; no query stands behind the last key."""
+    keys, before, first = text
     m_seen = (o_j < keys) & (o_i < keys)
     if CAUSAL:
         m_seen = m_seen & (o_i >= o_j)

@@ -1,7 +1,7 @@
 """Biases of a tile, one file for each kind, and which function is which.
 
-A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table`` and ``gathered``:
-a number for each distance, in powers of two.
+A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table``: a number for
+each distance, in powers of two.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
@@ -13,12 +13,15 @@ import triton.language as tl
 
 from whorl.kernels.tiles.biases.kerple import logarithm, logarithm_sums, power, power_sums
 from whorl.kernels.tiles.biases.line import sloped
-from whorl.kernels.tiles.biases.table import gathered, looked_up
+from whorl.kernels.tiles.biases.table import looked_up
 
 
 @triton.jit
 def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
-    """Up to two numbers of a head, and the pointer to its table, at distance 0. The first of a table is its far end."""
+    """Up to two numbers of a head; the pointer to its table, at distance 0, and where that begins and ends.
+
+    The first number of a table is that of its far end.
+    """
     one, other = 0.0, 0.0
     p_table = p_numbers
     if KIND == "line":
@@ -26,17 +29,16 @@ def numbers_of(p_numbers, i_h, count, lowest, highest, KIND: tl.constexpr):
     elif KIND == "log" or KIND == "power":
         one, other = tl.load(p_numbers + 2 * i_h), tl.load(p_numbers + 2 * i_h + 1)
     elif KIND != "none":
+        tl.static_assert(KIND == "table", "a bias of a kind that is not known")
         p_table = p_numbers + i_h * count - lowest
         one = tl.load(p_table + highest)
-    return one, other, p_table
+    return one, other, p_table, lowest, highest
 
 
 @triton.jit
-def bias_of(
-    o_i, o_j, nearest, one, other, p_table, lowest, highest,
-    KIND: tl.constexpr, FAR: tl.constexpr, BOUNDED: tl.constexpr,
-):  # fmt: skip
+def bias_of(o_i, o_j, nearest, numbers, KIND: tl.constexpr, FAR: tl.constexpr):
     """The biases of queries at o_i and keys at o_j, in powers of two. ``FAR``: all are at or beyond the far end."""
+    one, other, p_table, lowest, highest = numbers
     if KIND == "line":
         b_bias = sloped(o_i, o_j, one)
     elif KIND == "log":
@@ -45,16 +47,15 @@ def bias_of(
         b_bias = power(o_i, o_j, one, other)
     elif FAR:
         b_bias = one
-    elif KIND == "gathered":
-        b_bias = gathered(o_i, o_j, nearest, p_table, lowest, highest)
     else:
-        b_bias = looked_up(o_i, o_j, p_table, lowest, highest, BOUNDED)
+        b_bias = looked_up(o_i, o_j, nearest, p_table, lowest, highest)
     return b_bias
 
 
 @triton.jit
-def sums_of(b_ds, o_i, o_j, one, other, KIND: tl.constexpr):
+def sums_of(b_ds, o_i, o_j, numbers, KIND: tl.constexpr):
     """What a tile adds to the gradients of one and the other number, by row; of a table it is that of the far end."""
+    one, other, _, _, _ = numbers
     if KIND == "line":
         b_one = tl.sum(sloped(o_i, o_j, 1.0) * b_ds, 1)
         b_other = b_one

@@ -17,17 +17,11 @@ import triton.language as tl
 
 
 @triton.jit
-def looked_up(o_i, o_j, p_table, lowest, highest, BOUNDED: tl.constexpr):
-    """The number of each pair. ``BOUNDED``: distances may lie below the lowest one."""
-    o_d = tl.minimum(o_i - o_j, highest)
-    if BOUNDED:
-        o_d = tl.maximum(o_d, lowest)
-    return tl.load(p_table + o_d)
+def looked_up(o_i, o_j, nearest, p_table, lowest, highest):
+    """The number of each pair, by one load for each distance in the tile, from the nearest on.
 
-
-@triton.jit
-def gathered(o_i, o_j, nearest, p_table, lowest, highest):
-    """The same by one load for each distance in the tile, from the nearest on, which shared memory hands out."""
+    Shared memory hands them out: a load for each pair takes half as long again.
+    """
     o_index = o_i - o_j - nearest
     ROWS: tl.constexpr = o_index.shape[0]
     COLUMNS: tl.constexpr = o_index.shape[1]
