@@ -41,7 +41,7 @@ def small_tiles(monkeypatch):
     """In the interpreter, tiles so small that short inputs have many of them."""
     if not torch.cuda.is_available():
         small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: (sizes.Tile(*small[key[0]], 4, 2),) * 2 for key in sizes.TILES})
+        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
     monkeypatch.setattr(launches, "LAUNCHES", {})
 
 

@@ -23,18 +23,27 @@ class Tile:
     stages: int
 
 
-# By kernel (the output; the gradients of keys and values; those of queries) and the dimensions of a head: that in
-# half precision, and that in float32.
-TILES: dict[tuple[str, int], tuple[Tile, Tile]] = {
-    ("forward", 64): (Tile(128, 64, 4, 3), Tile(64, 32, 4, 2)),
-    ("forward", 128): (Tile(64, 64, 4, 3), Tile(64, 32, 4, 2)),
-    ("forward", 256): (Tile(64, 64, 8, 2), Tile(32, 32, 4, 1)),
-    ("keys", 64): (Tile(64, 128, 8, 2), Tile(32, 32, 4, 1)),
-    ("keys", 128): (Tile(32, 64, 4, 3), Tile(32, 32, 4, 1)),
-    ("keys", 256): (Tile(32, 64, 8, 1), Tile(16, 32, 4, 1)),
-    ("queries", 64): (Tile(128, 64, 8, 2), Tile(32, 32, 4, 1)),
-    ("queries", 128): (Tile(64, 64, 4, 2), Tile(32, 32, 4, 1)),
-    ("queries", 256): (Tile(64, 32, 8, 1), Tile(32, 16, 4, 1)),
+# By kernel (the output; the gradients of keys and values; those of queries), the dimensions of a head, and whether
+# products are in float32.
+TILES: dict[tuple[str, int, bool], Tile] = {
+    ("forward", 64, False): Tile(128, 64, 4, 3),
+    ("forward", 128, False): Tile(64, 64, 4, 3),
+    ("forward", 256, False): Tile(64, 64, 8, 2),
+    ("forward", 64, True): Tile(64, 32, 4, 2),
+    ("forward", 128, True): Tile(64, 32, 4, 2),
+    ("forward", 256, True): Tile(32, 32, 4, 1),
+    ("keys", 64, False): Tile(64, 128, 8, 2),
+    ("keys", 128, False): Tile(32, 64, 4, 3),
+    ("keys", 256, False): Tile(32, 64, 8, 1),
+    ("keys", 64, True): Tile(32, 32, 4, 1),
+    ("keys", 128, True): Tile(32, 32, 4, 1),
+    ("keys", 256, True): Tile(16, 32, 4, 1),
+    ("queries", 64, False): Tile(128, 64, 8, 2),
+    ("queries", 128, False): Tile(64, 64, 4, 2),
+    ("queries", 256, False): Tile(64, 32, 8, 1),
+    ("queries", 64, True): Tile(32, 32, 4, 1),
+    ("queries", 128, True): Tile(32, 32, 4, 1),
+    ("queries", 256, True): Tile(32, 16, 4, 1),
 }
 
 # Where another tile is faster with heads of 128 in half precision, by kernel and what most of its tiles are: of a kind
@@ -60,7 +69,7 @@ def tile_of(
 ) -> Tile:
     """The tile of a kernel for heads of padded dimensions, with no more stages than the device has memory for."""
     dim, wide = max(64, *dims), dtype == torch.float32
-    tile = TILES[kernel, dim][wide]
+    tile = TILES[kernel, dim, wide]
     if dim == 128 and not wide:
         tile = APART.get((kernel, most), tile)
     if kernel == "forward" and queries <= SHORT.rows:
