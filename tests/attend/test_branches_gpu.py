@@ -209,7 +209,7 @@ def test_on_a_gpu_the_log_sum_exp_has_gradients(name):
     sizes = {"t5": {"heads": 4}, "alibi": {"heads": 4}, "rope": {"head_dim": 16}, "window": {"size": 50}}[name]
     encoding = cuda(whorl.build(name, **sizes))
     inputs = tokens(200, 200, device="cuda", grad=True)
-    assert whorl.explain_attention(*inputs, encoding=encoding, return_lse=True).startswith("flex: ")
+    assert whorl.explain_attention(*inputs, encoding=encoding, return_lse=True).startswith("tiles: ")
     fast, slow = whorl.attention(*inputs, encoding=encoding, return_lse=True), dense(*inputs, encoding=encoding)
     gradients = (torch.autograd.grad(out.sin().sum() + lse.cos().sum(), inputs) for out, lse in (fast, slow))
     for one, other in zip(*gradients, strict=True):

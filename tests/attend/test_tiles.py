@@ -130,7 +130,8 @@ def test_a_call_seen_before_is_the_same_and_learns(name):
     with torch.no_grad():
         for _ in range(2):
             first, again = (whorl.attention(*inputs, encoding=encoding) for _ in range(2))
-            assert encoding._calls and torch.equal(first, again)
+            assert encoding._calls
+            torch.testing.assert_close(first, again, atol=1e-6, rtol=0)  # tables are made, or looked up
             for learned in encoding.parameters():
                 learned.mul_(0.5)
         expected = whorl.attention(*inputs, encoding=encoding, impl="torch")

@@ -32,9 +32,10 @@ def device(request):
 
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
-    """In the interpreter, blocks so small that short inputs have many of them."""
+    """In the interpreter, tiles so small that short inputs have many of them."""
     if not torch.cuda.is_available():
-        monkeypatch.setattr(sizes, "TILES", dict.fromkeys(sizes.TILES, sizes.Tile(32, 16, 4, 2)))
+        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
+        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
     monkeypatch.setattr(launches, "LAUNCHES", {})
 
 

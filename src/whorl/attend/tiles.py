@@ -37,7 +37,7 @@ FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
 
 
 class Tiles(NamedTuple):
-    """What the kernels are told of a call: its rules, and the kind of its bias with a function that makes its numbers."""
+    """What kernels are told of a call: its rules, and the kind of its bias with a function that makes its numbers."""
 
     scale: float
     cap: float

@@ -293,7 +293,7 @@ def ready_at(
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """The function of (q, k, positions) that turns both to their positions, angles being computed on the way.
 
-    For few tokens: every head computes them anew. They are those of ``tables_triton``, bit for bit.
+    For few tokens: every head computes them anew, by the formula of ``tables_triton``.
     """
     outs = torch.empty_like(q), torch.empty_like(k)
     launch = _plan((q, k), frequencies[None], outs, positions, rotation, None, factor)
