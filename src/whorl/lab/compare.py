@@ -106,7 +106,7 @@ def conclude(
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
+    found = aggregate(results, corpus=corpus_facts(out, configs[0].to_dict()), title=title, command=command)
     return write_out(found, out, lang, failed)
 
 
