@@ -63,11 +63,12 @@ class RunResult:
     evaluations: list[dict[str, Any]]  # one for each variant of a run on text, the one as trained first
     window_baseline: dict[str, Any] | None
     task: dict[str, Any] | None = None  # scores of a run on a task
+    validation: list[dict[str, Any]] | None = None  # step and bits per byte of test text while it trained
+    generated: list[dict[str, Any]] | None = None  # length, prompt and the text that the model went on with
+    attention_by_distance: dict[str, Any] | None = None  # of one head
+    claims: dict[str, bool] | None = None  # what the encoding says of itself
     evaluate_seconds: float
     environment: dict[str, Any]
-    validation: list[dict[str, Any]] | None = None  # loss on held-out text while it was trained
-    generated: list[dict[str, Any]] | None = None  # how the trained model goes on with a text
-    attention_by_distance: dict[str, Any] | None = None  # of one head
 
     @classmethod
     def of(cls, data: Any) -> Self:
@@ -81,11 +82,11 @@ class RunResult:
         return cls(**{name: data[name] for name in known if name in data})
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of result.json; what a run has not, as one on text has no task, is left out."""
-        found = {one.name: (getattr(self, one.name), one.default) for one in dataclasses.fields(self)}
-        return {"schema": RUN_SCHEMA} | {
-            key: value for key, (value, default) in found.items() if value is not None or default is dataclasses.MISSING
-        }
+        """The content of result.json; what is optional and absent is not in it."""
+        fields = dataclasses.fields(self)
+        found = {one.name: getattr(self, one.name) for one in fields}
+        absent = {one.name for one in fields if one.default is None and found[one.name] is None}
+        return {"schema": RUN_SCHEMA} | {key: value for key, value in found.items() if key not in absent}
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ class Row:
     by_position: tuple[tuple[float, float, float], ...] = ()  # (from, to, bits per byte) at the longest length
     by_depth: Mapping[int, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)  # (from, to, share)
     attention: tuple[tuple[float, float], ...] = ()  # (distance, weight) of one head
-    head: str = ""  # which one that is
+    head: tuple[int, ...] = ()  # its layer and number
     generated: tuple[Mapping[str, Any], ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)  # factors of a sweep, and what else tells it from others
     beside: bool = False  # a window that a row carries, and no row of its own in the file
@@ -399,7 +400,7 @@ def _row(row: Mapping[str, Any], by_length: Any, variant: str, call: str) -> Row
             if (bins := _bins(depth, "depth", "share"))
         },
         attention=tuple(_known(zip(attention.get("distance") or (), attention.get("weight") or (), strict=False))),
-        head=str(attention.get("head", "")),
+        head=tuple(attention.get("head") or ()),
         generated=tuple(one for one in row.get("generated") or () if isinstance(one, Mapping)),
         settings=_mapping(row.get("settings")),
     )

@@ -47,6 +47,7 @@ COMMANDS = {
         "--address",
         "--workers",
         "--tensorboard",
+        "--baseline",
         "--json",
     },
     "lab": set(),
@@ -65,8 +66,8 @@ COMMANDS = {
         "--tensorboard",
         "--json",
     },
-    "lab sweep": {"file", "--out", "--lang", "--on", "--address", "--workers", "--tensorboard", "--json"},
-    "lab report": {"folder", "--lang", "--json"},
+    "lab sweep": {"file", "--out", "--lang", "--on", "--address", "--workers", "--tensorboard", "--baseline", "--json"},
+    "lab report": {"folder", "--lang", "--baseline", "--factor", "--unequal", "--json"},
     "lab migrate": {"run", "--to", "--freeze", "--rate", "--steps", "--json"},
     "lab generate": {"run", "--prompt", "--count", "--temperature", "--top-k", "--seed"},
     "lab match": {

@@ -52,7 +52,7 @@ def test_a_rate_that_is_not_the_encodings_usual_one_is_a_difference(texts):
 def test_named_factors_may_differ_and_misspelt_ones_are_errors(texts):
     found = configs(texts, {"layers": 1}, {"layers": 2})
     assert check_fair(found, ["layers"]) == {}
-    with pytest.raises(WhorlError, match="unknown factor 'layer'. Did you mean 'layers'"):
+    with pytest.raises(WhorlError, match=r"unknown factor 'layer'\. Did you mean 'layers'"):
         check_fair(found, ["layer"])
 
 

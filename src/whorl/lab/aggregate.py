@@ -19,7 +19,7 @@ from typing import Any
 from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
 from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
-from whorl.lab.fairness import check_fair
+from whorl.lab.fairness import STAGE, check_fair
 from whorl.lab.statistics import interval, share_interval
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
@@ -79,7 +79,7 @@ def aggregate(
     for result in results:
         same = {key: value for key, value in result.config.items() if key != "seed"}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    labels = _labels([group[0] for group in groups.values()])
+    labels = labels_of([(group[0].label, group[0].config, group[0].id) for group in groups.values()])
     check_baseline(baseline, labels)
     named = dict(zip(labels, groups.values(), strict=True))
     rows = [row for label, group in named.items() for row in _rows(label, group, factors)]
@@ -101,7 +101,7 @@ def aggregate(
         "baseline_named": baseline is not None,
         "factors": list(factors),
         "unequal": apart,
-        "differences": [dataclasses.asdict(one) for one in found],
+        "differences": [_entry(one) for one in found],
     }
     return ComparisonResult.of(data, "aggregate")
 
@@ -123,15 +123,22 @@ def _differences(
     return out, chosen
 
 
+def _entry(one: Difference) -> Found:
+    """A difference as JSON has it."""
+    return {**dataclasses.asdict(one), "row": list(one.row), "other": list(one.other)}
+
+
 def _scores(label: str, group: list[RunResult], measure: str) -> list[Scores]:
     """The rows of one model in one measure: as trained, repaired, and its window."""
     rows: dict[str, Scores] = {}
     for result in group:
-        tables = {_variant(one): one["by_length"] for one in result.evaluations}
-        if result.window_baseline:
-            tables.setdefault(WINDOW, result.window_baseline["by_length"])
-        if result.task and measure == EXACT:
-            tables = {AS_TRAINED: result.task["by_length"]}
+        if measure == EXACT:
+            tables = {AS_TRAINED: result.task["by_length"]} if result.task else {}
+            tables |= {_variant(one): one["task"]["by_length"] for one in result.evaluations if one.get("task")}
+        else:
+            tables = {_variant(one): one["by_length"] for one in result.evaluations}
+            if result.window_baseline:
+                tables.setdefault(WINDOW, result.window_baseline["by_length"])
         for variant, cells in tables.items():
             row = rows.setdefault(variant, Scores((label, variant), result.encoding["name"]))
             for cell in cells:
@@ -152,19 +159,18 @@ def check_lengths(trained: Iterable[int]) -> int:
     return found[0]
 
 
-def _labels(results: list[RunResult]) -> list[str]:
-    """A label for each result: the encoding's name, with as much beside it as tells it from the others."""
+def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
+    """A label for each run of (full label, config, id): its name, with as much beside it as tells it from others."""
     kinds: dict[str, set[str]] = {}
-    for result in results:
-        kinds.setdefault(result.label.partition(" ")[0], set()).add(result.label)
-    long = [result.label for result in results]
-    labels = [label if len(kinds[label.partition(" ")[0]]) > 1 else label.partition(" ")[0] for label in long]
+    for full, _, _ in runs:
+        kinds.setdefault(full.partition(" ")[0], set()).add(full)
+    labels = [full if len(kinds[name := full.partition(" ")[0]]) > 1 else name for full, _, _ in runs]
     for size in MAY_DIFFER:
-        values = {json.dumps(result.config[size]) for result in results}
+        values = {json.dumps(config[size]) for _, config, _ in runs}
         if len(values) > 1 and len(set(labels)) < len(labels):
-            labels = [f"{label} {size}={result.config[size]}" for label, result in zip(labels, results, strict=True)]
+            labels = [f"{label} {size}={config[size]}" for label, (_, config, _) in zip(labels, runs, strict=True)]
     if len(set(labels)) < len(labels):  # something else differs, and the id tells
-        labels = [f"{label} {result.id}" for label, result in zip(labels, results, strict=True)]
+        labels = [f"{label} {run}" for label, (_, _, run) in zip(labels, runs, strict=True)]
     return labels
 
 
@@ -172,14 +178,14 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
     first = group[0]
     known = {
         "label": label,
-        "settings": {factor: first.config[factor] for factor in factors if factor in first.config},
+        "settings": _settings(first, factors),
         "encoding": first.encoding,
         "seeds": [result.seed for result in group],
         "parameters": first.parameters,
         "encoding_parameters": first.encoding_parameters,
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in group),
-        "claims": _claims(first.encoding),
+        "claims": _claims(first) if first.claims is None else first.claims,
         "warnings": list(dict.fromkeys(text for result in group for text in _warnings(result))),
     }
     evaluated = [result for result in group if result.evaluations]
@@ -193,7 +199,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
             "by_length": _by_length([one["by_length"] for one in own]),
             "per_position": _per_position(own),
             "learning_curve": _curve([result.metrics for result in group], "loss") if not place else [],
-            "task": _task(group) if not place else None,
+            "task": _task([one["task"] for one in own if one.get("task")] or [r.task for r in group if r.task]),
         }
         rows.append(row | (_watched(group) if not place else {}))
     windows = [result.window_baseline["by_length"] for result in evaluated if result.window_baseline]
@@ -207,15 +213,22 @@ def _warnings(result: RunResult) -> list[str]:
     return [*result.warnings, *([f"seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
+def _settings(result: RunResult, factors: Sequence[str]) -> Found:
+    """The factors of a comparison as a run has them: settings of its own, of its one stage, or of its encoding."""
+    stages = result.config["stages"]
+    known = result.encoding | result.config | (dict(zip(STAGE, stages[0], strict=True)) if len(stages) == 1 else {})
+    return {factor: known[factor] for factor in factors if factor in known}
+
+
 def _variant(evaluation: Found) -> str:
     tuned = evaluation["fine_tuned_steps"]
     return f"{evaluation['variant']}, tuned {tuned} steps" if tuned else evaluation["variant"]
 
 
-def _claims(encoding: Found) -> dict[str, bool]:
-    """What an encoding says of itself; nothing where it is a guest's that is not at hand now."""
+def _claims(result: RunResult) -> dict[str, bool]:
+    """What an encoding says of itself, where its result does not have it; nothing of one that is not at hand."""
     with contextlib.suppress(WhorlError):
-        return dataclasses.asdict(from_dict(encoding).claims)
+        return dataclasses.asdict(from_dict(result.encoding).claims)
     return {}
 
 
@@ -233,7 +246,9 @@ def _by_length(tables: list[list[Found]]) -> list[Found]:
     out = []
     for cells in zip(*tables, strict=True):
         bits = {
-            way: interval([cell["bits_per_byte"][way] for cell in cells], [cell["stderr"][way] for cell in cells])
+            way: interval(
+                [cell["bits_per_byte"].get(way) for cell in cells], [cell["stderr"].get(way) for cell in cells]
+            )
             for way in PROTOCOLS
         }
         trials = {key: min(len((cell.get(PROBED[key]) or {}).get("right") or ()) for cell in cells) for key in RECALL}
@@ -279,8 +294,8 @@ def _curve(runs: Sequence[list[Found]], key: str) -> list[Found]:
     return [{"step": step, key: statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 
 
-def _task(group: list[RunResult]) -> Found | None:
-    tasks = [result.task for result in group if result.task]
+def _task(tasks: list[Found]) -> Found | None:
+    """The scores of a task, a list entry for each seed."""
     if not tasks:
         return None
     by_length = [

@@ -99,7 +99,7 @@ def check_tasks(result: ComparisonResult) -> Iterator[Check]:
             if better in scores and worse in scores:
                 pair = rows[better], rows[worse]
                 lengths = result.lengths_of(["exact_match"])
-                signs = {_sign(result, *pair, length, "exact_match") for length in lengths} - {None, 0}
+                signs = {_sign(result, *pair, length, "exact_match") or 0 for length in lengths} - {0}
                 outcome = _outcome(-signs.pop() if len(signs) == 1 else 0)  # shares are better where they are higher
                 yield Check(*pair, source, None, task, (scores[better], scores[worse]), outcome)
 

@@ -1,11 +1,11 @@
 """What the numbers say, by fixed rules; ``sentences`` puts it into words.
 
 Everything rests on paired differences and their intervals, never on two means. A loss *holds* up to a length while the
-upper end of its rise above the trained length is at most HOLD bits, and *breaks* where the lower end is more than WHOLE;
-it *drifts* where the lower end is above HOLD, and what no interval tells is *open*. Two rows whose difference has an
-interval with 0 in it are not told apart. A model *uses* longer context where its loss on the same last tokens falls; to
-hold is less than that. A window of the trained length sees nothing beyond it: of the models that are whole, one that is
-not better than its own window, in loss and in recall, has not shown that it looks further.
+upper end of its rise above the trained length is at most HOLD bits, and *breaks* where the lower end is more than
+WHOLE; it *drifts* where the lower end is above HOLD, and what no interval tells is *open*. Two rows whose difference
+has an interval with 0 in it are not told apart. A model *uses* longer context where its loss on the same last tokens
+falls; to hold is less than that. A window of the trained length sees nothing beyond it: of the models that are whole,
+one that is not better than its own window, in loss and in recall, has not shown that it looks further.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Repair:
-    """What a repair does to the model it repairs: the lengths past the trained one where it helps and where it harms."""
+    """What a repair does to the model it repairs: the lengths past the trained one where it helps, and harms."""
 
     row: Row
     helps: tuple[Difference, ...]
@@ -261,8 +261,9 @@ class Findings:
 
     def floor(self, measure: str, length: int) -> float | None:
         """What the best share at a length is told from: chance and the windows; None where it is not told from them."""
-        windows = [cell.high for row in self.result.windows if (cell := row.cells.get(measure, {}).get(length))]
-        floor = max([CHANCE.get(measure, 0.0), *(windows if length > self.result.trained else [])])
+        far = length > self.result.trained  # up to it a window leaves nothing out
+        windows = [cell.high for row in self.result.windows if far and (cell := row.cells.get(measure, {}).get(length))]
+        floor = max((CHANCE.get(measure, 0.0), *windows))
         rows = [row for row in self.result.rows if not row.is_window]
         lows = [cell.low for row in rows if (cell := row.cells.get(measure, {}).get(length))]
         return floor if max(lows, default=0.0) > floor else None
