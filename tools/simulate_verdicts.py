@@ -5,9 +5,9 @@
     tools/simulate_verdicts.py simulate [--comparisons 2000]
 
 ``measure`` trains three encodings from each of eight seeds, scores each on the same last bytes of the same samples, and
-keeps three covariance matrices for each length, of encodings by encodings: over seeds, over samples, and of what is left
-of a seed and a sample. Stopped, it goes on where it was. ``simulate`` draws comparisons from normal distributions of
-these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called.
+keeps three covariance matrices for each length, of encodings by encodings: over seeds, over samples, and of what is
+left of a seed and a sample. Stopped, it goes on where it was. ``simulate`` draws comparisons from normal distributions
+of these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ def test_two_texts_are_no_comparison_but_one_text_under_two_names_is(texts):
 def test_a_rate_that_is_not_the_encodings_usual_one_is_a_difference(texts):
     found = configs(texts, {"encoding": "rope"}, {"encoding": "kerple", "encoding_rate": 5.0})
     assert differing(found) == {"encoding_rate": ["usual", 5.0]}
+    found = configs(texts, {"encoding": "rope"}, {"encoding": {"name": "t5", "max_distance": 8, "buckets": 8}})
+    assert differing(found) == {}  # one rate for all, though it is not what T5 usually has
 
 
 def test_named_factors_may_differ_and_misspelt_ones_are_errors(texts):

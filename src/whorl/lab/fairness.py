@@ -19,6 +19,7 @@ from whorl.lab.settings import RunConfig
 
 COMPARED = ("name", "encoding", "seed", "repairs")
 STAGE = ("train_length", "batch", "steps")  # what the numbers of a stage are called where all runs have one
+USUAL = ("encoding_rate", "warmup")  # settings whose usual value follows from others
 ROTARY = ("base", "scaling")  # factors of a sweep that are settings of the encoding
 FACTORS = (*(key for key in RunConfig.fields() if key not in (*COMPARED, "corpus_digest")), *STAGE, *ROTARY)
 
@@ -36,11 +37,20 @@ def differing(configs: Sequence[Config], factors: Iterable[str] = ()) -> dict[st
     free = {*COMPARED, *factors, "corpus_digest" if digests == 1 or "corpus" in factors else "", ""}
     out: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
-        values = [config.get(key) for config in known]
-        distinct = list({json.dumps(value, sort_keys=True): value for value in values}.values())
-        if len(distinct) > 1 and key not in free and not (key == "corpus" and digests == 1):
+        distinct = _distinct(config.get(key) for config in known)
+        said = _distinct(config[key] for config in configs if key in config)  # one for all, whatever is usual of each
+        if (
+            len(distinct) > 1
+            and not (len(said) == 1 and key in USUAL)
+            and key not in free
+            and not (key == "corpus" and digests == 1)
+        ):
             out[key] = distinct
     return out
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    return list({json.dumps(value, sort_keys=True): value for value in values}.values())
 
 
 def check_fair(

@@ -7,8 +7,10 @@ samples. Its mean over both varies for three reasons, and the analysis of varian
 
 ``seeds`` is the variance over seeds of the means over samples, ``samples`` that over samples of the means over seeds,
 and ``rest``, what is left once both means are taken away, is counted in each of them, so it is taken off once. The
-degrees of freedom are Satterthwaite's (1946), the interval is Student's, and where several differences are judged
-together each is judged by Holm (1979).
+degrees of freedom are Satterthwaite's (1946), with the seeds' part taken as half the samples' at least: three seeds may
+lie close by chance, and would else lend the interval the many degrees of freedom of the text. The interval is
+Student's, and where several differences are judged together each is judged by Holm (1979).
+tools/simulate_verdicts.py shows what comes of it.
 
 Seeds are few. Where models are alike in how they scatter, their variances are pooled (``pooled``): of E models and S
 seeds, each seed a block, (E − 1)(S − 1) degrees of freedom are had in place of S − 1.
@@ -137,22 +139,21 @@ def estimate(means: Array, samples: Array | None = None, spread: Spread | None =
     no samples the seeds alone, and neither leaves no error at all.
     """
     seeds, count = len(means), 0 if samples is None else samples.shape[1]
-    parts: list[tuple[float, float]] = []  # variances of the mean, with their degrees of freedom
-    if seeds > 1:
-        own = spread or Spread(float(means.var(ddof=1)), seeds - 1)
-        parts.append((own.variance / seeds, own.freedom))
-    rest = 0.0
-    if samples is not None and count > 1:
-        parts.append((float(samples.mean(0).var(ddof=1)) / count, count - 1))
-        if seeds > 1:
-            left = samples - samples.mean(1, keepdims=True) - samples.mean(0) + samples.mean()
-            rest = float((left**2).sum()) / ((seeds - 1) * (count - 1)) / (seeds * count)
-    variances = [variance for variance, _ in parts]
-    whole = max(sum(variances) - rest, *variances, 0.0) if parts else math.nan
-    below = sum(variance**2 / freedom for variance, freedom in parts)
-    freedom = whole**2 / below if below > 0 else float(max((freedom for _, freedom in parts), default=0))
-    error = None if math.isnan(whole) else math.sqrt(whole)
-    return Estimate(float(means.mean()), error, freedom, seeds, count if count > 1 else 0)
+    mean = float(means.mean())
+    own = (spread or Spread(float(means.var(ddof=1)), seeds - 1)) if seeds > 1 else None
+    if samples is None or count < 2:
+        error = None if own is None else math.sqrt(own.variance / seeds)
+        return Estimate(mean, error, own.freedom if own else 0, seeds, 0)
+    text = float(samples.mean(0).var(ddof=1)) / count
+    if own is None:
+        return Estimate(mean, math.sqrt(text), count - 1, seeds, count)
+    seed = own.variance / seeds
+    left = samples - samples.mean(1, keepdims=True) - samples.mean(0) + samples.mean()
+    rest = float((left**2).sum()) / ((seeds - 1) * (count - 1)) / (seeds * count)
+    error = math.sqrt(max(seed + text - rest, seed, text))
+    part = max(seed, text / 2)  # of the seeds, in the degrees of freedom
+    below = part**2 / own.freedom + text**2 / (count - 1)
+    return Estimate(mean, error, (part + text) ** 2 / below if below else own.freedom, seeds, count)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from whorl.lab.report.charts import Line, Panel, Style
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words
-from whorl.plot.style import COLOURS
-from whorl.results import AS_TRAINED, PROTOCOLS, RECALL, TASK, WHOLE, Cell, Row, finite
+from whorl.plot.style import Look, looks
+from whorl.results import PROTOCOLS, RECALL, TASK, WHOLE, Cell, Row, finite
 
 BIG = (510.0, 350.0)
 BROAD = (760.0, 380.0)  # where one big panel stands alone
@@ -37,21 +37,11 @@ class Figures:
 
     def __init__(self, findings: Findings, words: Words) -> None:
         self.findings, self.result, self.words = findings, findings.result, words
-        ordered = sorted((row for row in self.result.rows if not row.is_window), key=lambda row: not row.as_trained)
-        self._styles: dict[tuple[str, str], Style] = {}
-        repairs: dict[str, int] = {}
-        for i, key in enumerate(dict.fromkeys((row.label, row.variant) for row in ordered)):
-            base = self._styles.get((key[0], AS_TRAINED))
-            if base is None:
-                self._styles[key] = Style(i, colour=i % len(COLOURS))
-                continue
-            step = repairs[key[0]] = repairs.get(key[0], 0) + 1  # every colour but that of the model it repairs
-            colour = (base.colour + 1 + (step - 1) % (len(COLOURS) - 1)) % len(COLOURS)
-            self._styles[key] = Style(i, colour=colour, hollow=True)
+        self._looks = looks((row.label, row.variant) for row in self.result.rows)
 
     def style(self, row: Row) -> Style:
         """The row's colour, dash and marker; a window is always the grey reference."""
-        return self._styles.get((row.label, row.variant), Style(None))
+        return Style(*self._looks.get((row.label, row.variant), Look(None)))
 
     def losses(self) -> Iterator[Figure]:
         """Loss by length for the encodings as trained, then for the repairs of each model that has some."""
