@@ -795,6 +795,90 @@ def test_a_large_sweep_stays_below_a_megabyte(tmp_path):
     assert len(Page(path.read_text(encoding="utf-8")).root.all("section", "card")) == 30
 
 
+# -- what else was watched --------------------------------------------------------------------------------------------
+
+
+def watched() -> dict[str, Any]:
+    """The demo with everything that runs may have beside their losses."""
+    comparison = cases.demo()
+    for row in comparison["rows"]:
+        row["per_position"] = {"positions": [0, 64, 256, 512], "bits_per_byte": [3.0, 2.5, 2.6]}
+        if row["variant"] == "as trained":
+            row["validation"] = [{"step": step, "bits_per_byte": 4.0 - step / 500} for step in (100, 300, 500)]
+            row["generated"] = [{"length": n, "prompt": "def <b>", "text": f"f{n}():"} for n in (64, 256)]
+            row["attention_by_distance"] = {"head": [2, 1], "distance": [0, 1, 2, 4], "weight": [0.4, 0.3, 0.2, 0.1]}
+        for entry in row["by_length"][3:]:
+            high = row["variant"] == "rerope+logn"
+            entry["retrieval_accuracy"] = {**cases.cell(0.6 if high else 0.04, 0.02), "trials": 100}
+            entry["retrieval_by_depth"] = {"depth": [0, 0.5, 1], "share": [0.25, 0.75] if high else [0.04, None]}
+    return comparison
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_everything_that_was_watched_is_shown(tmp_path, lang):
+    page = page_of(watched(), tmp_path, lang)
+    drawn = panels(page)
+    assert {"position", "attention", "curves", "validation"} <= set(drawn)
+    (line,) = numbers(drawn["position"].series("RoPE").one("path", "line").attributes["d"])
+    values = [drawn["position"].value(y) for _, y in line]
+    assert values == pytest.approx([3.0, 2.5, 2.6], abs=abs(drawn["position"].slope) * 0.02)
+    (line,) = numbers(drawn["attention"].series("RoPE").one("path", "line").attributes["d"])
+    assert [round(drawn["attention"].length(x)) for x, _ in line] == [1, 2, 4]  # itself aside
+    texts = [pre.text for pre in page.root.all("pre", "written")]
+    assert len(texts) == 12 and texts[0] == "def <b>f64():"
+    maps = {table.one("caption").text: table for table in page.root.all("table", "heat")}
+    cells = [td.text for td in maps["RoPE + ReRoPE + log-n"].one("tbody").all("td")]
+    assert cells == ["25"] * 3 + ["75"] * 3
+    assert [td.text for td in maps["RoPE"].one("tbody").all("td")] == ["4"] * 3 + ["·"] * 3 or len(
+        maps["RoPE"].all("td")
+    ) == 3
+
+
+def test_a_score_at_chance_is_neither_drawn_nor_set_in_bold(tmp_path):
+    """3.9 % was bold among values that were all chance, and drawn as a panel that said nothing."""
+    comparison = cases.demo()
+    for i, row in enumerate(comparison["rows"]):
+        for entry in row["by_length"][3:]:
+            entry["retrieval_accuracy"] = {"mean": 0.03 + i / 1000, "low": 0.005, "high": 0.09, "n": 1, "trials": 100}
+    page = page_of(comparison, tmp_path)
+    table = next(t for t in page.root.all("div", "table") if t.one("caption").text.startswith("Retrieval"))
+    assert not table.one("tbody").all("b") and "Each of 100 trials" in table.one("p", "under").text
+    assert "0.5 to 9.0" in table.one("tbody").text
+    titles = [svg.all("title")[0].text for svg in page.root.all("svg", "panel")]
+    assert not any(title.startswith("retrieval") for title in titles)
+    assert any(title.startswith("repeated text") for title in titles)
+    assert "Retrieval tells nothing here" in page.root.one("section", "verdict").text
+
+
+def test_a_factor_of_a_sweep_is_drawn_with_a_line_for_all_that_else_differs(tmp_path):
+    rows = [
+        cases.losses(f"{name} width={width}", {64: 2.0 + width / 1000, 128: 2.1}, settings={"width": width})
+        for name in ("rope", "alibi")
+        for width in (32, 64, 128)
+    ]
+    for row in rows:
+        row["encoding"] = {"name": row["label"].split()[0]}
+    drawn = panels(page_of(cases.comparison(rows, factors=["width"]), tmp_path))["factor0"]
+    (line,) = drawn.line("RoPE")
+    assert [(round(x), round(y, 2)) for x, y in line] == [(32, 2.03), (64, 2.06), (128, 2.13)]
+
+
+def test_figures_are_legible_on_a_phone(tmp_path):
+    """At 390 pixels the main figure was drawn 760 wide, and its letters 6 pixels high."""
+    page = page_of(watched(), tmp_path)
+    css = page.root.one("style").text
+    narrow = css.split("@media (max-width: 720px)")[1].split("@media print")[0]
+    assert ".panel.wide { display: none; }" in narrow and ".panel.phone { display: block; }" in narrow
+    assert ".panel.phone { display: none; }" in css.split("@media (max-width: 720px)")[0]
+    svgs = page.root.all("svg", "panel")
+    wide = [svg for svg in svgs if "wide" in svg.classes]
+    assert len(wide) == sum("phone" in svg.classes for svg in svgs) > 3
+    for svg in svgs:
+        if "wide" not in svg.classes:
+            width = float(svg.attributes["viewbox"].split()[2])
+            assert 12 * (390 - 2 * 14) / width >= 11  # letters of 12, between margins of 14
+
+
 # -- two languages ----------------------------------------------------------------------------------------------------
 
 

@@ -98,7 +98,7 @@ def test_the_variance_of_a_difference_is_that_of_its_three_sources():
 def test_degrees_of_freedom_never_leave_the_few_seeds_out():
     z = np.random.default_rng(4).normal(size=(3, 200))
     z -= z.mean(1, keepdims=True)  # seeds that agree by chance
-    assert estimate(z.mean(1), z).freedom < 10
+    assert estimate(z.mean(1), z).freedom < 20
     assert estimate(z.mean(1), z, Spread(1.0, 30)).freedom > 29
 
 
