@@ -95,11 +95,13 @@ def test_the_variance_of_a_difference_is_that_of_its_three_sources():
     assert np.mean(np.square(errors)) == pytest.approx(true, rel=0.1)
 
 
-def test_degrees_of_freedom_never_leave_the_few_seeds_out():
+def test_degrees_of_freedom_lie_between_those_of_seeds_and_of_samples():
     z = np.random.default_rng(4).normal(size=(3, 200))
-    z -= z.mean(1, keepdims=True)  # seeds that agree by chance
-    assert estimate(z.mean(1), z).freedom < 20
-    assert estimate(z.mean(1), z, Spread(1.0, 30)).freedom > 29
+    freedoms = [estimate(z.mean(1), z, Spread(variance, 2)).freedom for variance in (0.0, 1e-3, 1e-2, 1.0, 1e3)]
+    assert freedoms == sorted(freedoms, reverse=True)
+    assert freedoms[0] == pytest.approx(199) and freedoms[-1] == pytest.approx(2, rel=1e-3)
+    text, seed = float(z.mean(0).var(ddof=1)) / 200, 1e-2 / 3
+    assert freedoms[2] == pytest.approx((1.5 * seed + text) ** 2 / ((1.5 * seed) ** 2 / 2 + text**2 / 199))
 
 
 def test_holm_is_the_textbook_procedure():

@@ -7,7 +7,7 @@ samples. Its mean over both varies for three reasons, and the analysis of varian
 
 ``seeds`` is the variance over seeds of the means over samples, ``samples`` that over samples of the means over seeds,
 and ``rest``, what is left once both means are taken away, is counted in each of them, so it is taken off once. The
-degrees of freedom are Satterthwaite's (1946), with the seeds' part taken as half the samples' at least: three seeds may
+degrees of freedom are Satterthwaite's (1946), for which the seeds' part is raised by one over its own: three seeds may
 lie close by chance, and would else lend the interval the many degrees of freedom of the text. The interval is
 Student's, and where several differences are judged together each is judged by Holm (1979).
 tools/simulate_verdicts.py shows what comes of it.
@@ -151,7 +151,7 @@ def estimate(means: Array, samples: Array | None = None, spread: Spread | None =
     left = samples - samples.mean(1, keepdims=True) - samples.mean(0) + samples.mean()
     rest = float((left**2).sum()) / ((seeds - 1) * (count - 1)) / (seeds * count)
     error = math.sqrt(max(seed + text - rest, seed, text))
-    part = max(seed, text / 2)  # of the seeds, in the degrees of freedom
+    part = seed * (1 + 1 / own.freedom)
     below = part**2 / own.freedom + text**2 / (count - 1)
     return Estimate(mean, error, (part + text) ** 2 / below if below else own.freedom, seeds, count)
 
