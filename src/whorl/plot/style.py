@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -114,7 +115,8 @@ def line_style(index: int, points: int = 0) -> dict[str, Any]:
     }
 
 
-class Look(NamedTuple):
+@dataclass(frozen=True)
+class Look:
     """How a row of a comparison is drawn, in pictures and in reports alike."""
 
     index: int | None  # which dash and marker; None for the grey reference

@@ -41,7 +41,8 @@ class Figures:
 
     def style(self, row: Row) -> Style:
         """The row's colour, dash and marker; a window is always the grey reference."""
-        return Style(*self._looks.get((row.label, row.variant), Look(None)))
+        look = self._looks.get((row.label, row.variant), Look(None))
+        return Style(look.index, look.colour, look.hollow)
 
     def losses(self) -> Iterator[Figure]:
         """Loss by length for the encodings as trained, then for the repairs of each model that has some."""
