@@ -179,3 +179,25 @@ def test_retrieval_is_held_against_the_window_probe_by_probe(made):
     exact = stats.binomtest(80, 100).proportion_ci(method="exact")
     assert (cell.low, cell.high, cell.trials) == pytest.approx((exact.low, exact.high, 100))
     assert [share for _, _, share in row.by_depth[64]] == [1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_repairs_of_a_task_are_held_against_the_model_item_by_item(made, tmp_path):
+    random = np.random.default_rng(2)
+    runs = []
+    for one in results(made, {"rope": lambda n: 3.0}, seeds=2):
+        scores = []
+        for share in (0.3, 0.8):
+            right = (random.random(256) < share).astype(int).tolist()
+            entry = {"length": 32, "items": 256, "exact_match": float(np.mean(right)), "token_accuracy": 0.9}
+            scores.append({"name": "copy", "by_length": [{**entry, "samples": {"exact_match": right}}]})
+        tried = [
+            {"variant": name, "settings": {}, "fine_tuned_steps": 0, "by_length": [], "task": own}
+            for name, own in zip(("as trained", "ntk"), scores, strict=True)
+        ]
+        runs.append(RunResult.of(one.to_dict() | {"evaluations": tried, "task": scores[0]}))
+    found = aggregate(runs)
+    (one,) = (d for d in found.differences if d.kind == "repair")
+    assert one.row == ("rope", "ntk") and one.sign == 1 and one.samples == 256
+    assert [row.at("exact_match", 32) is None for row in found.rows] == [False, False]
+    page = write_out(found, tmp_path).report.read_text()
+    assert "exact match of each repair less that of the model it repairs" in page

@@ -22,7 +22,7 @@ import numpy as np
 
 from whorl.errors import unknown
 from whorl.lab.report.published import orders
-from whorl.lab.statistics import Array, Estimate, Spread, estimate, judge, pooled
+from whorl.lab.statistics import Array, Spread, estimate, judge, pooled
 from whorl.results import AS_TRAINED, RECALL, WHOLE, WINDOW, Difference, finite
 
 LOSS, EXACT = "same_last", "exact_match"
@@ -115,7 +115,8 @@ def _judged(
 ) -> list[Difference]:
     """A family of differences judged together; the spread is that of any two whole models."""
     pairs = [pair for pair in family if pair is not None]
-    estimates = [_estimate(pair, spread if {pair.row.key, pair.other.key} <= whole else None) for pair in pairs]
+    alike = [spread if {pair.row.key, pair.other.key} <= whole else None for pair in pairs]
+    estimates = [estimate(pair.means, pair.samples, own) for pair, own in zip(pairs, alike, strict=True)]
     return [
         Difference(
             kind=pair.kind,
@@ -135,10 +136,6 @@ def _judged(
         )
         for pair, found in zip(pairs, judge(estimates), strict=True)
     ]
-
-
-def _estimate(pair: Paired, spread: Spread | None) -> Estimate:
-    return estimate(pair.means, pair.samples, spread)
 
 
 def _pair(kind: str, row: Scores, other: Scores, length: int, from_length: int | None = None) -> Paired | None:

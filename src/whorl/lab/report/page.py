@@ -129,12 +129,11 @@ class Page:
         result, words = self.result, self.words
         base = next((row for row in result.rows if row.label == result.baseline and row.as_trained), None)
         name = words.name(base.label) if base else ""
-        for measure in (self.findings.measure, *(("exact_match",) if self.findings.tasks else ())):
-            if measure is not None and base is not None:
-                said = words("table_differences" if measure in PROTOCOLS else "table_share_differences", name=name)
-                yield from self._differences("encoding", measure, said)
-        if self.findings.measure is not None:
-            yield from self._differences("repair", self.findings.measure, words("table_repairs"))
+        measured = [one for one in (self.findings.measure, "exact_match" if self.findings.tasks else None) if one]
+        for measure in measured if base is not None else ():
+            share = "" if measure in PROTOCOLS else "share_"
+            yield from self._differences("encoding", measure, words(f"table_{share}differences", name=name))
+            yield from self._differences("repair", measure, words(f"table_{share}repairs"))
 
     def _differences(self, kind: str, measure: str, caption: str) -> Iterator[Table]:
         share, words, result = measure not in PROTOCOLS, self.words, self.result
