@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab_runs import write_texts
 from whorl.lab import run_many
 
 SMALL = [
@@ -24,8 +25,9 @@ def test_compare_prints_a_table_and_the_path_of_its_report(call, texts, tmp_path
     assert lines[0] == "bits per byte, same last tokens; trained at 16"
     assert lines[1].split() == ["encoding", "8", "16", "32"]
     assert [line.split()[0] for line in lines[2:6]] == ["rope", "ntk", "window", "alibi"]
-    assert lines[6].startswith("±: twice the standard error")
-    assert lines[7] == f"report: {(tmp_path / 'out' / 'report.html').as_uri()}"
+    assert not any("±" in line for line in lines[:6])  # what is not paired tells no order
+    assert lines[7].startswith("less ") and lines[7].split()[2:] == ["8", "16", "32"]
+    assert lines[-1] == f"report: {(tmp_path / 'out' / 'report.html').as_uri()}"
     assert "alibi: done; 2 of 2 runs done" in err
     code, out, _ = call(*wanted, "--repairs", "ntk,window", "--json")
     assert code == 0 and json.loads(out)["train_length"] == 16  # nothing was made again, and JSON is all of stdout
@@ -120,3 +122,66 @@ def test_misuse_ends_with_status_2_and_one_line(call, texts, tmp_path, words, sa
     code, _, err = call(*words, *text, *out)
     assert code == 2 and said in err and len(err.splitlines()) == 1, err
     assert not (tmp_path / "out" / "runs").exists()
+
+
+# -- what is concluded ------------------------------------------------------------------------------------------------
+
+
+def test_runs_that_are_not_alike_make_no_report_unless_it_says_so(call, texts, tmp_path):
+    """Two models of other sizes and steps were "ALiBi has the lowest loss … the published order reproduces here"."""
+    assert call("lab", "run", "rope", "--corpus", texts, "--out", tmp_path, *SMALL)[0] == 0
+    larger = [*SMALL[:2], "--steps", "6", *SMALL[4:6], "--set", "layers=2", *SMALL[8:]]
+    assert call("lab", "run", "alibi", "--corpus", texts, "--out", tmp_path, *larger)[0] == 0
+    code, out, err = call("lab", "report", tmp_path)
+    assert code != 0 and not out and "layers 1 and 2" in err.replace("2 and 1", "1 and 2") and "steps" in err
+    assert not (tmp_path / "report.html").exists()
+    code, out, err = call("lab", "report", tmp_path, "--unequal")
+    assert code == 0 and "These runs are not equal" in err
+    assert "These runs are not equal" in (tmp_path / "report.html").read_text()
+    data = json.loads((tmp_path / "comparison.json").read_text())
+    assert set(data["unequal"]) == {"layers", "steps"} and "not equal" in data["verdict"]["en"]["unequal"]
+    assert call("lab", "report", tmp_path, "--factor", "layers", "--factor", "steps")[0] == 0
+
+
+def test_two_texts_in_one_folder_are_no_comparison(call, texts, tmp_path):
+    other = write_texts(tmp_path / "other", seed=7)
+    for name, text in (("rope", texts), ("alibi", other)):
+        assert call("lab", "run", name, "--corpus", text, "--out", tmp_path / "out", *SMALL)[0] == 0
+    code, _, err = call("lab", "report", tmp_path / "out")
+    assert code != 0 and "corpus" in err
+
+
+def test_nothing_that_was_written_is_overwritten(call, texts, tmp_path):
+    """A second comparison with the same --out left nothing of the report, the CSV and the JSON of the first."""
+    wanted = ["--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL]
+    assert call("compare", "rope", "alibi", *wanted)[0] == 0
+    first = {name: (tmp_path / name).read_bytes() for name in ("report.html", "comparison.json", "comparison.csv")}
+    assert call("compare", "none", "alibi", *wanted)[0] == 0
+    assert call("compare", "none", "alibi", *wanted)[0] == 0
+    kept = sorted((tmp_path / "reports").iterdir())
+    assert len(kept) == 2 and all(re.match(r"20\d\d-\d\d-\d\dT\d{6}Z", path.name) for path in kept)
+    assert {name: (kept[0] / name).read_bytes() for name in first} == first
+    assert json.loads((tmp_path / "comparison.json").read_text())["rows"][0]["label"] == "none"
+
+
+def test_rows_keep_their_order_and_their_colours(call, texts, tmp_path):
+    """lab report ordered rows by the alphabet, and with them colours and markers."""
+    wanted = ["--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL]
+    assert call("compare", "rope", "none", "alibi", *wanted, "--seeds", 2)[0] == 0
+    before = (tmp_path / "report.html").read_text()
+    assert call("lab", "report", tmp_path)[0] == 0
+    labels = [row["label"] for row in json.loads((tmp_path / "comparison.json").read_text())["rows"]]
+    assert labels == ["rope", "none", "alibi"]
+    after = (tmp_path / "report.html").read_text()
+    assert re.findall(r'class="line (\w+)"', after) == re.findall(r'class="line (\w+)"', before)
+
+
+def test_a_baseline_is_what_differences_are_taken_to(call, texts, tmp_path):
+    wanted = ["compare", "rope", "alibi", "none", "--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL]
+    code, out, _ = call(*wanted, "--baseline", "alibi")
+    assert code == 0 and any(line.startswith("less alibi") for line in out.splitlines())
+    rows = out.partition("less alibi")[2].splitlines()[1:3]
+    assert [row.split()[0] for row in rows] == ["rope", "none"]
+    code, out, err = call(*wanted, "--baseline", "alibbi", "--seeds", 2)
+    assert code != 0 and "Did you mean 'alibi'" in err
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 3  # nothing was trained for it

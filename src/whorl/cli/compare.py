@@ -10,12 +10,12 @@ import typer
 
 from whorl import registry
 from whorl.cli.lists import names_in, numbers_in
-from whorl.cli.output import mean_text, note, say, say_json, say_table, suggest
+from whorl.cli.output import note, say, say_json, say_table, suggest
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
     from whorl.lab import Comparison
-    from whorl.results import ComparisonResult
+    from whorl.results import ComparisonResult, Difference
 
 
 def complete_encoding(incomplete: str) -> list[str]:
@@ -42,6 +42,10 @@ FineTune = Annotated[int | None, typer.Option(help="Steps each repair is also fi
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="The encoding that differences are taken to; the best at the trained length unless given."),
 ]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
@@ -72,6 +76,7 @@ def compare(
     address: Address = None,
     workers: Workers = None,
     tensorboard: TensorBoard = False,
+    baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
     """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run failed."""
@@ -95,6 +100,7 @@ def compare(
             tell=progress,
             workers=workers,
             command=this_command(),
+            baseline=baseline,
             options=run_options(on, address, tensorboard, call),
             **run_settings(settings, fine_tune, call),
         )
@@ -148,19 +154,50 @@ def show(found: Comparison, *, as_json: bool) -> None:
 
 
 def print_table(found: ComparisonResult) -> None:
-    """Bits per byte by length, the same last tokens with more and more before them; or a task's exact match."""
-    lengths = [str(length) for length in found.lengths]
+    """Means by length, of the same last tokens with more and more before them or of a task; then paired differences."""
+    for line in found.data.get("verdict", {}).get("en", {}).get("unequal", "").splitlines():
+        note(line)
     task = next((row.task for row in found.rows if row.task), None)
+    measure = "exact_match" if task else "same_last"
     say(f"{f'exact match, {task}' if task else 'bits per byte, same last tokens'}; trained at {found.trained}")
+    lengths = [str(length) for length in found.lengths]
     rows = []
     for row in found.rows:
         if not row.beside:
-            cells = row.cells.get("exact_match" if task else "same_last", {})
-            means = (mean_text(vars(cells[length]) if length in cells else None, 3) for length in found.lengths)
-            rows.append((row.label if row.as_trained else f"  {row.variant}", *means))
+            means = (row.at(measure, length) for length in found.lengths)
+            shown = ("-" if mean is None else f"{mean:.3f}" for mean in means)
+            rows.append((row.label if row.as_trained else f"  {row.variant}", *shown))
     say_table(("encoding", *lengths), rows, right=lengths)
-    kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[found.interval]
-    if not task:
-        say(f"±: {kind}; differences below {found.noise:.2f} are ties")
-    elif found.interval == "seeds":
-        say(f"±: {kind}")
+    for kind, other in (("encoding", found.baseline), ("repair", "the model it repairs")):
+        print_differences(found, kind, measure, f"less {other}")
+
+
+def print_differences(found: ComparisonResult, kind: str, measure: str, title: str) -> None:
+    """The paired differences of a kind with their intervals, and of how many seeds and samples they are."""
+    own = [one for one in found.differences if (one.kind, one.measure) == (kind, measure)]
+    shown = [one for one in own if (one.low, one.high) != (0.0, 0.0)]  # nothing by construction
+    if not shown:
+        return
+    lengths = sorted({one.length for one in shown})
+    by_row: dict[str, dict[int, str]] = {}
+    for one in shown:
+        label, variant = one.row
+        by_row.setdefault(label if kind == "encoding" else f"{label}, {variant}", {})[one.length] = difference_text(one)
+    header = (title, *(str(length) for length in lengths))
+    say()
+    say_table(header, [(name, *(row.get(n, "-") for n in lengths)) for name, row in by_row.items()], right=header[1:])
+    if kind == "encoding":
+        known = next((one for one in shown if one.low is not None), None)
+        if known is None:
+            say("one seed and no losses by sample: no order is called")
+        else:
+            seeds = f"{known.seeds} seeds" if known.seeds > 1 else "1 seed (seed noise unknown)"
+            text = f" and {known.samples} samples, {known.scored_bytes:,} bytes" if known.samples else ""
+            say(f"* told apart, at 95 % for each length; paired over {seeds}{text}")
+
+
+def difference_text(one: Difference) -> str:
+    """A difference with half its interval, and a star where that leaves 0 out."""
+    if one.low is None or one.high is None:
+        return f"{one.mean:+.3f}"
+    return f"{one.mean:+.3f} ±{(one.high - one.low) / 2:.3f}{'*' if one.sign else ' '}"

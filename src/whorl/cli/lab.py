@@ -14,6 +14,7 @@ from whorl.cli import roformer
 from whorl.cli.compare import (
     Address,
     AsJson,
+    Baseline,
     Corpus,
     FineTune,
     Lang,
@@ -109,6 +110,7 @@ def sweep(
     address: Address = None,
     workers: Workers = None,
     tensorboard: TensorBoard = False,
+    baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
     """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed."""
@@ -123,6 +125,7 @@ def sweep(
             lang=lang,
             tell=progress,
             workers=workers,
+            baseline=baseline,
             **run_options(on, address, tensorboard, "lab sweep"),
         )
     show(found, as_json=as_json)
@@ -132,21 +135,30 @@ def sweep(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was: a folder with runs.")],
     lang: Lang = "en",
+    baseline: Baseline = None,
+    factor: Annotated[
+        list[str] | None, typer.Option(help="A setting that is compared beside encodings, as width; of a sweep known.")
+    ] = None,
+    unequal: Annotated[
+        bool, typer.Option("--unequal", help="Report on runs that are not alike; the report says so at its top.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import write_out
-    from whorl.lab.settings import RunConfig
     from whorl.results import COMPARISON, ComparisonResult
 
     results = collect(folder)
     before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
     found = aggregate(
         results,
-        corpus=corpus_facts(folder, RunConfig.from_dict(results[0].config)),
+        corpus=corpus_facts(folder, results[0].config),
         title=(before and before.title) or "",
         command=(before and before.command) or this_command(),
+        baseline=baseline or (before.baseline if before and before.named else None),
+        factors=factor or (before.factors if before else ()),
+        unequal=unequal,
     )
     show(write_out(found, folder, lang), as_json=as_json)
 

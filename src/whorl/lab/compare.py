@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, unknown
-from whorl.lab.aggregate import aggregate, corpus_facts
+from whorl.lab.aggregate import aggregate, corpus_facts, labels_of
+from whorl.lab.differences import check_baseline
+from whorl.lab.fairness import check_fair
 from whorl.lab.plan import plan
-from whorl.lab.report import write_csv, write_json, write_report
+from whorl.lab.report import write_all
 from whorl.lab.report.words import LANGUAGES
 from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
-from whorl.lab.settings import RunConfig
-from whorl.results import COMPARISON, ComparisonResult
+from whorl.lab.settings import RunConfig, label_of
+from whorl.results import ComparisonResult
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def compare(
     tell: Tell | None = None,
     workers: int | None = None,
     command: str = "",
+    baseline: str | None = None,
     options: dict[str, Any] | None = None,
     **run: Any,
 ) -> Comparison:
@@ -61,6 +64,7 @@ def compare(
     What is not given is the preset's, or else a laptop's: the standard library's sources, trained at 256 and tested
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
     ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped.
+    ``baseline`` is the encoding that differences are taken to; the best at the trained length unless given.
     """
     check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
@@ -77,7 +81,8 @@ def compare(
         repairs=repairs,
         **run,
     )
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, command=command, **(options or {}))
+    asked: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "command": command}
+    return conclude(configs, out, baseline=baseline, **asked, **(options or {}))
 
 
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
@@ -99,19 +104,36 @@ def conclude(
     workers: int | None = None,
     title: str = "",
     command: str = "",
+    baseline: str | None = None,
+    factors: Sequence[str] = (),
     **options: Any,
 ) -> Comparison:
-    """Makes the runs, joins their results, and writes comparison.json and the report to ``out``."""
+    """Makes the runs, joins their results, and writes comparison.json and the report to ``out``.
+
+    Runs that would make no fair comparison, and a baseline that is none of them, are refused before any is made.
+    """
     out = Path(out)
+    check_fair([config.to_dict() for config in configs], factors)
+    alone = {config.replace(seed=0).id: config for config in configs}.values()
+    check_baseline(baseline, labels_of([(label_of(one.encoding, **one.sizes), one.to_dict(), one.id) for one in alone]))
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
+    found = aggregate(
+        results,
+        corpus=corpus_facts(out, configs[0].to_dict()),
+        title=title,
+        command=command,
+        baseline=baseline,
+        factors=factors,
+    )
     return write_out(found, out, lang, failed)
 
 
 def write_out(found: ComparisonResult, out: Path, lang: str = "en", failed: dict[str, str] | None = None) -> Comparison:
-    """Writes comparison.json, comparison.csv and report.html to ``out``; the result then has the verdict in words."""
-    found = ComparisonResult.read(write_json(found, out / COMPARISON))
-    write_csv(found, out / "comparison.csv")
-    return Comparison(found, out, write_report(found, out / "report.html", lang=lang), failed or {})
+    """Writes comparison.json, comparison.csv and report.html to ``out``; the result then has the verdict in words.
+
+    What was there is kept, in a folder under ``out`` that has its date.
+    """
+    written, page = write_all(found, out, lang)
+    return Comparison(written, out, page, failed or {})

@@ -94,10 +94,15 @@ class Recipe(Config):
             raise invalid(call, "final", "between 0 and 1", self.final, "It is a share of the learning rate.")
         if self.clip <= 0:
             raise invalid(call, "clip", "positive", self.clip, "Gradients are cut to this norm.")
-        warmup = min(100, self.steps // 5) if self.warmup is None else self.warmup
+        warmup = usual_warmup(self.steps) if self.warmup is None else self.warmup
         if not 0 <= warmup <= self.steps:
             raise invalid(call, "warmup", f"between 0 and the {self.steps} steps", warmup)
         object.__setattr__(self, "warmup", warmup)
+
+
+def usual_warmup(steps: int) -> int:
+    """The steps up to the full rate where none are given."""
+    return min(100, steps // 5)
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:

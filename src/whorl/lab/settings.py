@@ -210,12 +210,12 @@ def cautions(config: RunConfig) -> list[str]:
     """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
     from whorl.lab import repairs
 
-    out = []
+    out, tokens = [], config.sizes["length"]  # of a task more than its length, which counts symbols
     for part in config.encoding.get("parts", [config.encoding]):
-        if part["name"] == "t5" and part["max_distance"] > config.train_length // 2:
+        if part["name"] == "t5" and part["max_distance"] > tokens // 2:
             out.append(
-                f"t5: max_distance {part['max_distance']} > half the trained length {config.train_length}: its far "
-                f"buckets are hardly trained, and longer texts read them. Use max_distance={config.train_length // 2}."
+                f"t5: max_distance {part['max_distance']} > half the trained length {tokens}: its far "
+                f"buckets are hardly trained, and longer texts read them. Use max_distance={tokens // 2}."
             )
         if part["name"] == "sinusoidal" and part["scale"] > 4 * config.width**-0.5:
             out.append(

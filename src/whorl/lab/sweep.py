@@ -38,11 +38,13 @@ def sweep(
     lang: str = "en",
     tell: Tell | None = None,
     workers: int | None = None,
+    baseline: str | None = None,
     **options: Any,
 ) -> Comparison:
     """The comparison of every run that a sweep file asks for, with its report written to ``out``.
 
-    ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
+    What its grid lists are the factors of the comparison; runs differ in nothing else. ``options`` are those of
+    ``run_one``, or of Ray with ``on="ray"``.
     """
     check_asked(on, lang, workers)
     asked = read_grid(file)
@@ -54,7 +56,10 @@ def sweep(
     configs = prepare(configs, out, on=on)
     command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
     title = asked.get("title", "")
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
+    made: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "title": title}
+    return conclude(
+        configs, out, command=command, baseline=baseline, factors=tuple(asked.get("grid", {})), **made, **options
+    )
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
