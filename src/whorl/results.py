@@ -61,6 +61,10 @@ class RunResult:
     evaluations: list[dict[str, Any]]  # one for each variant of a run on text, the one as trained first
     window_baseline: dict[str, Any] | None
     task: dict[str, Any] | None = None  # scores of a run on a task
+    validation: list[dict[str, Any]] | None = None  # step and bits per byte of test text while it trained
+    generated: list[dict[str, Any]] | None = None  # length, prompt and the text that the model went on with
+    attention_by_distance: dict[str, Any] | None = None  # of one head
+    claims: dict[str, bool] | None = None  # what the encoding says of itself
     evaluate_seconds: float
     environment: dict[str, Any]
 
@@ -76,9 +80,11 @@ class RunResult:
         return cls(**{name: data[name] for name in known if name in data})
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of result.json; a run on text has no task in it."""
-        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {"schema": RUN_SCHEMA} | {key: value for key, value in found.items() if (key, value) != ("task", None)}
+        """The content of result.json; what is optional and absent is not in it."""
+        fields = dataclasses.fields(self)
+        found = {one.name: getattr(self, one.name) for one in fields}
+        absent = {one.name for one in fields if one.default is None and found[one.name] is None}
+        return {"schema": RUN_SCHEMA} | {key: value for key, value in found.items() if key not in absent}
 
 
 @dataclass(frozen=True)

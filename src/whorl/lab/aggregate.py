@@ -142,6 +142,7 @@ def _rows(label: str, group: list[RunResult]) -> list[Found]:
     }
     evaluated = [result for result in group if result.evaluations]
     variants = [(one["variant"], one["fine_tuned_steps"]) for one in evaluated[0].evaluations] if evaluated else []
+    tasks = [result.task for result in group]
     rows = []
     for place, (variant, tuned) in enumerate(variants or [(AS_TRAINED, 0)]):
         own = [result.evaluations[place]["by_length"] for result in evaluated]
@@ -150,7 +151,7 @@ def _rows(label: str, group: list[RunResult]) -> list[Found]:
             "fine_tuned_steps": tuned,
             "by_length": _by_length(own),
             "learning_curve": _curve(group) if variant == AS_TRAINED and not tuned else [],
-            "task": _task(group) if not place else None,
+            "task": _task([result.evaluations[place].get("task") for result in evaluated] if place else tasks),
         }
         rows.append(row)
     windows = [result.window_baseline["by_length"] for result in evaluated if result.window_baseline]
@@ -186,8 +187,8 @@ def _curve(group: list[RunResult]) -> list[Found]:
     return [{"step": step, "loss": statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 
 
-def _task(group: list[RunResult]) -> Found | None:
-    tasks = [result.task for result in group if result.task]
+def _task(found: list[Found | None]) -> Found | None:
+    tasks = [one for one in found if one]
     if not tasks:
         return None
     by_length = [

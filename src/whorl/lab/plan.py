@@ -154,7 +154,14 @@ def configure(
     plain = RunConfig(encoding={"name": "none"}, **settings)
     settings["lengths"] = plain.lengths
     encodings = [with_usual(one, **plain.sizes) for one in encodings]
-    return [_config(encoding, settings, wanted, seed) for encoding in encodings for seed in _seeds(seeds)]
+    own = _takers(wanted, [plain.replace(encoding=one).encoding for one in encodings], given=repairs is not None)
+    if plain.fine_tune_steps and not plain.text:
+        raise WhorlError("compare: fine-tuning reads longer text, and a task has none. Leave fine_tune_steps out.")
+    return [
+        _config(encoding, settings, tried, seed)
+        for encoding, tried in zip(encodings, own, strict=True)
+        for seed in _seeds(seeds)
+    ]
 
 
 def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
@@ -172,11 +179,31 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
 
 def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: Sequence[str], seed: int) -> RunConfig:
     rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
-    plain = RunConfig(encoding=encoding, seed=seed, **rate | settings)
-    own = tuple(
-        name for name in repairs if plain.encoding["name"] == "rope" and known_repairs.serves(name, plain.encoding)
-    )
-    return plain.replace(repairs=own) if own and plain.text else plain
+    return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
+
+
+def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given: bool) -> list[tuple[str, ...]]:
+    """The repairs that are tried on each encoding: on rotary ones, and where there are none, on all that take it.
+
+    One that was asked for and that none takes raises a WhorlError.
+    """
+    own: list[list[str]] = [[] for _ in encodings]
+    for name in names:
+        able = [place for place, one in enumerate(encodings) if known_repairs.serves(name, one)]
+        rotary = [place for place in able if _is_rope(encodings[place])]
+        if given and not able:
+            here = ", ".join(one["name"] for one in encodings)
+            raise WhorlError(
+                f"compare: repair {name} takes the place of plain rope, and none is among {here}. "
+                "Add rope, or leave it out."
+            )
+        for place in rotary or (able if given else ()):
+            own[place].append(name)
+    return [tuple(one) for one in own]
+
+
+def _is_rope(encoding: dict[str, Any]) -> bool:
+    return any(layer["name"] == "rope" for layer in encoding.get("layers", [encoding]))
 
 
 def _task_settings(plain: RunConfig, lengths: Sequence[int] | None) -> dict[str, Any]:

@@ -9,12 +9,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from whorl import registry
 from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.recipe import Recipe
+from whorl.results import PROTOCOLS
+
+Protocol = Literal["same_last", "sliding", "non_overlapping"]
+
+# Settings that runs of earlier versions did not have: left out of their usual value, the ids of those runs stay theirs.
+LATER = ("protocols",)
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
@@ -41,7 +47,8 @@ class RunConfig(Recipe):
     lengths        lengths evaluated; () for ¼ to 16 times the trained one
     eval_bytes     text scored at each length, about
     last           how many last tokens the same-last-tokens score reads; None for a quarter of the trained length,
-                   at least 16 and at most 64
+                   at least 16 and at most 64. More than the shortest length are read by windows that slide
+    protocols      which of the three ways of scoring text are measured
     repairs        context extensions tried on the trained model, for rotary encodings
     fine_tune_steps  steps each repair is trained on as well, at 4 times the length; 0 for none
 
@@ -61,12 +68,19 @@ class RunConfig(Recipe):
     lengths: tuple[int, ...] = ()
     eval_bytes: int = 32_768
     last: int | None = None
+    protocols: tuple[Protocol, ...] = PROTOCOLS
     repairs: tuple[str, ...] = ()
     fine_tune_steps: int = 0
     seed: int = 0
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON-ready data; a setting of LATER stands in it where it is not the usual one."""
+        found, fields = super().to_dict(), self.fields()
+        usual = {key: list(default) if isinstance(default := fields[key].default, tuple) else default for key in LATER}
+        return {key: value for key, value in found.items() if key not in LATER or value != usual[key]}
 
     @property
     def id(self) -> str:
@@ -98,6 +112,11 @@ class RunConfig(Recipe):
         from whorl.lab.tasks import task
 
         return task(self.task_name).total(self.train_length) - 1
+
+    @property
+    def slides(self) -> bool:
+        """Whether the same last tokens are more than the shortest length holds, and are read by windows that slide."""
+        return (self.last or 0) > self.lengths[0]
 
     @property
     def text(self) -> bool:
@@ -138,6 +157,12 @@ class RunConfig(Recipe):
         if not 1 <= last <= max(self.lengths):
             raise invalid(call, "last", "positive and at most the longest length", last)
         object.__setattr__(self, "last", last)
+        if self.slides:  # each length needs room before its windows for the others
+            for length in self.lengths:
+                if length < last and last > self.lengths[-1] - length:
+                    raise invalid(call, "last", f"at most {self.lengths[-1] - length} for a length of {length}", last)
+        if "same_last" not in self.protocols or len(set(self.protocols)) < len(self.protocols):
+            raise invalid(call, "protocols", "same_last and others, each once", list(self.protocols))
 
     def _check_repairs(self) -> None:
         from whorl.lab import repairs  # which is made of encodings, and none are needed to name a run

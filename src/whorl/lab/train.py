@@ -24,13 +24,17 @@ from torch import Tensor, nn
 from whorl.errors import WhorlError
 from whorl.lab.monitor import gradient_norms, group_of
 from whorl.lab.processes import folder_of_first
-from whorl.lab.recipe import Recipe, make_optimizer, set_rate
+from whorl.lab.recipe import ROWS, Recipe, make_optimizer, set_rate
 from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics, write_atomic, write_checkpoint
 
 Tell = Callable[[dict[str, Any]], None]  # hears what happens
 
+# What of a row TensorBoard is told, where the row has it.
+EVENTS = (
+    "loss", "validation_bits_per_byte", "accuracy", "learning_rate", "gradient_norm", "attention_entropy",
+    "tokens_per_second",
+)  # fmt: skip
 SAVE_SECONDS = 30.0  # between checkpoints, about
-ROWS = 100  # of metrics in a training, about
 
 
 class Pass(NamedTuple):
@@ -216,7 +220,7 @@ class Log:
             except OSError as error:
                 raise _cannot_write(Path(self._file.name).parent, error) from error
         if self._events is not None:
-            for key in ("loss", "accuracy", "learning_rate", "gradient_norm", "attention_entropy", "tokens_per_second"):
+            for key in EVENTS:
                 self._add(key, row.get(key), row["step"])
             for key, value in row.get("gradient_norms", {}).items():
                 self._add(f"gradient_norms/{key}", value, row["step"])
