@@ -76,6 +76,33 @@ def test_a_sweep_reads_its_file(call, texts, tmp_path):
     assert code == 0 and [line.partition("  ")[0] for line in out.splitlines()[2:4]] == ["rope base=100", "rope"]
 
 
+def test_a_comparison_in_which_a_run_diverges_ends_with_status_1_and_is_made_anew_on_retry(call, texts, tmp_path):
+    wanted = ["compare", "rope", "--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL]
+    wanted += ["--set", "learning_rate=1e30", "--set", "clip=1e30", "--steps", "12"]
+    code, _, err = call(*wanted)
+    assert code == 1 and "rope: diverged: the loss is" in err
+    assert "failed: it diverged: the loss is nan at step" in err and "Lower learning_rate" in err
+    (result,) = tmp_path.glob("runs/*/result.json")
+    before = result.stat().st_mtime_ns
+    code, _, err = call(*wanted)
+    assert code == 1 and "failed: it diverged" in err and result.stat().st_mtime_ns == before
+    code, _, err = call(*wanted, "--retry")
+    assert code == 1 and "rope: diverged: the loss is" in err and result.stat().st_mtime_ns > before
+    code, _, err = call(*wanted[:-6], "--retry")  # at the usual rate
+    assert code == 0
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    assert call(*wanted[:-6], "--retry")[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # a sound run is not made again
+
+
+def test_a_comparison_says_what_to_beware_of(call, texts, tmp_path):
+    names = ["rope", "t5:max_distance=12,buckets=8"]
+    words = ["compare", *names, "--corpus", texts, "--out", tmp_path, "--workers", 1, "--repairs", "yarn", *SMALL]
+    code, _, err = call(*words)
+    assert code == 0 and "max_distance 12 > half the trained length 16" in err
+    assert err.count("yarn: at trained length 16 the fastest pair turns 3 times") == 1
+
+
 def test_where_a_run_fails_the_others_are_shown_and_the_status_is_1(call, texts, tmp_path, monkeypatch):
     from whorl.errors import WhorlError
 

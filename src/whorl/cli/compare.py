@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,6 +45,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
 ]
+Retry = Annotated[bool, typer.Option("--retry", help="Make runs whose loss was no number anew.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
 AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
@@ -71,15 +74,16 @@ def compare(
     on: On = "here",
     address: Address = None,
     workers: Workers = None,
+    retry: Retry = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run failed."""
+    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run fails or diverges."""
     from whorl.lab import compare as compare_encodings
     from whorl.lab.progress import Progress
 
     call = "compare"
-    with Progress() as progress:
+    with goes_on(out), Progress() as progress:
         found = compare_encodings(
             names,
             corpus=corpus,
@@ -94,6 +98,7 @@ def compare(
             lang=lang,
             tell=progress,
             workers=workers,
+            retry=retry,
             command=this_command(),
             options=run_options(on, address, tensorboard, call),
             **run_settings(settings, fine_tune, call),
@@ -126,6 +131,16 @@ def run_options(on: str, address: str | None, tensorboard: bool, call: str) -> d
     return options | ({"address": address} if address is not None else {})
 
 
+@contextlib.contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Ends with status 130 on Ctrl-C, with a word on what was saved and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"stopped. What was done is saved in {out}; the same command goes on from there: {this_command()}")
+        raise typer.Exit(130) from None
+
+
 def this_command() -> str:
     """The command line as it could be typed again."""
     import sys
@@ -141,6 +156,8 @@ def show(found: Comparison, *, as_json: bool) -> None:
         print_table(found.result)
         say(f"report: {found.report.absolute().as_uri()}")
         suggest(f"whorl lab report {found.out} --lang zh")
+    for text in dict.fromkeys(text for row in found.result.rows for text in row.warnings):
+        note(text)
     for run, message in found.failed.items():
         note(f"run {run} failed: {message}")
     if found.failed:

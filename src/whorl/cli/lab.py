@@ -22,12 +22,14 @@ from whorl.cli.compare import (
     Out,
     PresetName,
     Repairs,
+    Retry,
     Settings,
     Steps,
     TensorBoard,
     TrainLength,
     Workers,
     complete_encoding,
+    goes_on,
     run_options,
     run_settings,
     show,
@@ -63,6 +65,7 @@ def run(
     repairs: Repairs = None,
     fine_tune: FineTune = None,
     settings: Settings = None,
+    retry: Retry = False,
     tensorboard: TensorBoard = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -70,6 +73,7 @@ def run(
     from whorl.lab import run_one
     from whorl.lab.plan import plan
     from whorl.lab.progress import Progress
+    from whorl.lab.storage import forget_diverged
 
     call = "lab run"
     (config,) = plan(
@@ -85,7 +89,9 @@ def run(
         **run_settings(settings, fine_tune, call),
     )
     folder = out / "runs" / config.id
-    with Progress() as progress:
+    if retry:
+        forget_diverged(folder)
+    with goes_on(out), Progress() as progress:
         progress(config, {"kind": "planned", "finished": False})
         result = run_one(config, folder, tell=lambda event: progress(config, event), tensorboard=tensorboard)
     if result["stopped_early"]:
@@ -108,14 +114,15 @@ def sweep(
     on: On = "here",
     address: Address = None,
     workers: Workers = None,
+    retry: Retry = False,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed."""
+    """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed or diverged."""
     from whorl.lab import sweep as make_sweep
     from whorl.lab.progress import Progress
 
-    with Progress() as progress:
+    with goes_on(out), Progress() as progress:
         found = make_sweep(
             file,
             out,
@@ -123,6 +130,7 @@ def sweep(
             lang=lang,
             tell=progress,
             workers=workers,
+            retry=retry,
             **run_options(on, address, tensorboard, "lab sweep"),
         )
     show(found, as_json=as_json)
@@ -172,7 +180,8 @@ def migrate(
         if event["step"] * 10 // event["steps"] > (event["step"] - 1) * 10 // event["steps"]:  # at every tenth
             note(f"{event['part']}: step {event['step']}/{event['steps']}, loss {event['loss']:.3f}")
 
-    result = make_migration(run, to, freeze=names_in(freeze), steps=steps, learning_rate=rate, tell=tell)
+    with goes_on(run.parent.parent):
+        result = make_migration(run, to, freeze=names_in(freeze), steps=steps, learning_rate=rate, tell=tell)
     for text in result["warnings"]:
         note(text)
     if as_json:

@@ -52,6 +52,7 @@ def compare(
     lang: str = "en",
     tell: Tell | None = None,
     workers: int | None = None,
+    retry: bool = False,
     command: str = "",
     options: dict[str, Any] | None = None,
     **run: Any,
@@ -60,7 +61,8 @@ def compare(
 
     What is not given is the preset's, or else a laptop's: the standard library's sources, trained at 256 and tested
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
-    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped.
+    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped; with
+    ``retry``, runs whose loss was no number are made anew.
     """
     check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
@@ -77,7 +79,8 @@ def compare(
         repairs=repairs,
         **run,
     )
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, command=command, **(options or {}))
+    told: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
+    return conclude(configs, out, **told, command=command, **(options or {}))
 
 
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
@@ -97,13 +100,14 @@ def conclude(
     lang: str = "en",
     tell: Tell | None = None,
     workers: int | None = None,
+    retry: bool = False,
     title: str = "",
     command: str = "",
     **options: Any,
 ) -> Comparison:
     """Makes the runs, joins their results, and writes comparison.json and the report to ``out``."""
     out = Path(out)
-    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
+    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
     found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)

@@ -177,7 +177,7 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
     return float(head_dim) if any(part["name"] == "t5" and not part.get("scaled") for part in parts) else 1.0
 
 
-def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: Sequence[str], seed: int) -> RunConfig:
+def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
     rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
     return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
 

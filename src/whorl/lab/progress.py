@@ -43,7 +43,8 @@ class Run:
             self.text = f"{event['variant']} at {event['length']}: {said}"
         else:
             self.share, self.over = 1.0, True
-            self.text = {"done": "done", "failed": f"failed: {event.get('message', '')}"}.get(kind, "finished before")
+            said = {"done": "done", **{bad: f"{bad}: {event.get('message', '')}" for bad in ("diverged", "failed")}}
+            self.text = said.get(kind, "finished before")
         if self.began is None:
             self.began = (now, self.share)
 

@@ -163,23 +163,18 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, 
 
 
 def _task_scores(model: Decoder, config: RunConfig) -> dict[str, Any]:
-    """The scores of a task, and of its repairs, whose lengths are counted in the tokens of an item."""
-    evaluations = []
-    for name in (AS_TRAINED, *config.repairs):
-        rows = []
-        for length in config.lengths:
-            own = task(config.task_name)
-            tokens = own.total(length) - 1
-            plan = repaired_plan(name, model.plan, trained=config.sizes["length"], length=tokens)
-            with serving(model, plan):
-                rows.append(score_each(model, own.name, length=length, served=tokens))
-        evaluations.append(
-            {
-                "variant": name,
-                "settings": {} if name == AS_TRAINED else settings_of(plan),
-                "fine_tuned_steps": 0,
-                "by_length": [],
-                "task": {"name": config.task_name, "by_length": rows},
-            }
-        )
+    """The scores of a task, and those of its repairs beside them."""
+    evaluations = [_task_variant(model, config, name) for name in (AS_TRAINED, *config.repairs)]
     return {"evaluations": evaluations if config.repairs else [], "task": evaluations[0]["task"]}
+
+
+def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any]:
+    own, plan, rows = task(config.task_name), model.plan, []
+    for length in config.lengths:
+        tokens = own.total(length) - 1  # which positions count, where a length may count pairs
+        plan = repaired_plan(name, model.plan, trained=config.sizes["length"], length=tokens)
+        with serving(model, plan):
+            rows.append(score_each(model, own.name, length=length, served=tokens))
+    settings = {} if name == AS_TRAINED else settings_of(plan)
+    scores = {"name": own.name, "by_length": rows}
+    return {"variant": name, "settings": settings, "fine_tuned_steps": 0, "by_length": [], "task": scores}

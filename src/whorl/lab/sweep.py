@@ -38,11 +38,13 @@ def sweep(
     lang: str = "en",
     tell: Tell | None = None,
     workers: int | None = None,
+    retry: bool = False,
     **options: Any,
 ) -> Comparison:
     """The comparison of every run that a sweep file asks for, with its report written to ``out``.
 
-    ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
+    With ``retry``, runs whose loss was no number are made anew. ``options`` are those of ``run_one``, or of Ray with
+    ``on="ray"``.
     """
     check_asked(on, lang, workers)
     asked = read_grid(file)
@@ -53,8 +55,8 @@ def sweep(
     check_lengths(config.train_length for config in configs)
     configs = prepare(configs, out, on=on)
     command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
-    title = asked.get("title", "")
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
+    told: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
+    return conclude(configs, out, **told, title=asked.get("title", ""), command=command, **options)
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
