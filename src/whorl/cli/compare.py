@@ -13,6 +13,7 @@ import typer
 from whorl import registry
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import mean_text, note, say, say_json, say_table, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="NAMES…",
-            help="Encodings by name, with settings as in t5:max_distance=32 and joined as in rope+alibi.",
+            help="Encodings by name or as a .py file that registers some; settings as in rope:scaling=yarn,factor=4, "
+            "joined as in rope+alibi, by layer as in rope*3/none.",
             autocompletion=complete_encoding,
         ),
     ] = None,
@@ -75,17 +77,18 @@ def compare(
     address: Address = None,
     workers: Workers = None,
     retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run fails or diverges."""
+    """Train encodings alike, test them past the trained length, write a report. Exits 1 if a run fails or diverges."""
     from whorl.lab import compare as compare_encodings
     from whorl.lab.progress import Progress
 
     call = "compare"
     with goes_on(out), Progress() as progress:
         found = compare_encodings(
-            names,
+            named(names or [], call),
             corpus=corpus,
             train_length=train_length,
             lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),

@@ -37,6 +37,7 @@ from whorl.cli.compare import (
 )
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
+from whorl.cli.plugins import Plugin
 
 lab = typer.Typer(
     name="lab",
@@ -66,6 +67,7 @@ def run(
     fine_tune: FineTune = None,
     settings: Settings = None,
     retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
@@ -115,6 +117,7 @@ def sweep(
     address: Address = None,
     workers: Workers = None,
     retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
     as_json: AsJson = False,
 ) -> None:
@@ -145,14 +148,13 @@ def report(
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import write_out
-    from whorl.lab.settings import RunConfig
     from whorl.results import COMPARISON, ComparisonResult
 
     results = collect(folder)
     before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
     found = aggregate(
         results,
-        corpus=corpus_facts(folder, RunConfig.from_dict(results[0].config)),
+        corpus=corpus_facts(folder, results[0].config),
         title=(before and before.title) or "",
         command=(before and before.command) or this_command(),
     )
@@ -171,6 +173,7 @@ def migrate(
     ] = "",
     steps: Annotated[int | None, typer.Option(help="Updates after the exchange; a fifth of the run's.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate; a fifth of the run's.")] = None,
+    plugin: Plugin = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Take a trained run to another encoding: copy all but positions, train a little, and compare four losses."""
@@ -221,6 +224,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest byte, 1 draws as the model says.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw among so many of the likeliest bytes.")] = None,
     seed: Annotated[int, typer.Option(help="What is drawn from.")] = 0,
+    plugin: Plugin = None,
 ) -> None:
     """Print a text and how a trained run goes on with it."""
     from whorl.lab import generate as make_text

@@ -12,6 +12,7 @@ from whorl import plot as plots
 from whorl import registry
 from whorl.cli import show
 from whorl.cli.output import note, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def plot(
     trained: Annotated[int | None, typer.Option(help="The length trained on, for context.")] = None,
     method: Annotated[str | None, typer.Option(help="pca or tsne, for positions.")] = None,
     metric: Annotated[str | None, typer.Option(help="same_last, sliding or non_overlapping, for losses.")] = None,
+    plugin: Plugin = None,
 ) -> None:
     """A picture of encodings, as .png, .svg or .pdf."""
     if kind not in KINDS:
@@ -84,7 +86,7 @@ def plot(
     from whorl.plot.style import need_matplotlib
 
     need_matplotlib()
-    note(f"written to {write(kind, what or [], check_path(out, 'plot'), dim, options)}")
+    note(f"written to {write(kind, named(what or [], 'plot'), check_path(out, 'plot'), dim, options)}")
     suggest("whorl show rope" if kind != "losses" else "whorl plot scores -o scores.png")
 
 

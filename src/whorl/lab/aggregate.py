@@ -10,14 +10,13 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
-from whorl.lab.settings import RunConfig, label_of
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
 from whorl.results import AS_TRAINED, COMPARISON_SCHEMA, NOISE, PROTOCOLS, ComparisonResult, RunResult
@@ -79,7 +78,7 @@ def aggregate(
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
     lengths = sorted({length for result in results for length in result.config["lengths"]})
     trained = check_lengths(result.train_length for result in results)
-    labels = _labels([group[0].config for group in groups.values()])
+    labels = labels_of([(group[0].label, group[0].config, group[0].id) for group in groups.values()])
     rows = [row for label, group in zip(labels, groups.values(), strict=True) for row in _rows(label, group)]
     fewest = min(len(group) for group in groups.values())
     data = {
@@ -110,20 +109,18 @@ def check_lengths(trained: Iterable[int]) -> int:
     return found[0]
 
 
-def _labels(configs: list[Found]) -> list[str]:
-    """A label for each config: the encoding's name, with as much beside it as tells it from the others."""
-    own = [RunConfig.from_dict(config) for config in configs]
-    long = [label_of(config.encoding, **config.sizes) for config in own]
+def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
+    """A label for each run of (full label, config, id): its name, with as much beside it as tells it from others."""
     kinds: dict[str, set[str]] = {}
-    for label in long:
-        kinds.setdefault(label.partition(" ")[0], set()).add(label)
-    labels = [label if len(kinds[label.partition(" ")[0]]) > 1 else label.partition(" ")[0] for label in long]
+    for full, _, _ in runs:
+        kinds.setdefault(full.partition(" ")[0], set()).add(full)
+    labels = [full if len(kinds[name := full.partition(" ")[0]]) > 1 else name for full, _, _ in runs]
     for size in MAY_DIFFER:
-        values = {json.dumps(config[size]) for config in configs}
+        values = {json.dumps(config[size]) for _, config, _ in runs}
         if len(values) > 1 and len(set(labels)) < len(labels):
-            labels = [f"{label} {size}={config[size]}" for label, config in zip(labels, configs, strict=True)]
+            labels = [f"{label} {size}={config[size]}" for label, (_, config, _) in zip(labels, runs, strict=True)]
     if len(set(labels)) < len(labels):  # something else differs, and the id tells
-        labels = [f"{label} {config.id}" for label, config in zip(labels, own, strict=True)]
+        labels = [f"{label} {run}" for label, (_, _, run) in zip(labels, runs, strict=True)]
     return labels
 
 
@@ -137,7 +134,7 @@ def _rows(label: str, group: list[RunResult]) -> list[Found]:
         "encoding_parameters": first.encoding_parameters,
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in group),
-        "claims": dataclasses.asdict(from_dict(first.encoding).claims),
+        "claims": dataclasses.asdict(from_dict(first.encoding).claims) if first.claims is None else first.claims,
         "warnings": list(dict.fromkeys(text for result in group for text in _warnings(result))),
     }
     evaluated = [result for result in group if result.evaluations]
@@ -227,8 +224,8 @@ def _noise(groups: list[list[RunResult]]) -> float:
     return t_quantile(freedom) * math.sqrt(2 * pooled / fewest)
 
 
-def corpus_facts(out: Path, config: RunConfig) -> Found:
+def corpus_facts(out: Path, config: Mapping[str, Any]) -> Found:
     """What is known of the text of a run whose corpus is packed under ``out``; of a task its name alone."""
-    if not config.text:
-        return {"name": config.corpus}
-    return open_corpus(config.corpus, out / "corpus", config.corpus_digest).facts()
+    if config["corpus"].startswith("task:"):
+        return {"name": config["corpus"]}
+    return open_corpus(config["corpus"], out / "corpus", config["corpus_digest"]).facts()

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError
 from whorl.lab.corpus import Corpus, open_corpus
+from whorl.lab.probes import mark_rows
 from whorl.lab.settings import RunConfig
 from whorl.lab.tasks import TaskBatches
 
@@ -59,7 +60,10 @@ class TextBatches:
             order, shift = self._order(stage, place // pieces, pieces, length)
             start = int(order[place % pieces]) * length + shift
             rows.append(self.text[start : start + length + 1])
-        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        stacked = np.stack(rows).astype(np.int64)
+        if self.config.recall:
+            mark_rows(stacked, self.config.recall, np.random.default_rng([self.config.seed, stage, step, 1]))
+        tokens = torch.from_numpy(stacked)
         return tokens[:, :-1], tokens[:, 1:]
 
     def _new_order(self, stage: int, epoch: int, pieces: int, length: int) -> tuple[np.ndarray, int]:

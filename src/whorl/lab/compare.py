@@ -14,6 +14,7 @@ from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.report.words import LANGUAGES
 from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
 from whorl.lab.settings import RunConfig
+from whorl.plugins import load_plugin
 from whorl.results import COMPARISON, ComparisonResult
 
 
@@ -53,6 +54,7 @@ def compare(
     tell: Tell | None = None,
     workers: int | None = None,
     retry: bool = False,
+    plugins: Sequence[str | Path] = (),
     command: str = "",
     options: dict[str, Any] | None = None,
     **run: Any,
@@ -62,8 +64,10 @@ def compare(
     What is not given is the preset's, or else a laptop's: the standard library's sources, trained at 256 and tested
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
     ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped; with
-    ``retry``, runs whose loss was no number are made anew.
+    ``retry``, runs whose loss was no number are made anew. ``plugins`` are files that register encodings.
     """
+    for file in plugins:
+        load_plugin(file)
     check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
     configs = plan(
@@ -110,7 +114,7 @@ def conclude(
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
+    found = aggregate(results, corpus=corpus_facts(out, configs[0].to_dict()), title=title, command=command)
     return write_out(found, out, lang, failed)
 
 

@@ -13,8 +13,9 @@ stands in a sample, and
 
 Beside the loss stand two scores of use of far text, ``whorl.lab.probes``. ``repeated_text_accuracy``: a text said again
 and again, and the share of tokens right from the second time on. ``retrieval_accuracy``: a random key and value put
-somewhere into the text, the key again at its end; the share of the value's letters that are right. What each sample and
-every probe came to is kept beside the means, in the same order for every run, so that runs can be compared in pairs.
+somewhere into the text, the key again at its end; the share of the value's letters that are right, or of the marks
+where the model was trained to find marks. What each sample and every probe came to is kept beside the means, in the
+same order for every run, so that runs can be compared in pairs.
 """
 
 from __future__ import annotations
@@ -142,16 +143,17 @@ class Evaluation:
     def _far_use(self, length: int) -> Found:
         """The two scores of use of far text, each with what every probe came to."""
         found: Found = {}
+        hidden = probes.marked if self.config.recall else probes.retrieval
         made = {
             "repeated": probes.repeated(self.samples, length, self.config.train_length),
-            "retrieval": probes.retrieval(self.samples, length),
+            "retrieval": hidden(self.samples, length),
         }
         for name, probe in made.items():
-            shares = None if probe is None else self._score(probe.tokens)[1][:, probe.asked :].float().mean(1)
+            shares = None if probe is None else self._score(probe.tokens)[1][:, probe.asked :].double().mean(1)
             found[ACCURACY[name]] = None if shares is None else float(shares.mean())
             found[name] = None if shares is None else {"right": shares.tolist()}
         if made["retrieval"] is not None:
-            found["retrieval"]["depth"] = made["retrieval"].depth
+            found["retrieval"] |= {"depth": made["retrieval"].depth, "chance": made["retrieval"].chance}
         return found
 
     def _score(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -55,8 +55,11 @@ def attention_entropy(model: Decoder, tokens: Tensor) -> float:
     """
     rows = max(1, WATCHED_TOKENS // tokens.shape[1])
     found: list[Tensor] = []
+    training = model.training
+    model.eval()
     with _watching(model, lambda weights: found.append(torch.special.entr(weights).sum(-1).mean())):
         model(tokens[:rows])
+    model.train(training)
     return float(torch.stack(found).mean())
 
 

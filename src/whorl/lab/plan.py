@@ -13,16 +13,19 @@ from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
 from whorl.lab.presets import lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
-from whorl.lab.settings import RunConfig
+from whorl.lab.settings import PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
-from whorl.registry import encoding_class
+from whorl.registry import encoding_class, scaling_class
 
 USUAL = "laptop"  # whose sizes are taken where no preset is named
 
 # What of a run is not a setting of its own here, and what it is made from.
 MADE_FROM = {"encoding": "the encodings that are named", "seed": "seeds", "corpus_digest": "the text of corpus"}
 SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
+
+
+MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 
 
 def check_names(settings: Iterable[str], call: str) -> None:
@@ -37,11 +40,21 @@ def check_names(settings: Iterable[str], call: str) -> None:
 def read_name(text: str) -> dict[str, Any]:
     """An encoding as it is written on a command line: its name, settings behind a colon, parts joined by ``+``.
 
+    Behind ``scaling=`` stand settings of the scaling as well. ``/`` stands between layers, ``*`` behind those that come
+    several times, and the whole is repeated over the model; with ``*`` alone, ``+`` stands between layers too.
+
     >>> read_name("rope:base=500000,rotary_dim=16")
     {'name': 'rope', 'base': 500000, 'rotary_dim': 16}
     >>> [part["name"] for part in read_name("rope+alibi")["parts"]]
     ['rope', 'alibi']
+    >>> read_name("rope:scaling=yarn,factor=4")["scaling"]
+    {'name': 'yarn', 'factor': 4}
+    >>> [layer["name"] for layer in read_name("rope*3+none")["layers"]]
+    ['rope', 'rope', 'rope', 'none']
     """
+    if "/" in text or "*" in text:
+        groups = text.split("/") if "/" in text else text.split("+")
+        return {"name": PLAN, "layers": [layer for group in groups for layer in _layers(group, text)]}
     if "+" in text:
         return {"name": "combined", "parts": [read_name(part) for part in text.split("+")]}
     name, _, rest = text.partition(":")
@@ -55,7 +68,25 @@ def read_name(text: str) -> dict[str, Any]:
             settings[key] = json.loads(value)
         except json.JSONDecodeError:
             settings[key] = value
-    return settings
+    return _with_scaling(settings)
+
+
+def _layers(group: str, text: str) -> list[dict[str, Any]]:
+    name, star, times = group.partition("*")
+    if star and not (times.isdecimal() and int(times) > 0):
+        raise WhorlError(f"compare: {times!r} in {text!r} is no number of layers. Write rope*3/none, say.")
+    return [read_name(name)] * (int(times) if star else 1)
+
+
+def _with_scaling(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with those of a scaling that is given by its name moved into it."""
+    if not isinstance(settings.get("scaling"), str):
+        return settings
+    own, scaling = encoding_class(settings["name"]).Config.fields(), {"name": settings["scaling"]}
+    fields = scaling_class(scaling["name"]).fields()
+    moved = {key: value for key, value in settings.items() if key not in own and key in fields}
+    kept = {key: value for key, value in settings.items() if key not in moved}
+    return {**kept, "scaling": scaling | moved}
 
 
 def read_names(names: Sequence[str | dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,8 +101,9 @@ def _read(name: Any) -> dict[str, Any]:
         return read_name(name)
     if not isinstance(name, dict) or not isinstance(name.get("name"), str):
         raise invalid("compare", "an encoding", "a name, or a dict with one under 'name'", name)
-    if name["name"] == "combined" and isinstance(name.get("parts"), (list, tuple)):
-        return {**name, "parts": [_read(part) for part in name["parts"]]}
+    for key in ("parts", "layers"):
+        if name["name"] == MADE_OF.get(key) and isinstance(name.get(key), (list, tuple)):
+            return {**name, key: [_read(part) for part in name[key]]}
     return dict(name)
 
 
@@ -79,14 +111,18 @@ def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
     """An encoding with the settings that make a fair comparison at these sizes, where it does not say its own.
 
     A sinusoidal code is scaled to the size of embeddings, which it would drown. T5's far buckets begin within half the
-    trained length: beyond it they would be read before they are trained.
+    trained length: beyond it they would be read before they are trained. A scaling is of the trained length.
 
     >>> with_usual({"name": "t5"}, length=64, width=128)
     {'buckets': 32, 'max_distance': 32, 'name': 't5'}
     """
-    if encoding["name"] == "combined":
-        return {**encoding, "parts": [with_usual(part, **sizes) for part in encoding.get("parts", ())]}
+    for key, name in MADE_OF.items():
+        if encoding["name"] == name:
+            return {**encoding, key: [with_usual(part, **sizes) for part in encoding.get(key, ())]}
     half = sizes["length"] // 2
+    scaling = encoding.get("scaling")
+    if isinstance(scaling, dict) and "original_length" in scaling_class(scaling["name"]).required():
+        encoding = {**encoding, "scaling": {"original_length": sizes["length"], **scaling}}
     usual: dict[str, dict[str, Any]] = {
         "sinusoidal": {"scale": round(sizes["width"] ** -0.5, 6)},
         "t5": {"buckets": min(32, half), "max_distance": half} if half > 1 else {},
@@ -148,6 +184,8 @@ def configure(
     if lengths is not None and not lengths:
         raise invalid("compare", "lengths", "at least one", lengths)
     settings["lengths"] = lengths_for(plain.train_length, usual.longest) if lengths is None else lengths
+    if preset_name and lengths is None and plain.text:
+        settings.setdefault("last", plain.train_length)  # so many that a difference can be seen
     if not plain.text:
         settings |= _task_settings(plain, lengths)
     wanted = _repairs(usual.repairs if repairs is None and preset_name else repairs or ())
@@ -173,8 +211,7 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
     >>> usual_rate({"name": "t5"}, head_dim=32), usual_rate({"name": "kerple"}, head_dim=32)
     (32.0, 1.0)
     """
-    parts = encoding.get("parts", [encoding])
-    return float(head_dim) if any(part["name"] == "t5" and not part.get("scaled") for part in parts) else 1.0
+    return float(head_dim) if any(one["name"] == "t5" and not one.get("scaled") for one in leaves(encoding)) else 1.0
 
 
 def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
@@ -243,7 +280,8 @@ def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") 
     for config in configs:
         if on == "here":  # elsewhere there may be what this machine has not
             check_device(config)
-        make_model(config.replace(layers=1, device="cpu"))  # parts that cannot be joined are found now
+        layers = len(config.encoding.get("layers", [config.encoding]))
+        make_model(config.replace(layers=layers, device="cpu"))  # parts that cannot be joined are found now
         if config.text:
             corpus = texts.get(config.corpus) or read_corpus(config.corpus)
             texts[config.corpus] = corpus

@@ -24,9 +24,10 @@ from typing import Any
 from whorl import registry
 from whorl.errors import WhorlError, invalid
 from whorl.lab.run_one import run_one
-from whorl.lab.settings import RunConfig
+from whorl.lab.settings import RunConfig, leaves
 from whorl.lab.storage import RESULT, BusyError, check_output, forget_diverged, read_result, space_needed
 from whorl.machine import cores
+from whorl.plugins import file_of
 from whorl.results import RunResult
 
 Event = dict[str, Any]
@@ -113,8 +114,14 @@ def run_here(
 
 def _registered_here(encoding: dict[str, Any]) -> bool:
     """Whether an encoding is known to this process alone, so that no worker could build it."""
-    names = [part["name"] for part in encoding.get("parts", [encoding])]
-    return any(isinstance(registry.ENCODINGS.get(name), type) for name in names)
+    names = [one["name"] for one in leaves(encoding)]
+    return any(isinstance(registry.ENCODINGS.get(name), type) and file_of(name) is None for name in names)
+
+
+def plugins_of(config: RunConfig) -> list[str]:
+    """The files that another process must load to build the encoding of a run."""
+    files = (file_of(one["name"]) for one in leaves(config.encoding))
+    return list(dict.fromkeys(str(file) for file in files if file is not None))
 
 
 def _in_turn(todo: Sequence[RunConfig], out: Path, tell: Tell, options: dict[str, Any]) -> dict[str, str]:
@@ -238,6 +245,7 @@ class _Workers:
         """How a run ended: done, busy, diverged, failed, or died with its process."""
         folder = str(self.out / "runs" / config.id)
         job = {"config": config.to_dict(), "folder": folder, "options": {**self.options, "wait": wait}}
+        job["plugins"] = plugins_of(config)
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(json.dumps(job) + "\n")

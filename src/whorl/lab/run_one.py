@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
@@ -116,9 +117,15 @@ def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any
         "stages": _stages(config, trained.metrics),
         "metrics": _thinned(trained.metrics),
         "validation": _validation(trained.metrics),
-        "claims": dataclasses.asdict(model.plan[0].claims),
+        "claims": _claims(model.plan),
         "warnings": cautions(config),
     }
+
+
+def _claims(plan: LayerPlan) -> dict[str, bool]:
+    """What the encodings of all layers say of themselves."""
+    stated = [dataclasses.asdict(plan[layer].claims) for layer in range(len(plan))]
+    return {key: all(one[key] for one in stated) for key in stated[0]}
 
 
 def _final_loss(rows: list[dict[str, Any]]) -> float | None:

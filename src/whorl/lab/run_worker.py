@@ -28,6 +28,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     from whorl.lab.run_many import attempt
     from whorl.lab.settings import RunConfig
+    from whorl.plugins import load_plugin
 
     def say(event: dict[str, Any]) -> None:
         out.write(json.dumps(event) + "\n")
@@ -38,6 +39,8 @@ def main() -> None:
     while True:
         try:
             job = jobs.get()
+            for file in job["plugins"]:
+                load_plugin(file)
             config = RunConfig.from_dict(job["config"])
             say(attempt(config, job["folder"], tell=tell, **job["options"]))
         except KeyboardInterrupt:

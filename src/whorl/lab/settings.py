@@ -7,6 +7,7 @@ often it is saved and who watches are no part of it.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import math
 from typing import Any, ClassVar, Literal, Self
@@ -15,12 +16,14 @@ from whorl import registry
 from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.recipe import Recipe
+from whorl.models.layers import Activation
 from whorl.results import PROTOCOLS
 
+PLAN = "plan"  # the name of an encoding that differs between layers
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
 # Settings that runs of earlier versions did not have: left out of their usual value, the ids of those runs stay theirs.
-LATER = ("protocols",)
+LATER = ("kv_heads", "activation", "dropout", "recall", "protocols")
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
@@ -41,6 +44,9 @@ class RunConfig(Recipe):
 
     encoding       name and settings; the model's sizes are filled in, and what results is kept in full
     layers, width, heads, vocab   the decoder; 256 is bytes
+    kv_heads       heads of keys and values, which heads of queries share; None for as many
+    activation     of the feed-forward: gelu, gelu_tanh, relu, silu, swiglu or geglu
+    dropout        while it trains
     corpus         "stdlib", "site-packages", a file, a folder, or "task:NAME"
     corpus_digest  what the text hashed to, so that another text is another run
     stages, learning_rate …, device   how it is trained: see ``whorl.lab.recipe.Recipe``
@@ -48,6 +54,7 @@ class RunConfig(Recipe):
     eval_bytes     text scored at each length, about
     last           how many last tokens the same-last-tokens score reads; None for a quarter of the trained length,
                    at least 16 and at most 64. More than the shortest length are read by windows that slide
+    recall         share of the rows of a batch that carry a mark to be found again: see ``whorl.lab.probes``
     protocols      which of the three ways of scoring text are measured
     repairs        context extensions tried on the trained model, for rotary encodings
     fine_tune_steps  steps each repair is trained on as well, at 4 times the length; 0 for none
@@ -63,11 +70,15 @@ class RunConfig(Recipe):
     width: int = 128
     heads: int = 4
     vocab: int = 256
+    kv_heads: int | None = None
+    activation: Activation = "gelu"
+    dropout: float = 0.0
     corpus: str = "stdlib"
     corpus_digest: str = ""
     lengths: tuple[int, ...] = ()
     eval_bytes: int = 32_768
     last: int | None = None
+    recall: float = 0.0
     protocols: tuple[Protocol, ...] = PROTOCOLS
     repairs: tuple[str, ...] = ()
     fine_tune_steps: int = 0
@@ -130,21 +141,31 @@ class RunConfig(Recipe):
 
     def check(self) -> None:
         call = self.call()
-        self.check_positive("layers", "width", "heads", "vocab", "accumulate", "eval_bytes")
+        self.check_positive("layers", "width", "heads", "vocab", "kv_heads", "accumulate", "eval_bytes")
         if self.text and self.vocab < 256:
             raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
         if self.width % self.heads:
             raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise invalid(call, "kv_heads", f"a divisor of heads={self.heads}", self.kv_heads)
+        if not 0 <= self.dropout < 1:
+            raise invalid(call, "dropout", "at least 0 and below 1", self.dropout)
         super().check()
         shortest = min(length for length, _, _ in self.stages)
         if shortest < 2:
             raise invalid(call, "every stage's length", "at least 2", shortest)
         if self.fine_tune_steps < 0:
             raise invalid(call, "fine_tune_steps", "0 or more", self.fine_tune_steps)
+        if not 0 <= self.recall <= 1 or (self.recall and not self.text):
+            raise invalid(call, "recall", "a share of the rows of a text, 0 to 1", self.recall)
         if not 0 <= self.seed < 2**31:
             raise invalid(call, "seed", "between 0 and 2^31 - 1", self.seed)
         self._fill_lengths()
         object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
+        if len(self.encoding.get("layers", ())) > self.layers:
+            raise invalid(
+                call, "encoding", f"a plan of at most the model's {self.layers} layers", label_of(self.encoding)
+            )
         self._check_repairs()
 
     def _fill_lengths(self) -> None:
@@ -200,6 +221,11 @@ def resolve(encoding: dict[str, Any] | str, **sizes: int) -> dict[str, Any]:
         if settings or not isinstance(parts, (list, tuple)):
             raise WhorlError("Run: combined takes parts=[…], each an encoding by name and settings, and nothing else.")
         return {"name": name, "parts": [resolve(part, **sizes) for part in parts]}
+    if name == PLAN:
+        layers = settings.pop("layers", None)
+        if settings or not isinstance(layers, (list, tuple)) or not layers:
+            raise WhorlError("Run: a plan takes layers=[…], each an encoding by name and settings, and nothing else.")
+        return {"name": name, "layers": [resolve(layer, **sizes) for layer in layers]}
     cls = registry.encoding_class(name).Config
     given = {key: value for key, value in sizes.items() if key in cls.fields()} | settings
     return cls.from_dict({"name": name, **given}).to_dict()
@@ -210,13 +236,24 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 
     >>> label_of(resolve({"name": "rope", "base": 500.0}, head_dim=8), head_dim=8)
     'rope base=500'
+    >>> label_of({"name": "plan", "layers": [{"name": "none"}, {"name": "none"}, {"name": "window", "size": 8}]})
+    'none*2/window:size=8'
     """
     name = encoding["name"]
     if name == "combined":
-        return " + ".join(label_of(part, **sizes) for part in encoding["parts"])
+        return "+".join(_typed(part, **sizes) for part in encoding["parts"])
+    if name == PLAN:
+        groups = itertools.groupby(_typed(layer, **sizes) for layer in encoding["layers"])
+        counted = ((label, len(list(same))) for label, same in groups)
+        return "/".join(label if count == 1 else f"{label}*{count}" for label, count in counted)
     usual = resolve(_only_required(name, encoding), **sizes)
     differs = {key: value for key, value in encoding.items() if value != usual[key]}
     return " ".join([name, *(f"{key}={_short(value)}" for key, value in differs.items())])
+
+
+def _typed(encoding: dict[str, Any], **sizes: int) -> str:
+    """The label of a part of an encoding as it is typed, without a space: the whole is one name."""
+    return label_of(encoding, **sizes).replace(" ", ":", 1).replace(" ", ",")
 
 
 def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
@@ -231,12 +268,24 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def leaves(encoding: dict[str, Any]) -> list[dict[str, Any]]:
+    """The encodings that one is made of: those that are joined in it, in all layers, each once.
+
+    >>> none, rope = {"name": "none"}, {"name": "rope"}
+    >>> leaves({"name": "plan", "layers": [none, {"name": "combined", "parts": [rope, none]}]})
+    [{'name': 'none'}, {'name': 'rope'}]
+    """
+    inside = encoding.get("layers", encoding.get("parts"))
+    found = [encoding] if inside is None else [leaf for part in inside for leaf in leaves(part)]
+    return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
 def cautions(config: RunConfig) -> list[str]:
     """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
     from whorl.lab import repairs
 
     out = []
-    for part in config.encoding.get("parts", [config.encoding]):
+    for part in leaves(config.encoding):
         if part["name"] == "t5" and part["max_distance"] > config.train_length // 2:
             out.append(
                 f"t5: max_distance {part['max_distance']} > half the trained length {config.train_length}: its far "
