@@ -18,6 +18,7 @@ from whorl.lab.corpus import Corpus, open_corpus
 from whorl.lab.probes import mark_rows
 from whorl.lab.settings import RunConfig
 from whorl.lab.tasks import TaskBatches
+from whorl.lab.tokens import open_tokens
 
 
 def open_batches(config: RunConfig, out: Path) -> tuple[TextBatches | TaskRows, Corpus | None]:
@@ -25,6 +26,7 @@ def open_batches(config: RunConfig, out: Path) -> tuple[TextBatches | TaskRows, 
     if not config.text:
         return TaskRows(config), None
     corpus = open_corpus(config.corpus, out / "corpus", config.corpus_digest)
+    corpus = open_tokens(corpus, config, out / "corpus")
     return TextBatches(corpus, config), corpus
 
 
@@ -45,8 +47,8 @@ class TextBatches:
         for length, batch, _ in config.stages:
             if len(self.text) < batch * (length + 1):
                 raise WhorlError(
-                    f"lab: {corpus.name} has {len(self.text):,} bytes to train on, less than one batch of {batch} rows "
-                    f"of {length + 1}. Give more text, or a smaller length or batch."
+                    f"lab: {corpus.name} has {len(self.text):,} {config.unit} to train on, less than one batch of "
+                    f"{batch} rows of {length + 1}. Give more text, or a smaller length or batch."
                 )
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:

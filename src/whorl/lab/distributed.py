@@ -39,6 +39,7 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
+from whorl.lab.validation import watching
 from whorl.models.decoder import Decoder
 
 
@@ -70,11 +71,12 @@ def run_distributed(
                 begin(folder, config, config.device)
             if rank > 0:  # the first packs the text, which the others may then find there
                 dist.barrier()
-            batches, _ = open_batches(config, out)
+            batches, corpus = open_batches(config, out)
             if rank == 0:
                 dist.barrier()
             model = make_model(config)
-            loss = PARALLEL[parallel](model, config, batches, rank, world)
+            watch = watching(model, config, corpus) if rank == 0 and corpus is not None else {}
+            loss = PARALLEL[parallel](model, config, batches, rank, world, watch)
             options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds}
             trained = train(model, config, loss, folder, rank=rank, world=world, **options)
             if trained.stopped_early is not None:
@@ -82,7 +84,9 @@ def run_distributed(
     return run_one(config, folder, tell=tell) if rank == 0 else None  # what is trained is only evaluated
 
 
-def data_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Loss:
+def data_parallel(
+    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
+) -> Loss:
     """The loss of the own rows of every batch, with gradients averaged over the processes.
 
     A share is the sum over the own rows by the targets that count in all rows, so that every target weighs the same
@@ -107,12 +111,14 @@ def data_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int
                 (loss * world).backward()
             right = (logits.detach().argmax(-1) == wanted).sum() / counted
             total += torch.stack((loss.detach(), right))
-        return _pass(total, model, config, inputs, rank, world)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
 
-def context_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Loss:
+def context_parallel(
+    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
+) -> Loss:
     """The loss of the own tokens of every text, with gradients added up over the processes."""
 
     def at(step: int) -> Pass:
@@ -126,14 +132,22 @@ def context_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: 
             (loss * weight).backward()
             total += torch.stack((loss.detach(), right)) * weight
         sum_gradients(model)
-        return _pass(total, model, config, inputs, rank, world)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
 
-def _pass(total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int) -> Pass:
+def _now(watch: dict[str, Any], config: RunConfig, step: int) -> dict[str, Any]:
+    """What is watched after an update: another text's loss now and then."""
+    return watch if config.is_validated(step) else {key: value for key, value in watch.items() if key != "validate"}
+
+
+def _pass(
+    total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int, watch: dict[str, Any]
+) -> Pass:
     def found(mean: float) -> dict[str, Any]:
-        return {**(more(model, config, inputs.to(config.device))(mean) if rank == 0 else {}), "processes": world}
+        own = more(model, config, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
+        return {**own, "processes": world}
 
     return Pass(total[0], lambda: total[1], inputs.numel(), found)
 

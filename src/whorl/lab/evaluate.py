@@ -40,10 +40,12 @@ from whorl.encodings.learned import Learned
 from whorl.encodings.parts import Visibility, first
 from whorl.lab import probes
 from whorl.lab.corpus import Corpus
+from whorl.lab.probes import BYTES
 from whorl.lab.recipe import autocast
 from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import PeakMemory
+from whorl.lab.tokens import Tokenizer
 from whorl.models.decoder import Decoder
 from whorl.results import AS_TRAINED, PROTOCOLS
 
@@ -69,9 +71,10 @@ class Evaluation:
     ) -> None:
         self.model, self.config, self.tell = model, config, tell
         self.longest = max(config.lengths)
-        self.samples = torch.from_numpy(
-            corpus.samples(self.longest, math.ceil(config.eval_bytes / self.longest)).astype(np.int64)
-        )
+        count = math.ceil(config.eval_bytes / self.longest)
+        self.samples = torch.from_numpy(corpus.samples(self.longest, count).astype(np.int64))
+        self.sizes = torch.from_numpy(corpus.samples(self.longest, count, sizes=True).astype(np.float64))
+        self.letters = Tokenizer(config.tokenizer, config.tokenizer_digest).letters if config.tokenizer else BYTES
         self.kept: dict[tuple[str, int], tuple[Found, Tensor | None]] = {}
 
     def variant(self, name: str = AS_TRAINED, *, fixed: LayerPlan | None = None) -> Found:
@@ -126,11 +129,15 @@ class Evaluation:
         found = _nothing()
         for way, places in wanted.items():
             scored = torch.cat([nats[:, place[start], length - last :] for start, last in places], dim=1)
-            per_sample = scored.double().mean(1) / math.log(2)
-            found["bits_per_byte"][way] = float(per_sample.mean())  # samples have equally many tokens
+            ends = [(start + length + 1 - last, start + length + 1) for start, last in places]
+            sizes = torch.cat([self.sizes[:, first:end] for first, end in ends], dim=1).sum(1).mean()
+            per_sample = (
+                scored.double().sum(1) / float(sizes) / math.log(2)
+            )  # by the mean bytes, so that bytes weigh alike
+            found["bits_per_byte"][way] = float(per_sample.mean())
             found["tokens_scored"][way] = scored.numel()
             found["samples"][way] = per_sample.tolist()
-            found["scored_bytes"][way] = scored.shape[1]
+            found["scored_bytes"][way] = round(float(sizes))
             spread = float(per_sample.std()) if len(per_sample) > 1 else math.nan
             found["stderr"][way] = None if math.isnan(spread) else spread / math.sqrt(len(per_sample))
         whole = wanted.get("non_overlapping") or wanted[self.config.protocols[0]]
@@ -138,22 +145,21 @@ class Evaluation:
         found["accuracy"] = float(hits.float().mean())
         found |= self._far_use(length)
         side = [place[start] for start, _ in wanted.get("non_overlapping", whole)]
-        return found, nats[:, side].double().mean((0, 1)) / math.log(2)
+        return found, nats[:, side].double().mean((0, 1)) / float(self.sizes.mean()) / math.log(2)
 
     def _far_use(self, length: int) -> Found:
         """The two scores of use of far text, each with what every probe came to."""
         found: Found = {}
-        hidden = probes.marked if self.config.recall else probes.retrieval
-        made = {
-            "repeated": probes.repeated(self.samples, length, self.config.train_length),
-            "retrieval": hidden(self.samples, length),
-        }
+        hidden = probes.marked(self.samples, length) if self.config.recall else None
+        if hidden is None and self.letters is not None:
+            hidden = probes.retrieval(self.samples, length, self.letters)
+        made = {"repeated": probes.repeated(self.samples, length, self.config.train_length), "retrieval": hidden}
         for name, probe in made.items():
             shares = None if probe is None else self._score(probe.tokens)[1][:, probe.asked :].double().mean(1)
             found[ACCURACY[name]] = None if shares is None else float(shares.mean())
             found[name] = None if shares is None else {"right": shares.tolist()}
-        if made["retrieval"] is not None:
-            found["retrieval"] |= {"depth": made["retrieval"].depth, "chance": made["retrieval"].chance}
+        if hidden is not None:
+            found["retrieval"] |= {"depth": hidden.depth, "chance": hidden.chance}
         return found
 
     def _score(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

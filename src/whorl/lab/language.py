@@ -30,6 +30,7 @@ def language_loss(
     *,
     length: int | None = None,
     validate: Validate | None = None,
+    bytes_per_token: float = 1.0,
 ) -> Loss:
     """The loss of a decoder on batches in one process; ``validate`` is asked for bits per byte now and then.
 
@@ -42,7 +43,7 @@ def language_loss(
         loss, logits = backward(run, recipe, inputs, targets)
         found = Pass(loss, lambda: _accuracy(logits, targets), inputs.numel())
         asked = validate if recipe.is_validated(step) else None
-        return found if length is not None else found._replace(more=more(model, recipe, inputs, asked))
+        return found if length is not None else found._replace(more=more(model, recipe, inputs, asked, bytes_per_token))
 
     return at
 
@@ -86,14 +87,14 @@ def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def more(
-    model: Decoder, recipe: Recipe, inputs: Tensor, validate: Validate | None = None
+    model: Decoder, recipe: Recipe, inputs: Tensor, validate: Validate | None = None, bytes_per_token: float = 1.0
 ) -> Callable[[float], dict[str, Any]]:
     """What a row of metrics holds of a language model beside the loss."""
 
     def found(mean: float) -> dict[str, Any]:
         with autocast(recipe):
             entropy = attention_entropy(model, inputs)
-        row = {"bits_per_byte": mean / math.log(2), "attention_entropy": finite(entropy)}
+        row = {"bits_per_byte": mean / math.log(2) / bytes_per_token, "attention_entropy": finite(entropy)}
         return row if validate is None else {**row, "validation_bits_per_byte": finite(validate())}
 
     return found

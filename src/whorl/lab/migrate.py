@@ -76,7 +76,7 @@ def migrate(
     evaluation = Evaluation(model, config, corpus)
 
     def fit(model: Decoder, config: RunConfig, home: Path, part: str) -> Trained:
-        loss, heard = language_loss(model, config, batches), _named(tell, part)
+        loss, heard = language_loss(model, config, batches, bytes_per_token=corpus.bytes_per_token), _named(tell, part)
         return train(model, config, loss, home, tell=heard, save_seconds=save_seconds)
 
     def make() -> dict[str, Any]:

@@ -16,12 +16,18 @@ from whorl.lab.run_one import check_device, check_text
 from whorl.lab.settings import PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
+from whorl.lab.tokens import Tokenizer, open_tokens, tokenized
 from whorl.registry import encoding_class, scaling_class
 
 USUAL = "laptop"  # whose sizes are taken where no preset is named
 
 # What of a run is not a setting of its own here, and what it is made from.
-MADE_FROM = {"encoding": "the encodings that are named", "seed": "seeds", "corpus_digest": "the text of corpus"}
+MADE_FROM = {
+    "encoding": "the encodings that are named",
+    "seed": "seeds",
+    "corpus_digest": "the text of corpus",
+    "tokenizer_digest": "the file of tokenizer",
+}
 SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
 
 
@@ -180,6 +186,7 @@ def configure(
         "corpus": _corpus_name(usual.corpus if corpus is None else corpus),
         "stages": stages,
     }
+    settings |= _tokenizer_settings(settings)
     plain = RunConfig(encoding={"name": "none"}, **settings)  # which checks what lengths are measured against
     if lengths is not None and not lengths:
         raise invalid("compare", "lengths", "at least one", lengths)
@@ -217,6 +224,20 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
 def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
     rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
     return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
+
+
+def _tokenizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The file of a tokenizer from wherever a worker runs, what it hashes to, and its vocabulary."""
+    file = settings.get("tokenizer")
+    if not file:
+        return {}
+    if "vocab" in settings:
+        raise WhorlError("compare: vocab comes from the tokenizer. Leave one of them out.")
+    if not isinstance(file, str):
+        raise invalid("compare", "tokenizer", "a tokenizer.json", file)
+    found = Tokenizer(file)
+    path = str(Path(file).expanduser().absolute())
+    return {"tokenizer": path, "tokenizer_digest": found.digest, "vocab": found.vocab}
 
 
 def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given: bool) -> list[tuple[str, ...]]:
@@ -275,7 +296,7 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
 
 def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") -> list[RunConfig]:
     """The configs with the digest of their text, which is packed under ``out`` once everything is known to fit."""
-    out, texts, found = Path(out), dict[str, Corpus](), list[RunConfig]()
+    out, texts, tokens, found = Path(out), dict[str, Corpus](), dict[str, Corpus](), list[RunConfig]()
     check_output(out, 0)
     for config in configs:
         if on == "here":  # elsewhere there may be what this machine has not
@@ -285,12 +306,20 @@ def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") 
         if config.text:
             corpus = texts.get(config.corpus) or read_corpus(config.corpus)
             texts[config.corpus] = corpus
-            check_text(config, corpus)
             config = config.replace(corpus_digest=corpus.digest)
+            read = corpus
+            if config.tokenizer:
+                key = corpus.digest + config.tokenizer_digest
+                tokens[key] = read = tokens.get(key) or tokenized(corpus, Tokenizer(config.tokenizer))
+            check_text(config, read)
         found.append(config)
     unfinished = [config for config in found if not (out / "runs" / config.id / RESULT).exists()]
     needed = sum(len(corpus.train) + len(corpus.test) for corpus in texts.values())
     check_output(out, needed + sum(space_needed(config) for config in unfinished) if unfinished else 0)
     for corpus in texts.values():
         pack(corpus, out / "corpus")
+    for config in found:
+        if config.tokenizer:
+            made = tokens[config.corpus_digest + config.tokenizer_digest]
+            open_tokens(texts[config.corpus], config, out / "corpus", made=made)
     return found

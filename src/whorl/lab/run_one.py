@@ -24,7 +24,7 @@ from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
 from whorl.lab.tasks import score_each, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
-from whorl.lab.validation import validation, watched, written
+from whorl.lab.validation import watched, watching, written
 from whorl.models.decoder import Decoder
 from whorl.results import AS_TRAINED, RunResult
 
@@ -74,8 +74,8 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     model = make_model(config)
     peak = PeakMemory(config.device)
     options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
-    validate = None if corpus is None else validation(model, config, corpus)
-    trained = train(model, config, language_loss(model, config, batches, validate=validate), folder, **options)
+    watch = {} if corpus is None else watching(model, config, corpus)
+    trained = train(model, config, language_loss(model, config, batches, **watch), folder, **options)
     result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
     if trained.stopped_early is not None:

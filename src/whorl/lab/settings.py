@@ -23,7 +23,7 @@ PLAN = "plan"  # the name of an encoding that differs between layers
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
 # Settings that runs of earlier versions did not have: left out of their usual value, the ids of those runs stay theirs.
-LATER = ("kv_heads", "activation", "dropout", "recall", "protocols")
+LATER = ("tokenizer", "tokenizer_digest", "kv_heads", "activation", "dropout", "recall", "protocols")
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
@@ -49,6 +49,8 @@ class RunConfig(Recipe):
     dropout        while it trains
     corpus         "stdlib", "site-packages", a file, a folder, or "task:NAME"
     corpus_digest  what the text hashed to, so that another text is another run
+    tokenizer      a file of the tokenizers library; "" for bytes. Lengths then count tokens, losses are bits per byte
+    tokenizer_digest  what that file hashed to
     stages, learning_rate …, device   how it is trained: see ``whorl.lab.recipe.Recipe``
     lengths        lengths evaluated; () for ¼ to 16 times the trained one
     eval_bytes     text scored at each length, about
@@ -75,6 +77,8 @@ class RunConfig(Recipe):
     dropout: float = 0.0
     corpus: str = "stdlib"
     corpus_digest: str = ""
+    tokenizer: str = ""
+    tokenizer_digest: str = ""
     lengths: tuple[int, ...] = ()
     eval_bytes: int = 32_768
     last: int | None = None
@@ -130,6 +134,11 @@ class RunConfig(Recipe):
         return (self.last or 0) > self.lengths[0]
 
     @property
+    def unit(self) -> str:
+        """What lengths of a text count."""
+        return "tokens" if self.tokenizer else "bytes"
+
+    @property
     def text(self) -> bool:
         """Whether the run reads a text, rather than a task's made-up sequences."""
         return not self.corpus.startswith("task:")
@@ -142,7 +151,10 @@ class RunConfig(Recipe):
     def check(self) -> None:
         call = self.call()
         self.check_positive("layers", "width", "heads", "vocab", "kv_heads", "accumulate", "eval_bytes")
-        if self.text and self.vocab < 256:
+        if self.tokenizer and (not self.text or self.recall):
+            what = "recall marks bytes" if self.recall else "a task has tokens of its own"
+            raise WhorlError(f"{call}: a tokenizer would be ignored, {what}. Leave it out.")
+        if self.text and not self.tokenizer and self.vocab < 256:
             raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
         if self.width % self.heads:
             raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)

@@ -13,6 +13,7 @@ from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import reach, score
 from whorl.lab.monitor import attention_by_distance
 from whorl.lab.settings import RunConfig
+from whorl.lab.tokens import text_of
 from whorl.models.decoder import Decoder
 
 VALIDATED_TOKENS = 2048  # of test text, each time
@@ -24,16 +25,23 @@ WATCHED_LENGTH, WATCHED_ROWS = 1024, 2  # the most whose attention is read
 def validation(model: Decoder, config: RunConfig, corpus: Corpus) -> Callable[[], float]:
     """A call that scores the model as it is then: bits per byte of the same test text, at the trained length."""
     length = config.train_length
-    tokens = torch.from_numpy(corpus.samples(length, max(1, VALIDATED_TOKENS // length)).astype(np.int64))
+    count = max(1, VALIDATED_TOKENS // length)
+    tokens = torch.from_numpy(corpus.samples(length, count).astype(np.int64))
+    size = float(corpus.samples(length, count, sizes=True)[:, 1:].mean())
 
     def bits() -> float:
         training = model.training
         model.eval()
         nats, _ = score(model, tokens.to(config.device), config)
         model.train(training)
-        return float(nats.double().mean()) / math.log(2)
+        return float(nats.double().mean()) / size / math.log(2)
 
     return bits
+
+
+def watching(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
+    """What ``language_loss`` is told of a text: how to score its other part, and the bytes of a token."""
+    return {"validate": validation(model, config, corpus), "bytes_per_token": corpus.bytes_per_token}
 
 
 def written(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str, Any]]:
@@ -47,7 +55,7 @@ def written(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str,
         model.eval()
         out = model.generate(given.to(config.device), count, length=length)[0].tolist()
         before, text = out[-count - SHOWN : -count], out[-count:]
-        found.append({"length": length, "prompt": _decoded(before), "text": _decoded(text)})
+        found.append({"length": length, "prompt": text_of(config, before), "text": text_of(config, text)})
     return found
 
 
@@ -57,7 +65,3 @@ def watched(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]
     tokens = torch.from_numpy(corpus.samples(length, WATCHED_ROWS).astype(np.int64))[:, :-1]
     model.eval()
     return {"length": length, **attention_by_distance(model, tokens.to(config.device))}
-
-
-def _decoded(tokens: list[int]) -> str:
-    return bytes(tokens).decode(errors="replace")
