@@ -53,6 +53,19 @@ def test_one_run_prints_its_folder_and_what_to_beware_of(call, texts, tmp_path):
     assert code == 0 and json.loads(out)["seed"] == 3
 
 
+def test_a_plan_is_the_config_that_torchrun_takes_and_says_what_it_costs(call, texts, tmp_path):
+    from whorl.lab.distributed import read_config
+
+    small = ["layers=2" if word == "layers=1" else word for word in SMALL]
+    words = ["rope/none", "--corpus", texts, *small, "--set", "kv_heads=1", "--seed", "3"]
+    code, out, err = call("lab", "plan", *words)
+    assert code == 0 and err.startswith("1 run: 0.0 M tokens to train on"), err
+    (tmp_path / "config.json").write_text(out)
+    config = read_config(tmp_path / "config.json")
+    code, folder, err = call("lab", "run", *words, "--out", tmp_path / "out")
+    assert code == 0 and Path(folder.strip()).name == config.id and "bytes scored at each length" in err
+
+
 def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):
     rates = ["--set", "learning_rate=1e30", "--set", "clip=1e30"]
     code, _, err = call("lab", "run", "rope", "--corpus", texts, "--out", tmp_path, *SMALL, *rates)

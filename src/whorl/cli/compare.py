@@ -100,6 +100,7 @@ def compare(
             on=on,
             lang=lang,
             tell=progress,
+            announce=note,
             workers=workers,
             retry=retry,
             command=this_command(),

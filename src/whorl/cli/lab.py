@@ -1,4 +1,4 @@
-"""``whorl lab run``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there.
+"""``whorl lab run``, ``plan``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there.
 
 The experiments of RoFormer are in their own file and registered here.
 """
@@ -46,21 +46,25 @@ lab = typer.Typer(
 )
 
 
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An encoding by name, with settings as in rope:base=500000.",
+        autocompletion=complete_encoding,
+    ),
+]
+Seed = Annotated[int, typer.Option(help="What weights and the order of texts are drawn from.")]
+
+
 @lab.command("run")
 def run(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="An encoding by name, with settings as in rope:base=500000.",
-            autocompletion=complete_encoding,
-        ),
-    ],
+    name: Name,
     corpus: Corpus = None,
     train_length: TrainLength = None,
     lengths: Lengths = None,
     steps: Steps = None,
-    seed: Annotated[int, typer.Option(help="What weights and the order of texts are drawn from.")] = 0,
+    seed: Seed = 0,
     preset: PresetName = None,
     out: Out = Path("whorl-lab"),
     repairs: Repairs = None,
@@ -73,6 +77,7 @@ def run(
 ) -> None:
     """Train one encoding and test it by length; the folder of the run is printed last."""
     from whorl.lab import run_one
+    from whorl.lab.cost import cost_of
     from whorl.lab.plan import plan
     from whorl.lab.progress import Progress
     from whorl.lab.storage import forget_diverged
@@ -90,6 +95,7 @@ def run(
         repairs=None if repairs is None else names_in(repairs),
         **run_settings(settings, fine_tune, call),
     )
+    note(str(cost_of(config)))
     folder = out / "runs" / config.id
     if retry:
         forget_diverged(folder)
@@ -106,6 +112,40 @@ def run(
         say(str(folder))
     if result["stopped_early"]:
         raise typer.Exit(1)
+
+
+@lab.command("plan")
+def plan_run(
+    name: Name,
+    corpus: Corpus = None,
+    train_length: TrainLength = None,
+    lengths: Lengths = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+    preset: PresetName = None,
+    repairs: Repairs = None,
+    fine_tune: FineTune = None,
+    settings: Settings = None,
+    plugin: Plugin = None,
+) -> None:
+    """Print the config.json of a run, which torchrun -m whorl.lab.distributed takes; what it costs goes to stderr."""
+    from whorl.lab.cost import cost_of
+    from whorl.lab.plan import configure
+
+    call = "lab plan"
+    (config,) = configure(
+        [name],
+        preset_name=preset,
+        corpus=corpus,
+        train_length=train_length,
+        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
+        steps=steps,
+        seeds=[seed],
+        repairs=None if repairs is None else names_in(repairs),
+        **run_settings(settings, fine_tune, call),
+    )
+    note(str(cost_of(config)))
+    say_json(config.to_dict())
 
 
 @lab.command("sweep")

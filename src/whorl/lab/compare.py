@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts
+from whorl.lab.cost import cost_of
 from whorl.lab.plan import plan
 from whorl.lab.report import write_csv, write_json, write_report
 from whorl.lab.report.words import LANGUAGES
@@ -20,7 +21,7 @@ from whorl.results import COMPARISON, ComparisonResult
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: the result, the report's path, and why some runs failed, by id."""
+    """What came out: the result, the report's path, and why some runs failed or diverged, by id."""
 
     result: ComparisonResult
     out: Path
@@ -52,6 +53,7 @@ def compare(
     on: str = "here",
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
     retry: bool = False,
     plugins: Sequence[str | Path] = (),
@@ -65,6 +67,7 @@ def compare(
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
     ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped; with
     ``retry``, runs whose loss was no number are made anew. ``plugins`` are files that register encodings.
+    ``tell`` hears what happens to the runs, ``announce`` what they cost before the first one begins.
     """
     for file in plugins:
         load_plugin(file)
@@ -83,6 +86,8 @@ def compare(
         repairs=repairs,
         **run,
     )
+    if announce is not None:
+        announce(str(cost_of(*configs)))
     told: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
     return conclude(configs, out, **told, command=command, **(options or {}))
 
@@ -114,6 +119,7 @@ def conclude(
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
+    failed |= {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early is not None}
     found = aggregate(results, corpus=corpus_facts(out, configs[0].to_dict()), title=title, command=command)
     return write_out(found, out, lang, failed)
 

@@ -3,9 +3,10 @@ parallel, where every process has a share of the tokens of each text.
 
     torchrun --nproc-per-node 2 -m whorl.lab.distributed CONFIG.json OUT [--parallel context]
 
-CONFIG.json is the config of a run, as in a run folder; the run comes to lie in OUT/runs/<id> as any other. Every
-process makes the same batches and computes its share of them, so that the losses are those of one process up to
-rounding, whatever their number. The first process alone writes; it evaluates alone at the end.
+CONFIG.json is the config of a run, as ``whorl lab plan`` prints it and a run folder has it; the run comes to lie in
+OUT/runs/<id> as any other. Every process makes the same batches and computes its share of them, so that the losses are
+those of one process up to rounding, whatever their number. The first process alone writes; it evaluates alone at the
+end.
 
     batch ─► own rows or tokens ─► own share of the mean loss ─► gradients of all ─► the same update everywhere
 """
@@ -41,6 +42,7 @@ from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
 from whorl.lab.validation import watching
 from whorl.models.decoder import Decoder
+from whorl.plugins import load_plugin
 
 
 def run_distributed(
@@ -218,11 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="torchrun -m whorl.lab.distributed", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("config", help="the config of a run, as config.json of a run folder")
+    parser.add_argument("config", help="the config of a run, as whorl lab plan prints it and a run folder has it")
     parser.add_argument("out", help="the folder that runs are kept in")
     parser.add_argument("--parallel", choices=PARALLEL, default="data", help="what processes share: rows, or tokens")
+    parser.add_argument("--plugin", action="append", default=[], help="a file that registers encodings of your own")
     asked = parser.parse_args(arguments)
     try:
+        for file in asked.plugin:
+            load_plugin(file)
         config = read_config(asked.config)
         with group_of_torchrun(config.device):
             result = run_distributed(config, asked.out, parallel=asked.parallel, tell=_say)

@@ -50,7 +50,7 @@ def run_many(
     retry: bool = False,
     **options: Any,
 ) -> tuple[list[RunResult], dict[str, str]]:
-    """The results of runs, in their order, and why some failed, by id: a run whose loss was no number among them.
+    """The results of runs, in their order, and what kept others from finishing, by id.
 
     Finished ones are not run again, with ``retry`` those that diverged are; stopped ones go on. ``workers`` runs go
     side by side, one for each core unless given; 1 stays in this process. ``options`` are those of ``run_one``, or of
@@ -74,8 +74,7 @@ def run_many(
         more = {} if workers is None else {"workers": workers}
         failed = _runner(on)(configs, out, tell=tell, **more, **options)
     folders = [out / "runs" / config.id for config in configs]
-    results = [read_result(folder) for folder in folders if (folder / RESULT).exists()]
-    return results, failed | {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early}
+    return [read_result(folder) for folder in folders if (folder / RESULT).exists()], failed
 
 
 def check_workers(workers: int | None) -> None:
