@@ -55,6 +55,19 @@ def test_one_run_prints_its_folder_and_what_to_beware_of(call, texts, tmp_path):
     assert code == 0 and json.loads(out)["seed"] == 3
 
 
+def test_a_plan_is_the_config_that_torchrun_takes_and_says_what_it_costs(call, texts, tmp_path):
+    from whorl.lab.distributed import read_config
+
+    small = ["layers=2" if word == "layers=1" else word for word in SMALL]
+    words = ["rope/none", "--corpus", texts, *small, "--set", "kv_heads=1", "--seed", "3"]
+    code, out, err = call("lab", "plan", *words)
+    assert code == 0 and err.startswith("1 run: 0.0 M tokens to train on"), err
+    (tmp_path / "config.json").write_text(out)
+    config = read_config(tmp_path / "config.json")
+    code, folder, err = call("lab", "run", *words, "--out", tmp_path / "out")
+    assert code == 0 and Path(folder.strip()).name == config.id and "bytes scored at each length" in err
+
+
 def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):
     rates = ["--set", "learning_rate=1e30", "--set", "clip=1e30"]
     code, _, err = call("lab", "run", "rope", "--corpus", texts, "--out", tmp_path, *SMALL, *rates)
@@ -76,6 +89,33 @@ def test_a_sweep_reads_its_file(call, texts, tmp_path):
     )
     code, out, _ = call("lab", "sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--workers", 1)
     assert code == 0 and [line.partition("  ")[0] for line in out.splitlines()[2:4]] == ["rope base=100", "rope"]
+
+
+def test_a_comparison_in_which_a_run_diverges_ends_with_status_1_and_is_made_anew_on_retry(call, texts, tmp_path):
+    wanted = ["compare", "rope", "--corpus", texts, "--out", tmp_path, "--workers", 1, *SMALL]
+    wanted += ["--set", "learning_rate=1e30", "--set", "clip=1e30", "--steps", "12"]
+    code, _, err = call(*wanted)
+    assert code == 1 and "rope: diverged: the loss is" in err
+    assert "failed: it diverged: the loss is nan at step" in err and "Lower learning_rate" in err
+    (result,) = tmp_path.glob("runs/*/result.json")
+    before = result.stat().st_mtime_ns
+    code, _, err = call(*wanted)
+    assert code == 1 and "failed: it diverged" in err and result.stat().st_mtime_ns == before
+    code, _, err = call(*wanted, "--retry")
+    assert code == 1 and "rope: diverged: the loss is" in err and result.stat().st_mtime_ns > before
+    code, _, err = call(*wanted[:-6], "--retry")  # at the usual rate
+    assert code == 0
+    finished = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/result.json")}
+    assert call(*wanted[:-6], "--retry")[0] == 0
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished  # a sound run is not made again
+
+
+def test_a_comparison_says_what_to_beware_of(call, texts, tmp_path):
+    names = ["rope", "t5:max_distance=12,buckets=8"]
+    words = ["compare", *names, "--corpus", texts, "--out", tmp_path, "--workers", 1, "--repairs", "yarn", *SMALL]
+    code, _, err = call(*words)
+    assert code == 0 and "max_distance 12 > half the trained length 16" in err
+    assert err.count("yarn: at trained length 16 the fastest pair turns 3 times") == 1
 
 
 def test_where_a_run_fails_the_others_are_shown_and_the_status_is_1(call, texts, tmp_path, monkeypatch):

@@ -87,6 +87,31 @@ def test_a_task_is_compared_by_exact_match(tmp_path):
     assert found.data["corpus"] == {"name": "task:copy"}
 
 
+def test_repairs_are_tried_on_a_task_as_well(tmp_path):
+    found = compare(
+        ["rope", "alibi"], corpus="task:copy", out=tmp_path, train_length=3, steps=3, batch=4, lengths=[3, 9], layers=1,
+        width=16, heads=2, workers=1, repairs=["ntk", "window"],
+    )  # fmt: skip
+    rows = {(row["label"], row["variant"]): row["task"] for row in found.data["rows"]}
+    assert set(rows) == {("rope", "as trained"), ("rope", "ntk"), ("rope", "window"), ("alibi", "as trained")}
+    assert all(row["by_length"][1]["exact_match"]["n"] == 1 for row in rows.values())
+    result = RunResult.of(json.loads((found.out / found.data["results"][0]).read_text()))
+    assert result.evaluations[1]["settings"]["scaling"]["factor"] == 19 / 7  # tokens of an item, not its symbols
+    assert result.task is not None and len(result.task["by_length"][0]["samples"]["exact_match"]) == 256
+
+
+def test_a_repair_that_no_encoding_here_takes_is_an_error_and_one_that_any_takes_is_not(texts, tmp_path):
+    with pytest.raises(WhorlError, match=r"repair yarn takes the place of plain rope, and none is among alibi\. Add"):
+        compare(["alibi"], corpus=str(texts), out=tmp_path / "out", repairs=["yarn"], **TINY)
+    with pytest.raises(WhorlError, match=r"fine-tuning reads longer text, and a task has none"):
+        compare(["rope"], corpus="task:copy", out=tmp_path / "out", fine_tune_steps=3, **TINY | {"lengths": [16]})
+    assert not (tmp_path / "out").exists()
+    (config,) = plan(["alibi"], corpus=str(texts), out=tmp_path, repairs=["logn"], preset_name="demo", lengths=[16])
+    assert config.repairs == ("logn",)
+    (config,) = plan(["alibi"], corpus=str(texts), out=tmp_path, preset_name="demo", lengths=[16])
+    assert config.repairs == ()  # a preset's own are for what takes them
+
+
 def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkeypatch):
     from whorl.lab import run_many
 

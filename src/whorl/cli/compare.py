@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +13,7 @@ import typer
 from whorl import registry
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -47,6 +50,7 @@ Baseline = Annotated[
     str | None,
     typer.Option(help="The encoding that differences are taken to; the best at the trained length unless given."),
 ]
+Retry = Annotated[bool, typer.Option("--retry", help="Make runs whose loss was no number anew.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
 AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
@@ -57,7 +61,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="NAMES…",
-            help="Encodings by name, with settings as in t5:max_distance=32 and joined as in rope+alibi.",
+            help="Encodings by name or as a .py file that registers some; settings as in rope:scaling=yarn,factor=4, "
+            "joined as in rope+alibi, by layer as in rope*3/none.",
             autocompletion=complete_encoding,
         ),
     ] = None,
@@ -75,18 +80,20 @@ def compare(
     on: On = "here",
     address: Address = None,
     workers: Workers = None,
+    retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
     baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run failed."""
+    """Train encodings alike, test them past the trained length, write a report. Exits 1 if a run fails or diverges."""
     from whorl.lab import compare as compare_encodings
     from whorl.lab.progress import Progress
 
     call = "compare"
-    with Progress() as progress:
+    with goes_on(out), Progress() as progress:
         found = compare_encodings(
-            names,
+            named(names or [], call),
             corpus=corpus,
             train_length=train_length,
             lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
@@ -98,7 +105,9 @@ def compare(
             on=on,
             lang=lang,
             tell=progress,
+            announce=note,
             workers=workers,
+            retry=retry,
             command=this_command(),
             baseline=baseline,
             options=run_options(on, address, tensorboard, call),
@@ -132,6 +141,16 @@ def run_options(on: str, address: str | None, tensorboard: bool, call: str) -> d
     return options | ({"address": address} if address is not None else {})
 
 
+@contextlib.contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Ends with status 130 on Ctrl-C, with a word on what was saved and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"stopped. What was done is saved in {out}; the same command goes on from there: {this_command()}")
+        raise typer.Exit(130) from None
+
+
 def this_command() -> str:
     """The command line as it could be typed again."""
     import sys
@@ -147,6 +166,8 @@ def show(found: Comparison, *, as_json: bool) -> None:
         print_table(found.result)
         say(f"report: {found.report.absolute().as_uri()}")
         suggest(f"whorl lab report {found.out} --lang zh")
+    for text in dict.fromkeys(text for row in found.result.rows for text in row.warnings):
+        note(text)
     for run, message in found.failed.items():
         note(f"run {run} failed: {message}")
     if found.failed:

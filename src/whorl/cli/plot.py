@@ -12,6 +12,7 @@ from whorl import plot as plots
 from whorl import registry
 from whorl.cli import show
 from whorl.cli.output import note, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def plot(
     title: Annotated[str | None, typer.Option(help="In place of the usual title, '' for none, for losses.")] = None,
     size: Annotated[str | None, typer.Option(help="Inches, as in 6,4, for losses.")] = None,
     dpi: Annotated[int | None, typer.Option(help="Dots per inch of a .png.")] = None,
+    plugin: Plugin = None,
 ) -> None:
     """A picture of encodings, as .png, .svg or .pdf."""
     if kind not in KINDS:
@@ -89,7 +91,8 @@ def plot(
 
     need_matplotlib()
     dots = {} if dpi is None else {"dpi": dpi}
-    note(f"written to {write(kind, what or [], check_path(out, 'plot'), dim, options, **dots)}")
+    shown = named(what or [], "plot")
+    note(f"written to {write(kind, shown, check_path(out, 'plot'), dim, options, **dots)}")
     suggest("whorl show rope" if kind != "losses" else "whorl plot scores -o scores.png")
 
 

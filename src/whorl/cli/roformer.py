@@ -183,6 +183,12 @@ def classify(
     datasets: Annotated[
         str, typer.Option(help="source: which package a text is from; order: whether it reads forwards or backwards.")
     ] = "source,order",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts of your own in their place: lines of JSON with text and label, or of label, tab and text."
+        ),
+    ] = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     runs: Runs = RUNS,
@@ -199,11 +205,13 @@ def classify(
     for name in wanted:
         if name not in LABELS:
             raise unknown("dataset", name, LABELS, call=call)
-    chosen = read_settings(settings, ClassifyConfig.fields().keys() - {"encoding", "dataset", "seed", "steps"}, call)
+    taken = {"encoding", "dataset", "data", "seed", "steps"}
+    chosen = read_settings(settings, ClassifyConfig.fields().keys() - taken, call)
     chosen |= {} if steps is None else {"steps": steps}
+    chosen |= {} if data is None else {"data": str(data)}
 
     def tell(run: dict[str, Any]) -> None:
-        what = "{dataset}, {encoding}, seed {seed}".format(**run["config"])
+        what = "{dataset}, {encoding}, seed {seed}".format(**run["config"] | ({"dataset": data} if data else {}))
         note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)

@@ -199,7 +199,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
             "by_length": _by_length([one["by_length"] for one in own]),
             "per_position": _per_position(own),
             "learning_curve": _curve([result.metrics for result in group], "loss") if not place else [],
-            "task": _task([one["task"] for one in own if one.get("task")] or [r.task for r in group if r.task]),
+            "task": _task([one.get("task") for one in own] if place else [result.task for result in group]),
         }
         rows.append(row | (_watched(group) if not place else {}))
     windows = [result.window_baseline["by_length"] for result in evaluated if result.window_baseline]
@@ -294,8 +294,9 @@ def _curve(runs: Sequence[list[Found]], key: str) -> list[Found]:
     return [{"step": step, key: statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 
 
-def _task(tasks: list[Found]) -> Found | None:
+def _task(found: Iterable[Found | None]) -> Found | None:
     """The scores of a task, a list entry for each seed."""
+    tasks = [one for one in found if one]
     if not tasks:
         return None
     by_length = [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, unknown
 from whorl.lab.aggregate import aggregate, corpus_facts, labels_of
+from whorl.lab.cost import cost_of
 from whorl.lab.differences import check_baseline
 from whorl.lab.fairness import check_fair
 from whorl.lab.plan import plan
@@ -16,12 +17,13 @@ from whorl.lab.report import write_all
 from whorl.lab.report.words import LANGUAGES
 from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
 from whorl.lab.settings import RunConfig, label_of
+from whorl.plugins import load_plugin
 from whorl.results import ComparisonResult
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: the result, the report's path, and why some runs failed, by id."""
+    """What came out: the result, the report's path, and why some runs failed or diverged, by id."""
 
     result: ComparisonResult
     out: Path
@@ -53,7 +55,10 @@ def compare(
     on: str = "here",
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
+    retry: bool = False,
+    plugins: Sequence[str | Path] = (),
     command: str = "",
     baseline: str | None = None,
     options: dict[str, Any] | None = None,
@@ -63,9 +68,13 @@ def compare(
 
     What is not given is the preset's, or else a laptop's: the standard library's sources, trained at 256 and tested
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
-    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped.
+    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped; with
+    ``retry``, runs whose loss was no number are made anew. ``plugins`` are files that register encodings.
+    ``tell`` hears what happens to the runs, ``announce`` what they cost before the first one begins.
     ``baseline`` is the encoding that differences are taken to; the best at the trained length unless given.
     """
+    for file in plugins:
+        load_plugin(file)
     check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
     configs = plan(
@@ -81,8 +90,10 @@ def compare(
         repairs=repairs,
         **run,
     )
-    asked: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "command": command}
-    return conclude(configs, out, baseline=baseline, **asked, **(options or {}))
+    if announce is not None:
+        announce(str(cost_of(*configs)))
+    asked: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
+    return conclude(configs, out, **asked, command=command, baseline=baseline, **(options or {}))
 
 
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
@@ -102,6 +113,7 @@ def conclude(
     lang: str = "en",
     tell: Tell | None = None,
     workers: int | None = None,
+    retry: bool = False,
     title: str = "",
     command: str = "",
     baseline: str | None = None,
@@ -116,9 +128,10 @@ def conclude(
     check_fair([config.to_dict() for config in configs], factors)
     alone = {config.replace(seed=0).id: config for config in configs}.values()
     check_baseline(baseline, labels_of([(label_of(one.encoding, **one.sizes), one.to_dict(), one.id) for one in alone]))
-    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
+    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
+    failed |= {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early is not None}
     found = aggregate(
         results,
         corpus=corpus_facts(out, configs[0].to_dict()),

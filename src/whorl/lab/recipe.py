@@ -13,6 +13,8 @@ from torch import nn
 from whorl.config import Config, config
 from whorl.errors import invalid
 
+ROWS = 100  # of metrics in a training, about
+
 
 @config
 class Recipe(Config):
@@ -69,6 +71,10 @@ class Recipe(Config):
             total += length * batch * min(steps, step)
             step = max(0, step - steps)
         return total
+
+    def is_validated(self, step: int) -> bool:
+        """Whether update ``step`` ends a row of metrics with a loss on other text: every fifth row, and the last."""
+        return (step + 1) % (5 * max(1, self.steps // ROWS)) == 0 or step + 1 == self.steps
 
     def is_logged(self, step: int, rows: int) -> bool:
         """Whether update ``step`` ends a row of metrics: about so many rows in all, and the last of each stage."""

@@ -39,12 +39,13 @@ def sweep(
     tell: Tell | None = None,
     workers: int | None = None,
     baseline: str | None = None,
+    retry: bool = False,
     **options: Any,
 ) -> Comparison:
     """The comparison of every run that a sweep file asks for, with its report written to ``out``.
 
-    What its grid lists are the factors of the comparison; runs differ in nothing else. ``options`` are those of
-    ``run_one``, or of Ray with ``on="ray"``.
+    What its grid lists are the factors of the comparison; runs differ in nothing else. With ``retry``, runs whose loss
+    was no number are made anew. ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
     """
     check_asked(on, lang, workers)
     asked = read_grid(file)
@@ -55,11 +56,9 @@ def sweep(
     check_lengths(config.train_length for config in configs)
     configs = prepare(configs, out, on=on)
     command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
-    title = asked.get("title", "")
-    made: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "title": title}
-    return conclude(
-        configs, out, command=command, baseline=baseline, factors=tuple(asked.get("grid", {})), **made, **options
-    )
+    told: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
+    named: dict[str, Any] = {"baseline": baseline, "factors": tuple(asked.get("grid", {}))}
+    return conclude(configs, out, title=asked.get("title", ""), command=command, **named, **told, **options)
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
