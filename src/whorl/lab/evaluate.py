@@ -52,7 +52,7 @@ from whorl.results import AS_TRAINED, PROTOCOLS
 BINS = 32  # of positions in the per-position loss
 # A pass holds at most so many tokens, and so many scores of a layer where they are formed: on a CPU, what caches hold.
 TOKENS_AT_ONCE = {"cpu": 2**12, "cuda": 2**17}
-SCORES_AT_ONCE = {"cpu": 2**21, "cuda": 2**30}
+SCORES_AT_ONCE = {"cpu": 2**23, "cuda": 2**30}
 QUERIES_AT_ONCE = 1024  # of a long text where the encoding's own mask would be a square of its length
 
 ACCURACY = {"repeated": "repeated_text_accuracy", "retrieval": "retrieval_accuracy"}

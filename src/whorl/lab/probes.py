@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-RETRIEVALS, REPEATED = 100, 32  # probes at each length, where there are samples enough
+RETRIEVALS, REPEATED = 100, 16  # probes at each length, where there are samples enough
 KEY, VALUE = 8, 8  # letters
 ASK, MARKS = 0xFF, tuple(range(0xF5, 0xFF))  # bytes that no UTF-8 text has
 MOST_SAID = 8  # times in a row that is trained on
