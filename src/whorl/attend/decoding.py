@@ -249,7 +249,8 @@ class TableByDistance:
         learned = [module._parameters[name] for module, name in self._places]
         with torch.inference_mode(False), torch.no_grad():
             heads = torch.arange(self._source.heads, device=device)[:, None]
-            values = self._source.bias_of(heads, slot_numbers(room, device)[None, :room]).float().contiguous()
+            values = self._source.bias_of(heads, slot_numbers(room, device)[None, :room]).float()
+            values = values.expand(len(heads), room).contiguous()  # a formula may leave out the head
         TABLES[self._source] = _Table(values, tuple((x, version_of(x)) for x in learned))
         return values
 
