@@ -46,7 +46,8 @@ def results(made, losses, *, seeds=3, samples=SAMPLES, noise=0.05, shared=0.5):
                 if samples:
                     cell |= {"samples": {"same_last": own.tolist()}, "scored_bytes": {"same_last": 16}}
                 else:
-                    cell.pop("samples", None)
+                    for key in ("samples", "scored_bytes", "retrieval", "repeated"):
+                        del cell[key]
             out.append(RunResult.of(one))
     return out
 
