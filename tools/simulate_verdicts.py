@@ -26,7 +26,7 @@ from whorl.results import AS_TRAINED
 VARIANCES = Path(__file__).resolve().parent.parent / "experiments" / "seed-variance.json"
 ENCODINGS, SEEDS, SAMPLES = ("rope", "alibi", "t5"), 8, 512
 TRAINED, LENGTHS, LAST = 64, (64, 256), 64
-SETTINGS: dict[str, Any] = {  # those of the demo
+SETTINGS: dict[str, Any] = {  # the sizes of the demo, without its marks
     "corpus": "stdlib", "train_length": TRAINED, "layers": 3, "width": 128, "heads": 4, "batch": 32, "steps": 350,
     "learning_rate": 2e-3, "lengths": [TRAINED], "eval_bytes": 64,
 }  # fmt: skip

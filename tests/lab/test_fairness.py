@@ -6,6 +6,7 @@ import pytest
 
 from lab_runs import tiny
 from whorl.errors import WhorlError
+from whorl.lab.aggregate import labels_of
 from whorl.lab.fairness import check_fair, differing
 
 
@@ -44,6 +45,21 @@ def test_two_texts_are_no_comparison_but_one_text_under_two_names_is(texts):
     assert differing([one, changed], ["corpus"]) == {}
 
 
+def test_two_tasks_are_no_comparison(texts):
+    """Neither has a digest, which made them one text under two names."""
+    (one,) = configs(texts, {})
+    found = [{**one, "corpus": f"task:{name}", "corpus_digest": ""} for name in ("copy", "recall")]
+    assert differing(found) == {"corpus": ["task:copy", "task:recall"]}
+
+
+def test_a_tokenizer_is_told_by_its_content(texts):
+    (one,) = configs(texts, {})
+    mine = {**one, "tokenizer": "/mine.json", "tokenizer_digest": "1", "vocab": 300}
+    assert differing([mine, {**mine, "tokenizer": "/copy.json"}]) == {}
+    assert set(differing([one, mine])) == {"tokenizer", "tokenizer_digest", "vocab"}
+    assert differing([one, mine], ["tokenizer"]) == {}
+
+
 def test_a_rate_that_is_not_the_encodings_usual_one_is_a_difference(texts):
     found = configs(texts, {"encoding": "rope"}, {"encoding": "kerple", "encoding_rate": 5.0})
     assert differing(found) == {"encoding_rate": ["usual", 5.0]}
@@ -67,3 +83,10 @@ def test_what_an_older_version_did_not_write_has_its_default(texts):
 def test_stages_are_told_apart_as_such(texts):
     found = configs(texts, {"stages": ((8, 4, 2), (16, 4, 2))}, {"stages": ((16, 4, 4),)})
     assert set(differing(found)) == {"stages", "batch", "steps", "train_length"}
+
+
+def test_a_factor_that_older_configs_lack_names_its_rows(texts):
+    usual, other = (tiny(texts, activation=name) for name in ("gelu", "swiglu"))
+    assert "activation" not in usual.to_dict()
+    runs = [("rope", one.to_dict(), one.id) for one in (usual, other)]
+    assert labels_of(runs) == ["rope activation=gelu", "rope activation=swiglu"]

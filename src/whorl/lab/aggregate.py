@@ -20,6 +20,7 @@ from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
 from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
 from whorl.lab.fairness import STAGE, check_fair
+from whorl.lab.settings import in_full
 from whorl.lab.statistics import interval, share_interval
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
@@ -37,7 +38,10 @@ from whorl.results import (
 )
 
 # Settings that a label names where they tell runs apart.
-MAY_DIFFER = ("layers", "width", "heads", "learning_rate", "weight_decay", "stages", "precision", "device", "corpus")
+MAY_DIFFER = (
+    "layers", "width", "heads", "kv_heads", "activation", "dropout", "learning_rate", "weight_decay", "stages",
+    "precision", "device", "corpus", "tokenizer", "recall",
+)  # fmt: skip
 
 DEPTHS = 5  # bins of how deep in the text a key and value were hidden
 
@@ -165,10 +169,11 @@ def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
     for full, _, _ in runs:
         kinds.setdefault(full.partition(" ")[0], set()).add(full)
     labels = [full if len(kinds[name := full.partition(" ")[0]]) > 1 else name for full, _, _ in runs]
+    configs = [in_full(config) for _, config, _ in runs]
     for size in MAY_DIFFER:
-        values = {json.dumps(config[size]) for _, config, _ in runs}
+        values = {json.dumps(config[size]) for config in configs}
         if len(values) > 1 and len(set(labels)) < len(labels):
-            labels = [f"{label} {size}={config[size]}" for label, (_, config, _) in zip(labels, runs, strict=True)]
+            labels = [f"{label} {size}={config[size]}" for label, config in zip(labels, configs, strict=True)]
     if len(set(labels)) < len(labels):  # something else differs, and the id tells
         labels = [f"{label} {run}" for label, (_, _, run) in zip(labels, runs, strict=True)]
     return labels
@@ -216,7 +221,11 @@ def _warnings(result: RunResult) -> list[str]:
 def _settings(result: RunResult, factors: Sequence[str]) -> Found:
     """The factors of a comparison as a run has them: settings of its own, of its one stage, or of its encoding."""
     stages = result.config["stages"]
-    known = result.encoding | result.config | (dict(zip(STAGE, stages[0], strict=True)) if len(stages) == 1 else {})
+    known = (
+        result.encoding
+        | in_full(result.config)
+        | (dict(zip(STAGE, stages[0], strict=True)) if len(stages) == 1 else {})
+    )
     return {factor: known[factor] for factor in factors if factor in known}
 
 

@@ -2,12 +2,12 @@
 
 What is compared is the encoding, the seed, or a factor that is named, as a sweep names those of its grid. Beside the
 encoding may differ what follows from it: the repairs tried on it, and the rate that its own numbers are learned at
-where that is the usual one; as may the usual warm-up of runs of different steps. The same text may lie under two names.
+where that is the usual one; as may the usual warm-up of runs of different steps. A text or a tokenizer may lie under
+two names.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 from whorl.errors import WhorlError, unknown
 from whorl.lab.plan import usual_rate
 from whorl.lab.recipe import usual_warmup
-from whorl.lab.settings import RunConfig
+from whorl.lab.settings import RunConfig, in_full
 
 COMPARED = ("name", "encoding", "seed", "repairs")
 STAGE = ("train_length", "batch", "steps")  # what the numbers of a stage are called where all runs have one
 USUAL = ("encoding_rate", "warmup")  # settings whose usual value follows from others
 ROTARY = ("base", "scaling")  # factors of a sweep that are settings of the encoding
-FACTORS = (*(key for key in RunConfig.fields() if key not in (*COMPARED, "corpus_digest")), *STAGE, *ROTARY)
+FOLLOW = {"corpus": ("corpus_digest",), "tokenizer": ("tokenizer_digest", "vocab")}  # what is another with a file
+DIGESTS = ("corpus_digest", "tokenizer_digest")
+FACTORS = (*(key for key in RunConfig.fields() if key not in (*COMPARED, *DIGESTS)), *STAGE, *ROTARY)
 
 Config = Mapping[str, Any]
 
@@ -33,20 +35,20 @@ def differing(configs: Sequence[Config], factors: Iterable[str] = ()) -> dict[st
     {'layers': [1, 2]}
     """
     known = [_settings(config) for config in configs]
-    digests = len({config["corpus_digest"] for config in known})
-    free = {*COMPARED, *factors, "corpus_digest" if digests == 1 or "corpus" in factors else "", ""}
+    free = {*COMPARED, *factors, *(what for factor in factors for what in FOLLOW.get(factor, ()))}
+    free |= {key for key in FOLLOW if _same_file([(config[key], config[f"{key}_digest"]) for config in known])}
     out: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for config in known for key in config):
         distinct = _distinct(config.get(key) for config in known)
         said = _distinct(config[key] for config in configs if key in config)  # one for all, whatever is usual of each
-        if (
-            len(distinct) > 1
-            and not (len(said) == 1 and key in USUAL)
-            and key not in free
-            and not (key == "corpus" and digests == 1)
-        ):
+        if len(distinct) > 1 and not (len(said) == 1 and key in USUAL) and key not in free:
             out[key] = distinct
     return out
+
+
+def _same_file(found: Sequence[tuple[str, str]]) -> bool:
+    """Whether files of (name, digest) are one, whatever they are called; tasks have names alone."""
+    return len({digest for _, digest in found}) == 1 and not any(name.startswith("task:") for name, _ in found)
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
@@ -73,10 +75,7 @@ def check_fair(
 
 def _settings(config: Config) -> dict[str, Any]:
     """The settings of a run with the defaults of what an older version did not write, and one stage by its parts."""
-    fields = RunConfig.fields()
-    missing = dataclasses.MISSING
-    usual = {key: field.default for key, field in fields.items() if field.default is not missing}
-    out = {**usual, **config}
+    out = in_full(config)
     stages = out.pop("stages")
     if out["warmup"] == usual_warmup(sum(steps for _, _, steps in stages)):
         out["warmup"] = "usual"

@@ -6,10 +6,12 @@ often it is saved and who watches are no part of it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import itertools
 import json
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from whorl import registry
@@ -290,6 +292,17 @@ def leaves(encoding: dict[str, Any]) -> list[dict[str, Any]]:
     inside = encoding.get("layers", encoding.get("parts"))
     found = [encoding] if inside is None else [leaf for part in inside for leaf in leaves(part)]
     return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+def in_full(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as it is stored, with the usual values of the settings that are not in it.
+
+    >>> in_full({"width": 64, "dropout": 0.1})["activation"]
+    'gelu'
+    """
+    fields = RunConfig.fields().items()
+    usual = {key: field.default for key, field in fields if field.default is not dataclasses.MISSING}
+    return {**usual, **stored}
 
 
 def cautions(config: RunConfig) -> list[str]:
