@@ -87,8 +87,10 @@ def test_a_sweep_reads_its_file(call, texts, tmp_path):
         f'encodings = ["rope"]\n[grid]\nbase = [100.0, 10000.0]\n[run]\ncorpus = "{texts}"\ntrain_length = 16\n'
         "steps = 3\nbatch = 4\nlengths = [8, 16]\nlayers = 1\nwidth = 16\nheads = 2\neval_bytes = 256\n"
     )
-    code, out, _ = call("lab", "sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--workers", 1)
+    words = ["lab", "sweep", tmp_path / "grid.toml", "--out", tmp_path / "out", "--workers", 1, "--baseline", "rope"]
+    code, out, err = call(*words)
     assert code == 0 and [line.partition("  ")[0] for line in out.splitlines()[2:4]] == ["rope base=100", "rope"]
+    assert "2 runs: " in err.splitlines()[0] and "less rope" in out
 
 
 def test_a_comparison_in_which_a_run_diverges_ends_with_status_1_and_is_made_anew_on_retry(call, texts, tmp_path):

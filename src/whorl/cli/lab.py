@@ -174,9 +174,10 @@ def sweep(
             on,
             lang=lang,
             tell=progress,
+            announce=note,
             workers=workers,
-            baseline=baseline,
             retry=retry,
+            baseline=baseline,
             **run_options(on, address, tensorboard, "lab sweep"),
         )
     show(found, as_json=as_json)

@@ -90,10 +90,8 @@ def compare(
         repairs=repairs,
         **run,
     )
-    if announce is not None:
-        announce(str(cost_of(*configs)))
-    asked: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
-    return conclude(configs, out, **asked, command=command, baseline=baseline, **(options or {}))
+    told: dict[str, Any] = {"tell": tell, "announce": announce, "command": command, "baseline": baseline}
+    return conclude(configs, out, on=on, lang=lang, workers=workers, retry=retry, **told, **(options or {}))
 
 
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
@@ -112,6 +110,7 @@ def conclude(
     on: str = "here",
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
     retry: bool = False,
     title: str = "",
@@ -128,6 +127,8 @@ def conclude(
     check_fair([config.to_dict() for config in configs], factors)
     alone = {config.replace(seed=0).id: config for config in configs}.values()
     check_baseline(baseline, labels_of([(label_of(one.encoding, **one.sizes), one.to_dict(), one.id) for one in alone]))
+    if announce is not None:
+        announce(str(cost_of(*configs)))
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")

@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,10 @@ def sweep(
     *,
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
-    baseline: str | None = None,
     retry: bool = False,
+    baseline: str | None = None,
     **options: Any,
 ) -> Comparison:
     """The comparison of every run that a sweep file asks for, with its report written to ``out``.
@@ -56,9 +58,9 @@ def sweep(
     check_lengths(config.train_length for config in configs)
     configs = prepare(configs, out, on=on)
     command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
-    told: dict[str, Any] = {"on": on, "lang": lang, "tell": tell, "workers": workers, "retry": retry}
-    named: dict[str, Any] = {"baseline": baseline, "factors": tuple(asked.get("grid", {}))}
-    return conclude(configs, out, title=asked.get("title", ""), command=command, **named, **told, **options)
+    told: dict[str, Any] = {"tell": tell, "announce": announce, "command": command, "title": asked.get("title", "")}
+    made: dict[str, Any] = {"on": on, "lang": lang, "workers": workers, "retry": retry}
+    return conclude(configs, out, **told, **made, baseline=baseline, factors=tuple(asked.get("grid", {})), **options)
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:
