@@ -42,12 +42,18 @@ def test_a_text_said_again_is_longer_than_the_window_that_would_see_it():
 def test_a_mark_is_said_once_and_asked_for_at_the_end():
     for length in (16, 64):
         probe = marked(SAMPLES.remainder(128), length)
-        assert probe.tokens.shape == (RETRIEVALS, length + 1) and probe.asked == length - 1 and probe.chance == 0.1
+        assert (
+            probe is not None
+            and probe.tokens.shape == (RETRIEVALS, length + 1)
+            and probe.asked == length - 1
+            and probe.chance == 0.1
+        )
         for row, depth in zip(probe.tokens.tolist(), probe.depth, strict=True):
             at = round(depth * (length - 3))
             assert row[at] == ASK == row[-2] and row[at + 1] == row[-1] and row[-1] in MARKS
             assert row.count(ASK) == 2 and row.count(row[-1]) == 2
         assert len({row[-1] for row in probe.tokens.tolist()}) == len(MARKS)
+    assert marked(SAMPLES, 3) is None
 
 
 def test_no_text_has_the_bytes_of_marks():
@@ -95,6 +101,7 @@ def test_the_demo_scores_8192_bytes_at_every_length_and_asks_a_hundred_times(tmp
     assert config.lengths == PRESETS["demo"].lengths and config.protocols == ("same_last",) and config.recall == 0.25
     samples = read_corpus("stdlib").samples(512, config.eval_bytes // 512)
     assert len(samples) * config.last >= 8192 and len(samples) >= RETRIEVALS
+    assert configure(preset_name="demo", corpus="task:copy")[0].recall == 0  # where there are no bytes to mark
     for name, times in (("laptop", 10), ("gpu", 20)):
         other = configure(preset_name=name)[0]
         assert other.eval_bytes // max(other.lengths) * other.last >= times * 8192

@@ -12,6 +12,7 @@ import typer
 from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
+from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def match(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Which of B and C is closer to A? Accuracy by how many tokens of the long texts are read."""
@@ -125,6 +127,7 @@ def pretrain(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Masked-language-model pre-training in RoFormer's stages: loss, accuracy and gradient norms of each."""
@@ -194,6 +197,7 @@ def classify(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify short texts: accuracy by encoding, where words tell the answer and where their order does."""

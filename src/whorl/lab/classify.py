@@ -44,7 +44,7 @@ class ClassifyConfig(EncoderConfig):
     """Everything that decides what a classification comes out as.
 
     dataset        "source" or "order"
-    data           a file of texts with labels in their place; its texts decide what a run is, wherever it lies
+    data           a file of texts with labels in their place
     length         tokens of a text, the first among them
     steps, batch   updates, and texts in each
     train, test    texts there are
@@ -129,9 +129,8 @@ def classify(settings: ClassifyConfig, *, out: str | Path | None = None) -> dict
     if settings.data:
         train, test, names = read_labelled(settings.data)
         draw = random.Random(settings.seed)
-        train, test = (
-            draw.sample(side, min(n, len(side))) for side, n in ((train, settings.train), (test, settings.test))
-        )
+        train = draw.sample(train, min(settings.train, len(train)))
+        test = draw.sample(test, min(settings.test, len(test)))
         labels = len(names)
     else:
         sizes = {"length": settings.length - 1, "seed": settings.seed}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from whorl.lab import probes
 from whorl.lab.evaluate import windows
 from whorl.lab.settings import RunConfig
-from whorl.results import AS_TRAINED, WINDOW
+from whorl.results import WINDOW
 
 BACKWARD = 2  # passes forward that one back costs
 
@@ -56,7 +56,7 @@ def _evaluated(config: RunConfig) -> int:
     if not config.text:
         return 0
     longer = [length for length in config.lengths if length > config.train_length]
-    others = {*config.repairs, WINDOW} - {AS_TRAINED}
+    others = {*config.repairs, WINDOW}
     return sum(_at(config, length) for length in config.lengths) + len(others) * sum(_at(config, n) for n in longer)
 
 

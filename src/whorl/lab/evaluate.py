@@ -114,7 +114,7 @@ class Evaluation:
                 self.tell({"kind": "evaluate", "variant": name, "length": length, "bits_per_byte": bits})
         return self.kept[key]
 
-    def _measured(self, length: int) -> tuple[Found, Tensor | None]:
+    def _measured(self, length: int) -> tuple[Found, Tensor]:
         wanted = {
             way: places
             for way, places in windows(self.longest, length, self.config.last or 1, slide=self.config.slides).items()
@@ -131,27 +131,28 @@ class Evaluation:
             scored = torch.cat([nats[:, place[start], length - last :] for start, last in places], dim=1)
             ends = [(start + length + 1 - last, start + length + 1) for start, last in places]
             sizes = torch.cat([self.sizes[:, first:end] for first, end in ends], dim=1).sum(1).mean()
-            per_sample = (
-                scored.double().sum(1) / float(sizes) / math.log(2)
-            )  # by the mean bytes, so that bytes weigh alike
+            # by the mean bytes of a sample rather than its own, so that the mean over samples is that over bytes
+            per_sample = scored.double().sum(1) / float(sizes) / math.log(2)
             found["bits_per_byte"][way] = float(per_sample.mean())
             found["tokens_scored"][way] = scored.numel()
             found["samples"][way] = per_sample.tolist()
             found["scored_bytes"][way] = round(float(sizes))
             spread = float(per_sample.std()) if len(per_sample) > 1 else math.nan
             found["stderr"][way] = None if math.isnan(spread) else spread / math.sqrt(len(per_sample))
-        whole = wanted.get("non_overlapping") or wanted[self.config.protocols[0]]
+        whole = wanted.get("non_overlapping", wanted["same_last"])  # every token, where that is measured
         hits = torch.cat([right[:, place[start], length - last :] for start, last in whole], dim=1)
         found["accuracy"] = float(hits.float().mean())
         found |= self._far_use(length)
-        side = [place[start] for start, _ in wanted.get("non_overlapping", whole)]
+        side = [place[start] for start, _ in whole]
         return found, nats[:, side].double().mean((0, 1)) / float(self.sizes.mean()) / math.log(2)
 
     def _far_use(self, length: int) -> Found:
         """The two scores of use of far text, each with what every probe came to."""
         found: Found = {}
-        hidden = probes.marked(self.samples, length) if self.config.recall else None
-        if hidden is None and self.letters is not None:
+        hidden = None
+        if self.config.recall:
+            hidden = probes.marked(self.samples, length)
+        elif self.letters is not None:
             hidden = probes.retrieval(self.samples, length, self.letters)
         made = {"repeated": probes.repeated(self.samples, length, self.config.train_length), "retrieval": hidden}
         for name, probe in made.items():

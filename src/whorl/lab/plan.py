@@ -11,7 +11,7 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab import repairs as known_repairs
 from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
-from whorl.lab.presets import lengths_for, preset
+from whorl.lab.presets import Preset, lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
 from whorl.lab.settings import PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
@@ -181,7 +181,7 @@ def configure(
         "width": usual.width,
         "heads": usual.heads,
         "eval_bytes": usual.eval_bytes,
-        **(usual.run if preset_name else {}),
+        **(_preset_settings(usual, corpus, run) if preset_name else {}),
         **run,
         "corpus": _corpus_name(usual.corpus if corpus is None else corpus),
         "stages": stages,
@@ -224,6 +224,12 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
 def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
     rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
     return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
+
+
+def _preset_settings(usual: Preset, corpus: str | None, run: dict[str, Any]) -> dict[str, Any]:
+    """The further settings of a preset, without marks where there are no bytes to write them in."""
+    no_bytes = run.get("tokenizer") or (corpus or usual.corpus).startswith("task:")
+    return {key: value for key, value in usual.run.items() if key != "recall" or not no_bytes}
 
 
 def _tokenizer_settings(settings: dict[str, Any]) -> dict[str, Any]:

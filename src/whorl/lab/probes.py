@@ -93,16 +93,18 @@ def mark_rows(tokens: np.ndarray, share: float, random: np.random.Generator) -> 
         mark(row, 2 * random.choice(slots, said, replace=False), int(random.choice(MARKS)))
 
 
-def marked(samples: Tensor, length: int) -> Probe:
-    """Samples (n, longest + 1) cut to a length, each with a mark said once in it and asked for at its end.
+def marked(samples: Tensor, length: int) -> Probe | None:
+    """Samples (n, longest + 1) cut to a length, each with a mark said once in it; None where there is no room.
 
     >>> probe = marked(torch.full((2, 65), 46), 8)
     >>> probe.tokens[0].tolist()
     [255, 252, 46, 46, 46, 46, 46, 255, 252]
     """
+    room = length - 3
+    if room < 1:
+        return None
     tokens = samples[:RETRIEVALS, -length - 1 :].clone()
     random = np.random.default_rng(length)
-    room = length - 3
     depths = np.linspace(0, room, len(tokens)).astype(int).tolist()
     for row, depth in zip(tokens.numpy(), depths, strict=True):
         mark(row, np.array([depth]), int(random.choice(MARKS)))

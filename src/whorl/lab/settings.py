@@ -24,7 +24,7 @@ from whorl.results import PROTOCOLS
 PLAN = "plan"  # the name of an encoding that differs between layers
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
-# Settings that runs of earlier versions did not have: left out of their usual value, the ids of those runs stay theirs.
+# Settings that runs of the first version did not have: left out where they are the usual, so that its ids stay.
 LATER = ("tokenizer", "tokenizer_digest", "kv_heads", "activation", "dropout", "recall", "protocols")
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
