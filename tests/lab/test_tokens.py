@@ -110,6 +110,7 @@ def test_a_comparison_reads_tokens_and_writes_text(texts, tmp_path, file):
     row = read_metrics(folder)[-1]
     corpus = tokenized(read_corpus(str(texts)), Tokenizer(file))
     assert row["bits_per_byte"] == pytest.approx(row["loss"] / math.log(2) / corpus.bytes_per_token)
+    assert found.result.rows[0].curve[-1] == pytest.approx((row["step"], row["bits_per_byte"] * math.log(2)))
     assert row["validation_bits_per_byte"] == run.result["validation"][-1]["bits_per_byte"]
     assert generate(folder, "abc", count=3).startswith("abc")
     assert isinstance(run.result["generated"][0]["text"], str)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -203,7 +204,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
             "fine_tuned_steps": tuned,
             "by_length": _by_length([one["by_length"] for one in own]),
             "per_position": _per_position(own),
-            "learning_curve": _curve([result.metrics for result in group], "loss") if not place else [],
+            "learning_curve": _curve([_trained(result) for result in group], "loss") if not place else [],
             "task": _task([one.get("task") for one in own] if place else [result.task for result in group]),
         }
         rows.append(row | (_watched(group) if not place else {}))
@@ -294,6 +295,13 @@ def _per_position(evaluations: list[Found]) -> Found | None:
         return None
     means = [statistics.fmean(values) for values in zip(*(one["bits_per_byte"] for one in found), strict=True)]
     return {"positions": found[0]["positions"], "bits_per_byte": means}
+
+
+def _trained(result: RunResult) -> list[Found]:
+    """The loss by step in nats, of a text for each byte whatever its tokens are, of a task for each token."""
+    if not result.config.get("tokenizer"):
+        return result.metrics
+    return [{"step": row["step"], "loss": row["bits_per_byte"] * math.log(2)} for row in result.metrics]
 
 
 def _curve(runs: Sequence[list[Found]], key: str) -> list[Found]:

@@ -145,10 +145,10 @@ def _stages(config: RunConfig, rows: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    keys = ("step", "loss", "gradient_norm", "attention_entropy", "tokens_per_second")
+    keys = ("step", "loss", "bits_per_byte", "gradient_norm", "attention_entropy", "tokens_per_second")
     every = math.ceil(len(rows) / MOST_ROWS) or 1
     kept = rows[::-1][::every][::-1]  # the last one always
-    return [{key: row[key] for key in keys} for row in kept]
+    return [{key: row[key] for key in keys if key in row} for row in kept]  # a task has no bytes
 
 
 def _validation(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
