@@ -9,7 +9,7 @@ GPU_WORKERS ?= 6
 
 # Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
-	$(BIN)/whorl compare --preset demo --out out/demo
+	$(BIN)/whorl compare --preset demo --baseline rope --out out/demo
 
 test: $(VENV)/.installed lint types
 	@echo "== tests =="

@@ -11,11 +11,13 @@ finite is remembered in ``Row.broken``.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +32,7 @@ WINDOW = "window"
 PROTOCOLS = ("same_last", "sliding", "non_overlapping")  # bits per byte; verdicts read the first one measured
 RECALL = ("repeated_text_accuracy", "retrieval_accuracy")
 TASK = ("exact_match", "token_accuracy")
-NOISE = 0.07  # bits per byte, where the comparison does not say
+WHOLE = 0.5  # bits per byte that a model may lose past the trained length and still be whole, not broken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,10 @@ class RunResult:
     evaluations: list[dict[str, Any]]  # one for each variant of a run on text, the one as trained first
     window_baseline: dict[str, Any] | None
     task: dict[str, Any] | None = None  # scores of a run on a task
+    validation: list[dict[str, Any]] | None = None  # step and bits per byte of test text while it trained
+    generated: list[dict[str, Any]] | None = None  # length, prompt and the text that the model went on with
+    attention_by_distance: dict[str, Any] | None = None  # of one head
+    claims: dict[str, bool] | None = None  # what the encoding says of itself
     evaluate_seconds: float
     environment: dict[str, Any]
 
@@ -76,9 +82,11 @@ class RunResult:
         return cls(**{name: data[name] for name in known if name in data})
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of result.json; a run on text has no task in it."""
-        found = {one.name: getattr(self, one.name) for one in dataclasses.fields(self)}
-        return {"schema": RUN_SCHEMA} | {key: value for key, value in found.items() if (key, value) != ("task", None)}
+        """The content of result.json; what is optional and absent is not in it."""
+        fields = dataclasses.fields(self)
+        found = {one.name: getattr(self, one.name) for one in fields}
+        absent = {one.name for one in fields if one.default is None and found[one.name] is None}
+        return {"schema": RUN_SCHEMA} | {key: value for key, value in found.items() if key not in absent}
 
 
 @dataclass(frozen=True)
@@ -89,11 +97,46 @@ class Cell:
     low: float
     high: float
     n: int
+    trials: int = 0  # of a share: of how many of each seed
 
     @property
     def half(self) -> float:
         """Half the width of the interval, what stands after ±."""
         return (self.high - self.low) / 2
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row less another, paired over seeds and samples, with the interval that it was judged by.
+
+    kind  "encoding"  a model as trained less the baseline
+          "published"  the two of a published order
+          "repair"  a repaired model less the same as trained
+          "length"  a model at a length less itself at ``from_length``, on the same last tokens
+          "window"  a model less its own window
+    """
+
+    kind: str
+    measure: str
+    row: tuple[str, str]  # label and variant
+    other: tuple[str, str]
+    length: int
+    from_length: int
+    mean: float
+    low: float | None  # None where one seed and no samples leave it unknown
+    high: float | None
+    p: float | None  # after Holm
+    least: float | None  # the smallest difference that would have been found
+    seeds: int
+    samples: int  # 0 where samples were not kept
+    scored_bytes: int  # 0 where that is not known
+
+    @property
+    def sign(self) -> int:
+        """−1 for lower, 1 for higher, 0 where the interval does not tell."""
+        if self.low is None or self.high is None:
+            return 0
+        return (self.low > 0) - (self.high < 0)
 
 
 @dataclass(frozen=True)
@@ -112,6 +155,13 @@ class Row:
     broken: frozenset[tuple[str, int]]  # (measure, length) where the loss was no finite number
     curve: tuple[tuple[float, float], ...]  # (step, loss in nats)
     task: str | None
+    validation: tuple[tuple[float, float], ...] = ()  # (step, bits per byte)
+    by_position: tuple[tuple[float, float, float], ...] = ()  # (from, to, bits per byte) at the longest length
+    by_depth: Mapping[int, tuple[tuple[float, float, float], ...]] = field(default_factory=dict)  # (from, to, share)
+    attention: tuple[tuple[float, float], ...] = ()  # (distance, weight) of one head
+    head: tuple[int, ...] = ()  # its layer and number
+    generated: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)  # factors of a sweep, and what else tells it from others
     beside: bool = False  # a window that a row carries, and no row of its own in the file
 
     @property
@@ -150,8 +200,12 @@ class ComparisonResult:
     trained: int
     lengths: tuple[int, ...]
     rows: tuple[Row, ...]
-    noise: float
     interval: str  # "seeds" or "documents"
+    differences: tuple[Difference, ...] = ()
+    baseline: str | None = None  # a label
+    named: bool = False  # whether the baseline was named, or else chosen as the best
+    unequal: Mapping[str, Any] = field(default_factory=dict)  # settings in which runs differ though they should not
+    factors: tuple[str, ...] = ()
     corpus: Mapping[str, Any] = field(default_factory=dict)
     command: str | None = None
     results: tuple[str, ...] = ()
@@ -183,15 +237,18 @@ class ComparisonResult:
             raise invalid(call, "comparison['train_length']", "a positive integer", trained)
         rows = tuple(made for row in given for made in _rows(row, call))
         counts = [cell.n for row in rows for by_length in row.cells.values() for cell in by_length.values()]
-        noise = finite(comparison.get("noise"))
         return cls(
             title=_text(comparison.get("title")),
             created=_text(comparison.get("created")),
             trained=trained,
             lengths=tuple(comparison.get("lengths") or lengths_of(rows, (*PROTOCOLS, *RECALL, *TASK))),
             rows=rows,
-            noise=NOISE if noise is None or noise < 0 else noise,
             interval=str(comparison.get("interval") or ("seeds" if max(counts, default=1) > 1 else "documents")),
+            differences=tuple(_difference(one) for one in comparison.get("differences") or ()),
+            baseline=_text(comparison.get("baseline")),
+            named=bool(comparison.get("baseline_named")),
+            unequal=_mapping(comparison.get("unequal")),
+            factors=tuple(str(name) for name in comparison.get("factors") or ()),
             corpus=_mapping(comparison.get("corpus")),
             command=_text(comparison.get("command")),
             results=tuple(str(path) for path in comparison.get("results") or ()),
@@ -247,6 +304,21 @@ class ComparisonResult:
         """How many seeds the rows have at least."""
         return min((len(row.seeds) for row in self.rows if row.seeds), default=1)
 
+    def difference(
+        self, kind: str, row: Row, length: int | None, measure: str, other: Row | None = None
+    ) -> Difference | None:
+        """The difference of that kind of a row at a length, less another row where one is given; None for a gap."""
+        wanted = (row.label, row.variant)
+        less = None if other is None else (other.label, other.variant)
+        return next((d for d in self._by_row.get((kind, measure, wanted, length), ()) if less in (None, d.other)), None)
+
+    @cached_property
+    def _by_row(self) -> dict[tuple[str, str, tuple[str, str], int | None], list[Difference]]:
+        found: dict[tuple[str, str, tuple[str, str], int | None], list[Difference]] = {}
+        for one in self.differences:
+            found.setdefault((one.kind, one.measure, one.row, one.length), []).append(one)
+        return found
+
 
 def check_comparison(comparison: Any) -> None:
     """Raises a WhorlError unless this is the content of a comparison.json."""
@@ -280,7 +352,8 @@ def _rows(row: Any, call: str) -> list[Row]:
     made = [_row(row, row.get("by_length"), str(row.get("variant") or AS_TRAINED), call)]
     window = row.get("window_baseline")
     if isinstance(window, Mapping) and made[0].as_trained:
-        alone = _row({**row, "task": None, "learning_curve": None}, window.get("by_length"), WINDOW, call)
+        own = ("label", "encoding", "seeds", "parameters", "encoding_parameters", "claims", "warnings", "settings")
+        alone = _row({key: row.get(key) for key in own}, window.get("by_length"), WINDOW, call)
         made.append(dataclasses.replace(alone, beside=True))
     return made
 
@@ -304,7 +377,8 @@ def _row(row: Mapping[str, Any], by_length: Any, variant: str, call: str) -> Row
         for name in ("parameters", "encoding_parameters", "tokens_per_second", "peak_memory_bytes")
         if (value := finite(row.get(name))) is not None
     }
-    curve = ((finite(point.get("step")), finite(point.get("loss"))) for point in row.get("learning_curve") or ())
+    attention = _mapping(row.get("attention_by_distance"))
+    depths = (_mapping(entry.get("retrieval_by_depth")) for entry in on_text)
     return Row(
         label=row["label"],
         variant=variant,
@@ -316,9 +390,48 @@ def _row(row: Mapping[str, Any], by_length: Any, variant: str, call: str) -> Row
         lengths=tuple(entry["length"] for entry in on_text),
         cells=cells,
         broken=frozenset(broken),
-        curve=tuple((step, loss) for step, loss in curve if step is not None and loss is not None),
+        curve=_points(row.get("learning_curve"), "step", "loss"),
         task=str(task.get("name", "task")) if task else None,
+        validation=_points(row.get("validation"), "step", "bits_per_byte"),
+        by_position=_bins(_mapping(row.get("per_position")), "positions", "bits_per_byte"),
+        by_depth={
+            entry["length"]: bins
+            for entry, depth in zip(on_text, depths, strict=True)
+            if (bins := _bins(depth, "depth", "share"))
+        },
+        attention=tuple(_known(zip(attention.get("distance") or (), attention.get("weight") or (), strict=False))),
+        head=tuple(attention.get("head") or ()),
+        generated=tuple(one for one in row.get("generated") or () if isinstance(one, Mapping)),
+        settings=_mapping(row.get("settings")),
     )
+
+
+def _points(rows: Any, x: str, y: str) -> tuple[tuple[float, float], ...]:
+    """The points of a curve, those left out that are no numbers."""
+    return tuple(_known((row.get(x), row.get(y)) for row in rows or ()))
+
+
+def _bins(found: Mapping[str, Any], edges: str, values: str) -> tuple[tuple[float, float, float], ...]:
+    """Bins as (from, to, value), those left out that have no value."""
+    sides = itertools.pairwise(found.get(edges) or ())
+    return tuple(
+        _known((start, stop, value) for (start, stop), value in zip(sides, found.get(values) or (), strict=False))
+    )
+
+
+def _known(rows: Iterable[tuple[Any, ...]]) -> Iterator[Any]:
+    """The rows that are finite numbers throughout."""
+    for row in rows:
+        numbers_ = tuple(finite(value) for value in row)
+        if None not in numbers_:
+            yield numbers_
+
+
+def _difference(found: Any) -> Difference:
+    """The record of an entry of ``differences``."""
+    data = dict(found)
+    data["row"], data["other"] = tuple(data["row"]), tuple(data["other"])
+    return Difference(**data)
 
 
 def _entries(by_length: Any, name: str, call: str) -> Iterable[Mapping[str, Any]]:
@@ -337,8 +450,8 @@ def _cell(value: Any) -> Cell | None:
     if mean is None:
         return None
     low, high = finite(value.get("low")), finite(value.get("high"))
-    n = finite(value.get("n"))
-    return Cell(mean, mean if low is None else low, mean if high is None else high, 1 if n is None else int(n))
+    n, trials = (int(found) if (found := finite(value.get(key))) is not None else None for key in ("n", "trials"))
+    return Cell(mean, mean if low is None else low, mean if high is None else high, 1 if n is None else n, trials or 0)
 
 
 def _not_finite(value: Any) -> bool:

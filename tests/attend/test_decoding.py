@@ -181,6 +181,22 @@ def test_a_step_on_the_cpu_equals_the_reference(name, dtype):
     assert (fast._ready is None) == (name in ("fire", "sinks"))
 
 
+def test_a_bias_that_is_the_same_for_every_head():
+    """Its formula may leave out the head: it has one row of numbers, where the tables of steps have one for each."""
+
+    class Even(whorl.Alibi):
+        def bias_of(self, head, distance):
+            return -0.1 * distance
+
+    encoding, text = Even(heads=HEADS).to(DEVICE), tokens(PROMPT + STEPS)
+    assert compared(encoding, text) < 4e-6
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text))
+    step = [x[:, :, PROMPT : PROMPT + 1] for x in text]
+    torch.testing.assert_close(fast.attend(*step), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0)
+
+
 @pytest.mark.parametrize("memory", [48, 99, 227])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("dim", [64, 128, 256])

@@ -38,6 +38,12 @@ def call(capsys):
     return call
 
 
+@pytest.fixture(autouse=True)
+def closed():
+    """No figure is open, whatever other tests left."""
+    pyplot.close("all")
+
+
 @pytest.mark.parametrize("kind", command.KINDS)
 def test_every_kind_is_written(kind, call, tmp_path):
     what = []

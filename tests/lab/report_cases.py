@@ -116,6 +116,7 @@ FLAGS = {
     "sandwich": (True, True, False, True, True),
     "learned": (False, False, True, False, False),
 }
+SHARES = ("repeated_text_accuracy", "retrieval_accuracy")
 CLAIMS = ("relative", "norm_preserving", "linear_attention", "decays", "extrapolates")
 ENVIRONMENT = {
     "date": "2026-08-23T10:12:31+00:00",
@@ -188,8 +189,67 @@ def comparison(rows: list[dict[str, Any]], trained: int = 64, **more: Any) -> di
         "command": "whorl compare sinusoidal rope alibi kerple t5 none --preset demo --seeds 3",
         "results": [f"runs/{i:012x}/result.json" for i in range(7919, 7919 * 19, 7919)],
         "environment": dict(ENVIRONMENT),
-        "noise": 0.07,
         **more,
+    }
+
+
+def judged(data: dict[str, Any], half: float = 0.07, share: float = 0.05) -> dict[str, Any]:
+    """The comparison with paired differences of its means, each with an interval of these half-widths."""
+    values: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for each in data["rows"]:
+        own = (each["label"], each.get("variant", "as trained"))
+        tables = {own: [*each.get("by_length", ()), *(each.get("task") or {}).get("by_length", ())]}
+        if each.get("window_baseline"):
+            tables[own[0], "window"] = each["window_baseline"]["by_length"]
+        for key, entries in tables.items():
+            for entry in entries:
+                scores = {name: entry.get(name) for name in (*SHARES, "exact_match")}
+                scores |= {"same_last": entry.get("bits_per_byte", {}).get("same_last")}
+                for measure, value in scores.items():
+                    mean = value["mean"] if isinstance(value, dict) else value
+                    if mean is not None and math.isfinite(mean):
+                        values.setdefault(measure, {}).setdefault(key, {})[entry["length"]] = mean
+    found, trained = [], data["train_length"]
+    base = None
+    for measure, rows in values.items():
+        lengths = sorted({length for row in rows.values() for length in row})
+        start = max((length for length in lengths if length <= trained), default=lengths[0])
+        models = [key for key in rows if key[1] == "as trained"]
+        sign = 1 if measure == "same_last" else -1
+        base = base or min(models, key=lambda key: sign * rows[key].get(start, math.inf), default=None)
+        wanted = [("encoding", key, base, n, n) for key in models if key != base for n in lengths]
+        for key in rows:
+            if key[1] != "window":
+                wanted += [("window", key, (key[0], "window"), n, n) for n in lengths]
+                wanted += [("length", key, key, n, start) for n in lengths if n > start]
+            if key[1] not in ("window", "as trained"):
+                wanted += [("repair", key, (key[0], "as trained"), n, n) for n in lengths]
+            wanted += [("published", key, other, n, n) for other in rows if other != key for n in lengths]
+        for kind, key, other, length, start_at in wanted:
+            one, two = rows[key].get(length), rows.get(other, {}).get(start_at)
+            if one is not None and two is not None:
+                wide = half if measure == "same_last" else share
+                found.append(difference(kind, measure, key, other, length, start_at, one - two, wide))
+    return {**data, "differences": found, "baseline": base and base[0]}
+
+
+def difference(kind, measure, row, other, length, start, mean, half) -> dict[str, Any]:  # type: ignore[no-untyped-def]
+    """An entry of ``differences``."""
+    return {
+        "kind": kind,
+        "measure": measure,
+        "row": list(row),
+        "other": list(other),
+        "length": length,
+        "from_length": start,
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "p": 0.01 if abs(mean) > half else 0.5,
+        "least": 1.5 * half,
+        "seeds": 3,
+        "samples": 128,
+        "scored_bytes": 8192,
     }
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 
 import pytest
 import torch
 
 import whorl
-from whorl.lab.classify import PACKAGES, ClassifyConfig, classify, compare_classifiers, pieces
+from whorl.lab.classify import PACKAGES, Classifier, ClassifyConfig, classify, compare_classifiers, pieces
 from whorl.lab.encoder_runs import make_encoder
+from whorl.lab.labelled_texts import read_labelled
 
 TINY = {
     "length": 16,
@@ -85,3 +87,51 @@ def test_a_sinusoidal_code_starts_as_large_as_the_embeddings():
     sizes_of = [float(part.square().mean().sqrt()) for part in (code, encoder.embed.weight.detach())]
     assert sizes_of[0] == pytest.approx(sizes_of[1], rel=0.05)
     assert make_encoder({"name": "sinusoidal", "scale": 1.0}, **sizes).plan[0].config.scale == 1.0
+
+
+def test_texts_of_ones_own_are_read_cut_padded_and_told_apart(tmp_path):
+    draw = random.Random(0)
+    words = ["red", "green", "blue", "round", "flat"]
+    lines = []
+    for number in range(600):  # which of two words comes first
+        filler = [draw.choice(words) for _ in range(draw.randint(2, 6))]
+        first, second = (("up", "down"), ("down", "up"))[number % 2]
+        text = " ".join([first, *filler, second])
+        row = json.dumps({"text": text, "label": number % 2}) if number % 3 else f"{number % 2}\t{text}"
+        lines.append(row)
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
+    train, test, labels = read_labelled(tmp_path / "texts.jsonl")
+    assert labels == ["0", "1"] and len(train) + len(test) == 600 and 80 < len(test) < 160
+    assert not {text for text, _ in train} & {text for text, _ in test}
+    few = {**TINY, "length": 8, "data": str(tmp_path / "texts.jsonl")}  # the longest are cut
+    with_positions, without = (classify(ClassifyConfig(encoding=name, **few)) for name in ("rope", "none"))
+    assert with_positions["accuracy"] > 0.7 and with_positions["chance"] == 0.5
+    assert without["accuracy"] < with_positions["accuracy"]
+    rows = compare_classifiers(encodings=["rope"], seeds=(0,), **few | {"steps": 2})
+    assert [row["dataset"] for row in rows] == [few["data"]]
+
+
+def test_padding_is_not_seen():
+    torch.manual_seed(0)
+    model = Classifier(make_encoder("rope", vocab=50, layers=2, width=16, heads=2, length=12, seed=0), 3).eval()
+    short = torch.tensor([[0, 5, 6, 7]])
+    padded = torch.tensor([[0, 5, 6, 7, 0, 0, 0]])
+    assert torch.allclose(model(short), model(padded), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot read"),
+        ("no tab here", "line 1: no label and text"),
+        ('{"text": "a"}', "line 1: no label and text"),
+        ('{"text"', "line 1: no JSON"),
+        ("a\tone\na\ttwo", "labels must be two or more"),
+        ("a\tone\nb\tone", "none of them falls to test on|none of them falls to train on"),
+    ],
+)
+def test_a_file_that_holds_no_labelled_texts_is_an_error(tmp_path, text, said):
+    if text is not None:
+        (tmp_path / "texts").write_text(text)
+    with pytest.raises(whorl.WhorlError, match=said):
+        read_labelled(tmp_path / "texts")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import io
 import json
-import math
-import statistics
 
 import pytest
 
 from lab_runs import SIZES, lasting, tiny
 from whorl.errors import WhorlError
 from whorl.lab import compare, run_one
-from whorl.lab.aggregate import aggregate, collect, interval, t_quantile
+from whorl.lab.aggregate import aggregate, collect
 from whorl.lab.load import make_model
 from whorl.lab.plan import plan, read_name, with_usual
 from whorl.lab.presets import PRESETS
@@ -53,7 +50,7 @@ def test_a_comparison_has_a_row_for_each_encoding_and_repair(found, texts):
     assert "window_baseline" not in rows["rope", "as trained"]  # it has a row of its own
     far = rows["learned", "as trained"]["by_length"][3]
     assert far["bits_per_byte"]["same_last"] is None and far["repeated_text_accuracy"] is None
-    assert data["corpus"]["documents"] == 12 and data["interval"] == "seeds" and data["noise"] > 0
+    assert data["corpus"]["documents"] == 12 and data["interval"] == "seeds" and data["baseline"] in found.table()
     assert found.failed == {} and len(data["results"]) == 8
     assert all((found.out / path).exists() for path in data["results"])
     assert found.table()["learned"][64] is None and found.table("sliding")["rope, ntk"][8] > 3
@@ -70,7 +67,8 @@ def test_the_report_and_its_tables_are_written(found):
 def test_collecting_the_runs_of_a_folder_gives_the_same_comparison(found):
     again = aggregate(collect(found.out)).data
     rows = lambda data: sorted(lasting(data["rows"]), key=lambda row: (row["label"], row["variant"]))  # noqa: E731
-    assert rows(again) == rows(found.data) and again["noise"] == pytest.approx(found.data["noise"])
+    assert rows(again) == rows(found.data) and again["baseline"] == found.data["baseline"]
+    assert again["differences"] == found.data["differences"]
 
 
 def test_an_empty_folder_has_nothing_to_compare(tmp_path):
@@ -89,6 +87,31 @@ def test_a_task_is_compared_by_exact_match(tmp_path):
     assert found.data["corpus"] == {"name": "task:copy"}
 
 
+def test_repairs_are_tried_on_a_task_as_well(tmp_path):
+    found = compare(
+        ["rope", "alibi"], corpus="task:copy", out=tmp_path, train_length=3, steps=3, batch=4, lengths=[3, 9], layers=1,
+        width=16, heads=2, workers=1, repairs=["ntk", "window"],
+    )  # fmt: skip
+    rows = {(row["label"], row["variant"]): row["task"] for row in found.data["rows"]}
+    assert set(rows) == {("rope", "as trained"), ("rope", "ntk"), ("rope", "window"), ("alibi", "as trained")}
+    assert all(row["by_length"][1]["exact_match"]["n"] == 1 for row in rows.values())
+    result = RunResult.of(json.loads((found.out / found.data["results"][0]).read_text()))
+    assert result.evaluations[1]["settings"]["scaling"]["factor"] == 19 / 7  # tokens of an item, not its symbols
+    assert result.task is not None and len(result.task["by_length"][0]["samples"]["exact_match"]) == 256
+
+
+def test_a_repair_that_no_encoding_here_takes_is_an_error_and_one_that_any_takes_is_not(texts, tmp_path):
+    with pytest.raises(WhorlError, match=r"repair yarn takes the place of plain rope, and none is among alibi\. Add"):
+        compare(["alibi"], corpus=str(texts), out=tmp_path / "out", repairs=["yarn"], **TINY)
+    with pytest.raises(WhorlError, match=r"fine-tuning reads longer text, and a task has none"):
+        compare(["rope"], corpus="task:copy", out=tmp_path / "out", fine_tune_steps=3, **TINY | {"lengths": [16]})
+    assert not (tmp_path / "out").exists()
+    (config,) = plan(["alibi"], corpus=str(texts), out=tmp_path, repairs=["logn"], preset_name="demo", lengths=[16])
+    assert config.repairs == ("logn",)
+    (config,) = plan(["alibi"], corpus=str(texts), out=tmp_path, preset_name="demo", lengths=[16])
+    assert config.repairs == ()  # a preset's own are for what takes them
+
+
 def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkeypatch):
     from whorl.lab import run_many
 
@@ -103,47 +126,14 @@ def test_where_no_run_finishes_the_first_reason_is_given(texts, tmp_path, monkey
 def test_a_run_that_stopped_early_is_in_the_comparison_with_the_reason(texts, tmp_path):
     wild = tiny(texts, learning_rate=1e30, clip=1e30, steps=12)
     results = [run_one(config, tmp_path / config.id) for config in (wild, tiny(texts, "alibi", steps=12))]
-    data = aggregate([RunResult.of(one) for one in results]).data
-    row = next(row for row in data["rows"] if row["label"] == "rope")
+    data = aggregate([RunResult.of(one) for one in results], unequal=True).data
+    assert set(data["unequal"]) == {"learning_rate", "clip"}
+    row = next(row for row in data["rows"] if row["label"].startswith("rope"))
     assert row["by_length"] == [] and "stopped early, the loss is" in row["warnings"][0]
     json.dumps(data, allow_nan=False)
 
 
 # -- from results to rows ---------------------------------------------------------------------------------------------
-
-
-def test_intervals_are_students_over_seeds_and_twice_the_error_of_one():
-    found = interval([1.0, 2.0, 4.0])
-    half = 4.302652729911275 * statistics.stdev([1.0, 2.0, 4.0]) / math.sqrt(3)  # from a table of Student's t
-    assert found is not None and found["n"] == 3
-    assert found["high"] - found["mean"] == pytest.approx(half, rel=1e-3)
-    assert interval([2.0], [0.25]) == {"mean": 2.0, "low": 1.5, "high": 2.5, "n": 1}
-    assert interval([None, None]) is None
-    one = interval([None, 3.0], [None, 0.5])
-    assert one is not None and (one["mean"], one["high"]) == (3.0, 4.0)
-
-
-@pytest.mark.parametrize(("freedom", "expected"), [(1, 12.7062), (4, 2.7764), (30, 2.0423), (60, 2.0003)])
-def test_students_t(freedom, expected):
-    assert t_quantile(freedom) == pytest.approx(expected, abs=2e-3)
-
-
-def test_noise_is_what_two_means_differ_by_chance(texts, tmp_path):
-    result = run_one(tiny(texts), tmp_path)
-    groups = []
-    for name, values in (("a", (1.0, 1.2)), ("b", (2.0, 2.1))):
-        for seed, value in enumerate(values):
-            one = copy.deepcopy(result)
-            one["seed"] = one["config"]["seed"] = seed
-            one["config"]["learning_rate"] = {"a": 1e-3, "b": 2e-3}[name]
-            for cell in one["evaluations"][0]["by_length"]:
-                cell["bits_per_byte"]["same_last"] = value if cell["ratio"] <= 1 else 100.0 * value
-            groups.append(RunResult.of(one))
-    data = aggregate(groups).data
-    pooled = (0.2**2 / 2 + 0.1**2 / 2) / 2  # the variance of two values is half their squared difference
-    assert data["noise"] == pytest.approx(t_quantile(4) * math.sqrt(2 * pooled / 2), rel=1e-6)
-    assert {row["label"] for row in data["rows"]} == {"rope learning_rate=0.001", "rope learning_rate=0.002"}
-    assert aggregate(groups[:1]).data["noise"] == 0.07 and aggregate(groups[:1]).data["interval"] == "documents"
 
 
 def test_runs_trained_at_different_lengths_are_not_one_comparison(texts, tmp_path):

@@ -96,6 +96,59 @@ def test_loss_by_position_is_that_of_the_longest_windows(trained):
     assert found["bits_per_byte"] == pytest.approx(expected.tolist(), rel=1e-5)
 
 
+@pytest.mark.parametrize(("longest", "last"), [(64, 20), (64, 32), (100, 30)])
+def test_windows_that_slide_score_the_same_last_tokens_with_most_of_a_length_before_them(longest, last):
+    for length in (8, 15, 16, 32, longest):
+        places = windows(longest, length, last, slide=True)["same_last"]
+        targets = [start + length - n + i for start, n in places for i in range(n)]
+        assert targets == list(range(longest - last, longest)) and min(start for start, _ in places) >= 0
+        if last <= longest - length:
+            assert max(n for _, n in places) <= max(1, length // 4)
+
+
+def test_more_last_tokens_than_the_shortest_length_are_the_same_at_every_length(trained):
+    config, model, corpus = trained
+    config = config.replace(last=24)
+    evaluation = Evaluation(model, config, corpus)
+    rows = evaluation.variant()["by_length"]
+    assert [row["tokens_scored"]["same_last"] for row in rows] == [8 * 24] * 4
+    bits = [[] for _ in range(8)]
+    for row, sample in zip(bits, evaluation.samples, strict=True):
+        for end in range(64 - 24 + 2, 65, 2):  # the windows of 8 tokens, each with its last 2 scored
+            nats, _ = score(model.eval(), sample[None, end - 8 : end + 1], config)
+            row += (nats[0, -2:] / math.log(2)).tolist()
+    assert rows[0]["samples"]["same_last"] == pytest.approx([sum(row) / 24 for row in bits], rel=1e-5)
+    with pytest.raises(WhorlError, match=r"last must be at most 56 for a length of 8, got 62"):
+        config.replace(lengths=(8, 60, 64), last=62)
+
+
+def test_every_sample_and_probe_is_kept_in_the_order_of_the_text(trained):
+    config, model, corpus = trained
+    evaluation = Evaluation(model, config, corpus)
+    row = evaluation.variant()["by_length"][-1]
+    nats, _ = score(model.eval(), evaluation.samples, config)
+    expected = nats[:, -config.last :].double().mean(1) / math.log(2)
+    assert row["samples"]["same_last"] == pytest.approx(expected.tolist(), rel=1e-5)
+    assert row["scored_bytes"] == {"same_last": 8, "sliding": 16, "non_overlapping": 64}
+    for name, measure in (("retrieval", "retrieval_accuracy"), ("repeated", "repeated_text_accuracy")):
+        assert len(row[name]["right"]) == 8 and sum(row[name]["right"]) / 8 == pytest.approx(row[measure])
+    assert row["retrieval"]["depth"][0] == 0 and row["retrieval"]["depth"][-1] == 1
+
+
+def test_one_way_of_scoring_alone_gives_the_same_numbers_and_leaves_the_others_out(trained):
+    config, model, corpus = trained
+    whole = Evaluation(model, config, corpus).variant()
+    alone = Evaluation(model, config.replace(protocols=["same_last"]), corpus).variant()
+    assert by_length(alone) == pytest.approx(by_length(whole), rel=1e-5)
+    assert alone["per_position"]["bits_per_byte"] == pytest.approx(whole["per_position"]["bits_per_byte"], rel=1e-5)
+    for row in alone["by_length"]:
+        assert row["bits_per_byte"]["sliding"] is None and row["tokens_scored"]["non_overlapping"] == 0
+        assert 0 <= row["accuracy"] <= 1
+    for wrong in ([], ["sliding"], ["same_last", "same_last"]):
+        with pytest.raises(WhorlError, match="protocols must be same_last and others, each once"):
+            config.replace(protocols=wrong)
+
+
 # -- whether far text is used -----------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,12 @@ def test_the_id_is_a_hash_of_the_config_and_of_all_of_it(texts):
     assert len({config, *others, tiny(texts)}) == len(others) + 1
 
 
+def test_the_ids_of_runs_of_the_first_version_stay_theirs():
+    config = RunConfig(encoding={"name": "rope"}, stages=((64, 32, 500),))
+    assert config.id == "067da4db56c4"
+    assert config.replace(protocols=("same_last",)).id != config.id
+
+
 def test_an_encoding_is_kept_in_full(texts):
     config = tiny(texts, {"name": "rope", "base": 500, "scaling": {"name": "ntk", "factor": 2}})
     assert config.encoding["head_dim"] == 8 and config.encoding["scaling"]["variant"] == "base"

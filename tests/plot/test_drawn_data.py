@@ -17,6 +17,8 @@ from oracles import alibi, rotary_frequencies, sinusoidal, t5, xpos
 from plot.picture_cases import LENGTHS, biases, comparison
 from whorl.analysis.precision import sampled_octaves
 from whorl.analysis.similarity import Projection
+from whorl.errors import WhorlError
+from whorl.plot import style
 
 plot = whorl.plot
 
@@ -290,3 +292,18 @@ def test_losses_draw_every_row_with_its_interval():
     band = ax.collections[0].get_paths()[0].vertices
     assert band[:, 1].min() == pytest.approx(2.1) and band[:, 1].max() == pytest.approx(2.4)
     assert [label.get_text() for label in ax.get_xticklabels()] == [str(length) for length in LENGTHS]
+
+
+def test_losses_have_the_colours_of_the_report_and_the_title_and_size_that_are_asked_for():
+    made = comparison()
+    ax = plot.losses(made, title="", size=(5.0, 3.0))
+    assert ax.get_title(loc="left") == "" and tuple(ax.figure.get_size_inches()) == (5.0, 3.0)
+    assert plot.losses(made, title="mine").get_title(loc="left") == "mine"
+    looks = style.looks((row["label"], row["variant"]) for row in made["rows"])
+    drawn = lines(ax)
+    for (label, variant), look in looks.items():
+        line = drawn[label if variant == "as trained" else f"{label}, {variant}"]
+        assert line.get_color() == style.COLOURS[look.colour]
+        assert (line.get_markerfacecolor() == "none") == look.hollow
+    with pytest.raises(WhorlError, match="size would be ignored"):
+        plot.losses(made, size=(5.0, 3.0), ax=ax)

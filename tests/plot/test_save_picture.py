@@ -41,6 +41,14 @@ def test_saving_replaces_the_file_and_leaves_nothing_beside_it(tmp_path):
     assert path.read_bytes().startswith(STARTS[".svg"]) and os.listdir(tmp_path) == ["decay.SVG"]
 
 
+def test_dots_per_inch_are_those_asked_for(tmp_path):
+    ax = whorl.plot.decay(length=8)
+    width = {dpi: pyplot.imread(whorl.plot.save(ax, tmp_path / "a.png", dpi=dpi)).shape[1] for dpi in (50, 100)}
+    assert width[100] == pytest.approx(2 * width[50], abs=1)
+    with pytest.raises(whorl.WhorlError, match="save: dpi must be between 1 and 2400, got 0"):
+        whorl.plot.save(ax, tmp_path / "a.png", dpi=0)
+
+
 def test_a_picture_that_cannot_be_finished_leaves_the_old_one(tmp_path, monkeypatch):
     ax, path = whorl.plot.decay(length=8), tmp_path / "decay.png"
     path.write_bytes(b"old")

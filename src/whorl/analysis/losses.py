@@ -15,7 +15,7 @@ read_comparison = ComparisonResult.read
 
 METRICS = {
     "same_last": "the same last bytes, growing context",
-    "sliding": "the last bytes of a sliding window",
+    "sliding": "the last quarter of blocks that do not overlap",
     "non_overlapping": "all bytes of blocks that do not overlap",
 }
 
@@ -28,6 +28,7 @@ class Curve(NamedTuple):
     mean: Array
     low: Array
     high: Array
+    row: tuple[str, str]  # label and variant in the comparison
 
 
 def loss_curves(comparison: Mapping[str, Any] | ComparisonResult, metric: str = "same_last") -> list[Curve]:
@@ -45,7 +46,8 @@ def loss_curves(comparison: Mapping[str, Any] | ComparisonResult, metric: str = 
     for row in found.rows:
         points = [(length, cell.mean, cell.low, cell.high) for length, cell in row.cells.get(metric, {}).items()]
         if points and not row.beside:
-            curves.append(Curve(row.name, *np.array(sorted(points), dtype=np.float64).T))
+            values = np.array(sorted(points), dtype=np.float64).T
+            curves.append(Curve(row.name, *values, row=(row.label, row.variant)))
     if not curves:
         raise WhorlError(
             f"loss_curves: no row of the comparison has {metric}. Try another metric: {', '.join(METRICS)}."

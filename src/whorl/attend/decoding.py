@@ -233,7 +233,8 @@ class TableByDistance:
 
             def make() -> Tensor:
                 heads = torch.arange(source.heads, device=device)[:, None]
-                return source.bias_of(heads, slot_numbers(room, device)[None, :room]).float().contiguous()
+                bias = source.bias_of(heads, slot_numbers(room, device)[None, :room])
+                return bias.float().expand(len(heads), -1).contiguous()  # also where it is the same for every head
 
             kept = TABLES[self._source] = room, device, MadeOf(self._source, make)
         return kept[2]()

@@ -128,7 +128,7 @@ def tiles_of(call: Call) -> Tiles:
 
     def table() -> Tensor:
         heads, distances = torch.arange(source.heads, device=device), torch.arange(lowest, highest + 1, device=device)
-        return source.bias_of(heads[:, None], distances[None, :]).float()
+        return source.bias_of(heads[:, None], distances[None, :]).float().expand(source.heads, -1)
 
     return plain._replace(kind="table", numbers=table, lowest=lowest)
 

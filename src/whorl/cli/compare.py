@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,12 +12,13 @@ import typer
 
 from whorl import registry
 from whorl.cli.lists import names_in, numbers_in
-from whorl.cli.output import mean_text, note, say, say_json, say_table, suggest
+from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
     from whorl.lab import Comparison
-    from whorl.results import ComparisonResult
+    from whorl.results import ComparisonResult, Difference
 
 
 def complete_encoding(incomplete: str) -> list[str]:
@@ -43,6 +46,11 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
 ]
+Baseline = Annotated[
+    str | None,
+    typer.Option(help="The encoding that differences are taken to; the best at the trained length unless given."),
+]
+Retry = Annotated[bool, typer.Option("--retry", help="Make runs whose loss was no number anew.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
 AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
@@ -53,7 +61,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="NAMES…",
-            help="Encodings by name, with settings as in t5:max_distance=32 and joined as in rope+alibi.",
+            help="Encodings by name or as a .py file that registers some; settings as in rope:scaling=yarn,factor=4, "
+            "joined as in rope+alibi, by layer as in rope*3/none.",
             autocompletion=complete_encoding,
         ),
     ] = None,
@@ -71,17 +80,20 @@ def compare(
     on: On = "here",
     address: Address = None,
     workers: Workers = None,
+    retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
+    baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train encodings alike, test them past the trained length, write a report. Exits 1 where a run failed."""
+    """Train encodings alike, test them past the trained length, write a report. Exits 1 if a run fails or diverges."""
     from whorl.lab import compare as compare_encodings
     from whorl.lab.progress import Progress
 
     call = "compare"
-    with Progress() as progress:
+    with goes_on(out), Progress() as progress:
         found = compare_encodings(
-            names,
+            named(names or [], call),
             corpus=corpus,
             train_length=train_length,
             lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
@@ -93,8 +105,11 @@ def compare(
             on=on,
             lang=lang,
             tell=progress,
+            announce=note,
             workers=workers,
+            retry=retry,
             command=this_command(),
+            baseline=baseline,
             options=run_options(on, address, tensorboard, call),
             **run_settings(settings, fine_tune, call),
         )
@@ -126,6 +141,16 @@ def run_options(on: str, address: str | None, tensorboard: bool, call: str) -> d
     return options | ({"address": address} if address is not None else {})
 
 
+@contextlib.contextmanager
+def goes_on(out: Path) -> Iterator[None]:
+    """Ends with status 130 on Ctrl-C, with a word on what was saved and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        note(f"stopped. What was done is saved in {out}; the same command goes on from there: {this_command()}")
+        raise typer.Exit(130) from None
+
+
 def this_command() -> str:
     """The command line as it could be typed again."""
     import sys
@@ -141,6 +166,8 @@ def show(found: Comparison, *, as_json: bool) -> None:
         print_table(found.result)
         say(f"report: {found.report.absolute().as_uri()}")
         suggest(f"whorl lab report {found.out} --lang zh")
+    for text in dict.fromkeys(text for row in found.result.rows for text in row.warnings):
+        note(text)
     for run, message in found.failed.items():
         note(f"run {run} failed: {message}")
     if found.failed:
@@ -148,19 +175,50 @@ def show(found: Comparison, *, as_json: bool) -> None:
 
 
 def print_table(found: ComparisonResult) -> None:
-    """Bits per byte by length, the same last tokens with more and more before them; or a task's exact match."""
-    lengths = [str(length) for length in found.lengths]
+    """Means by length, of the same last tokens with more and more before them or of a task; then paired differences."""
+    for line in found.data.get("verdict", {}).get("en", {}).get("unequal", "").splitlines():
+        note(line)
     task = next((row.task for row in found.rows if row.task), None)
+    measure = "exact_match" if task else "same_last"
     say(f"{f'exact match, {task}' if task else 'bits per byte, same last tokens'}; trained at {found.trained}")
+    lengths = [str(length) for length in found.lengths]
     rows = []
     for row in found.rows:
         if not row.beside:
-            cells = row.cells.get("exact_match" if task else "same_last", {})
-            means = (mean_text(vars(cells[length]) if length in cells else None, 3) for length in found.lengths)
-            rows.append((row.label if row.as_trained else f"  {row.variant}", *means))
+            means = (row.at(measure, length) for length in found.lengths)
+            shown = ("-" if mean is None else f"{mean:.3f}" for mean in means)
+            rows.append((row.label if row.as_trained else f"  {row.variant}", *shown))
     say_table(("encoding", *lengths), rows, right=lengths)
-    kind = {"seeds": "95 % over seeds", "documents": "twice the standard error over samples of text"}[found.interval]
-    if not task:
-        say(f"±: {kind}; differences below {found.noise:.2f} are ties")
-    elif found.interval == "seeds":
-        say(f"±: {kind}")
+    for kind, other in (("encoding", found.baseline), ("repair", "the model it repairs")):
+        print_differences(found, kind, measure, f"less {other}")
+
+
+def print_differences(found: ComparisonResult, kind: str, measure: str, title: str) -> None:
+    """The paired differences of a kind with their intervals, and of how many seeds and samples they are."""
+    own = [one for one in found.differences if (one.kind, one.measure) == (kind, measure)]
+    shown = [one for one in own if (one.low, one.high) != (0.0, 0.0)]  # nothing by construction
+    if not shown:
+        return
+    lengths = sorted({one.length for one in shown})
+    by_row: dict[str, dict[int, str]] = {}
+    for one in shown:
+        label, variant = one.row
+        by_row.setdefault(label if kind == "encoding" else f"{label}, {variant}", {})[one.length] = difference_text(one)
+    header = (title, *(str(length) for length in lengths))
+    say()
+    say_table(header, [(name, *(row.get(n, "-") for n in lengths)) for name, row in by_row.items()], right=header[1:])
+    if kind == "encoding":
+        known = next((one for one in shown if one.low is not None), None)
+        if known is None:
+            say("one seed and no losses by sample: no order is called")
+        else:
+            seeds = f"{known.seeds} seeds" if known.seeds > 1 else "1 seed (seed noise unknown)"
+            text = f" and {known.samples} samples, {known.scored_bytes:,} bytes" if known.samples else ""
+            say(f"* told apart, at 95 % for each length; paired over {seeds}{text}")
+
+
+def difference_text(one: Difference) -> str:
+    """A difference with half its interval, and a star where that leaves 0 out."""
+    if one.low is None or one.high is None:
+        return f"{one.mean:+.3f}"
+    return f"{one.mean:+.3f} ±{(one.high - one.low) / 2:.3f}{'*' if one.sign else ' '}"

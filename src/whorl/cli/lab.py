@@ -1,4 +1,4 @@
-"""``whorl lab run``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there.
+"""``whorl lab run``, ``plan``, ``sweep``, ``report``, ``migrate`` and ``generate``: make runs, and use what is there.
 
 The experiments of RoFormer are in their own file and registered here.
 """
@@ -14,6 +14,7 @@ from whorl.cli import roformer
 from whorl.cli.compare import (
     Address,
     AsJson,
+    Baseline,
     Corpus,
     FineTune,
     Lang,
@@ -22,12 +23,14 @@ from whorl.cli.compare import (
     Out,
     PresetName,
     Repairs,
+    Retry,
     Settings,
     Steps,
     TensorBoard,
     TrainLength,
     Workers,
     complete_encoding,
+    goes_on,
     run_options,
     run_settings,
     show,
@@ -35,6 +38,7 @@ from whorl.cli.compare import (
 )
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
+from whorl.cli.plugins import Plugin
 
 lab = typer.Typer(
     name="lab",
@@ -43,33 +47,41 @@ lab = typer.Typer(
 )
 
 
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="An encoding by name, with settings as in rope:base=500000.",
+        autocompletion=complete_encoding,
+    ),
+]
+Seed = Annotated[int, typer.Option(help="What weights and the order of texts are drawn from.")]
+
+
 @lab.command("run")
 def run(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME",
-            help="An encoding by name, with settings as in rope:base=500000.",
-            autocompletion=complete_encoding,
-        ),
-    ],
+    name: Name,
     corpus: Corpus = None,
     train_length: TrainLength = None,
     lengths: Lengths = None,
     steps: Steps = None,
-    seed: Annotated[int, typer.Option(help="What weights and the order of texts are drawn from.")] = 0,
+    seed: Seed = 0,
     preset: PresetName = None,
     out: Out = Path("whorl-lab"),
     repairs: Repairs = None,
     fine_tune: FineTune = None,
     settings: Settings = None,
+    retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Train one encoding and test it by length; the folder of the run is printed last."""
     from whorl.lab import run_one
+    from whorl.lab.cost import cost_of
     from whorl.lab.plan import plan
     from whorl.lab.progress import Progress
+    from whorl.lab.storage import forget_diverged
 
     call = "lab run"
     (config,) = plan(
@@ -84,8 +96,11 @@ def run(
         repairs=None if repairs is None else names_in(repairs),
         **run_settings(settings, fine_tune, call),
     )
+    note(str(cost_of(config)))
     folder = out / "runs" / config.id
-    with Progress() as progress:
+    if retry:
+        forget_diverged(folder)
+    with goes_on(out), Progress() as progress:
         progress(config, {"kind": "planned", "finished": False})
         result = run_one(config, folder, tell=lambda event: progress(config, event), tensorboard=tensorboard)
     if result["stopped_early"]:
@@ -100,6 +115,40 @@ def run(
         raise typer.Exit(1)
 
 
+@lab.command("plan")
+def plan_run(
+    name: Name,
+    corpus: Corpus = None,
+    train_length: TrainLength = None,
+    lengths: Lengths = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+    preset: PresetName = None,
+    repairs: Repairs = None,
+    fine_tune: FineTune = None,
+    settings: Settings = None,
+    plugin: Plugin = None,
+) -> None:
+    """Print the config.json of a run, which torchrun -m whorl.lab.distributed takes; what it costs goes to stderr."""
+    from whorl.lab.cost import cost_of
+    from whorl.lab.plan import configure
+
+    call = "lab plan"
+    (config,) = configure(
+        [name],
+        preset_name=preset,
+        corpus=corpus,
+        train_length=train_length,
+        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
+        steps=steps,
+        seeds=[seed],
+        repairs=None if repairs is None else names_in(repairs),
+        **run_settings(settings, fine_tune, call),
+    )
+    note(str(cost_of(config)))
+    say_json(config.to_dict())
+
+
 @lab.command("sweep")
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid: encodings, seeds, [grid] and [run].")],
@@ -108,21 +157,27 @@ def sweep(
     on: On = "here",
     address: Address = None,
     workers: Workers = None,
+    retry: Retry = False,
+    plugin: Plugin = None,
     tensorboard: TensorBoard = False,
+    baseline: Baseline = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed."""
+    """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed or diverged."""
     from whorl.lab import sweep as make_sweep
     from whorl.lab.progress import Progress
 
-    with Progress() as progress:
+    with goes_on(out), Progress() as progress:
         found = make_sweep(
             file,
             out,
             on,
             lang=lang,
             tell=progress,
+            announce=note,
             workers=workers,
+            retry=retry,
+            baseline=baseline,
             **run_options(on, address, tensorboard, "lab sweep"),
         )
     show(found, as_json=as_json)
@@ -132,21 +187,30 @@ def sweep(
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was: a folder with runs.")],
     lang: Lang = "en",
+    baseline: Baseline = None,
+    factor: Annotated[
+        list[str] | None, typer.Option(help="A setting that is compared beside encodings, as width; of a sweep known.")
+    ] = None,
+    unequal: Annotated[
+        bool, typer.Option("--unequal", help="Report on runs that are not alike; the report says so at its top.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import write_out
-    from whorl.lab.settings import RunConfig
     from whorl.results import COMPARISON, ComparisonResult
 
     results = collect(folder)
     before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
     found = aggregate(
         results,
-        corpus=corpus_facts(folder, RunConfig.from_dict(results[0].config)),
+        corpus=corpus_facts(folder, results[0].config),
         title=(before and before.title) or "",
         command=(before and before.command) or this_command(),
+        baseline=baseline or (before.baseline if before and before.named else None),
+        factors=factor or (before.factors if before else ()),
+        unequal=unequal,
     )
     show(write_out(found, folder, lang), as_json=as_json)
 
@@ -163,6 +227,7 @@ def migrate(
     ] = "",
     steps: Annotated[int | None, typer.Option(help="Updates after the exchange; a fifth of the run's.")] = None,
     rate: Annotated[float | None, typer.Option(help="The learning rate; a fifth of the run's.")] = None,
+    plugin: Plugin = None,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Take a trained run to another encoding: copy all but positions, train a little, and compare four losses."""
@@ -172,7 +237,8 @@ def migrate(
         if event["step"] * 10 // event["steps"] > (event["step"] - 1) * 10 // event["steps"]:  # at every tenth
             note(f"{event['part']}: step {event['step']}/{event['steps']}, loss {event['loss']:.3f}")
 
-    result = make_migration(run, to, freeze=names_in(freeze), steps=steps, learning_rate=rate, tell=tell)
+    with goes_on(run.parent.parent):
+        result = make_migration(run, to, freeze=names_in(freeze), steps=steps, learning_rate=rate, tell=tell)
     for text in result["warnings"]:
         note(text)
     if as_json:
@@ -212,6 +278,7 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest byte, 1 draws as the model says.")] = 0.0,
     top_k: Annotated[int | None, typer.Option(help="Draw among so many of the likeliest bytes.")] = None,
     seed: Annotated[int, typer.Option(help="What is drawn from.")] = 0,
+    plugin: Plugin = None,
 ) -> None:
     """Print a text and how a trained run goes on with it."""
     from whorl.lab import generate as make_text

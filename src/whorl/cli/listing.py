@@ -12,6 +12,7 @@ import typer
 from whorl import registry
 from whorl.cli import examples
 from whorl.cli.output import say, say_json, say_table, suggest
+from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def list_all(
+    plugin: Plugin = None,
     as_table: Annotated[bool, typer.Option("--table", help="Compare encodings side by side, as Markdown.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:

@@ -12,6 +12,7 @@ from whorl import plot as plots
 from whorl import registry
 from whorl.cli import show
 from whorl.cli.output import note, suggest
+from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ KINDS = {
     "scaling": Kind(("linear", "ntk", "yarn", "llama3"), 128, ("length",), several=True),
     "context": Kind(("yarn",), 128, ("length", "trained")),
     "precision": Kind(("rope",), 128, ("length",)),
-    "losses": Kind((), 0, ("metric",)),
+    "losses": Kind((), 0, ("metric", "title", "size")),
 }
 
 WIDTHS = ("head_dim", "width", "code_width")  # the names that encodings have for --dim
@@ -71,11 +72,16 @@ def plot(
     trained: Annotated[int | None, typer.Option(help="The length trained on, for context.")] = None,
     method: Annotated[str | None, typer.Option(help="pca or tsne, for positions.")] = None,
     metric: Annotated[str | None, typer.Option(help="same_last, sliding or non_overlapping, for losses.")] = None,
+    title: Annotated[str | None, typer.Option(help="In place of the usual title, '' for none, for losses.")] = None,
+    size: Annotated[str | None, typer.Option(help="Inches, as in 6,4, for losses.")] = None,
+    dpi: Annotated[int | None, typer.Option(help="Dots per inch of a .png.")] = None,
+    plugin: Plugin = None,
 ) -> None:
     """A picture of encodings, as .png, .svg or .pdf."""
     if kind not in KINDS:
         raise unknown("kind", kind, KINDS, call="plot")
-    given = {"length": length, "trained": trained, "method": method, "metric": metric}
+    inches = None if size is None else size_in(size)
+    given = {"length": length, "trained": trained, "method": method, "metric": metric, "title": title, "size": inches}
     options = {name: value for name, value in given.items() if value is not None}
     for name in options:
         if name not in KINDS[kind].options:
@@ -84,11 +90,24 @@ def plot(
     from whorl.plot.style import need_matplotlib
 
     need_matplotlib()
-    note(f"written to {write(kind, what or [], check_path(out, 'plot'), dim, options)}")
+    dots = {} if dpi is None else {"dpi": dpi}
+    shown = named(what or [], "plot")
+    note(f"written to {write(kind, shown, check_path(out, 'plot'), dim, options, **dots)}")
     suggest("whorl show rope" if kind != "losses" else "whorl plot scores -o scores.png")
 
 
-def write(kind: str, what: Sequence[str], out: Path, dim: int | None, options: dict[str, Any]) -> Path:
+def size_in(text: str) -> tuple[float, float]:
+    """Width and height in inches, from a text such as ``6,4``."""
+    try:
+        width, height = (float(one) for one in text.split(","))
+    except ValueError:
+        raise invalid("plot", "--size", "width and height in inches, as in 6,4", text) from None
+    if not (0.5 <= width <= 100 and 0.5 <= height <= 100):
+        raise invalid("plot", "--size", "between 0.5 and 100 inches each way", text)
+    return width, height
+
+
+def write(kind: str, what: Sequence[str], out: Path, dim: int | None, options: dict[str, Any], **dots: int) -> Path:
     """Draws the kind into the file, with matplotlib's own settings and no window, whatever the user's are."""
     import matplotlib
     from matplotlib import pyplot
@@ -99,7 +118,7 @@ def write(kind: str, what: Sequence[str], out: Path, dim: int | None, options: d
         pyplot.switch_backend("agg")
         axes = getattr(plots, kind)(drawn, **options)
         try:
-            return plots.save(axes, out)
+            return plots.save(axes, out, **dots)
         finally:
             pyplot.close(axes.figure)
 

@@ -12,6 +12,7 @@ import typer
 from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
+from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ def match(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Which of B and C is closer to A? Accuracy by how many tokens of the long texts are read."""
@@ -125,6 +127,7 @@ def pretrain(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Masked-language-model pre-training in RoFormer's stages: loss, accuracy and gradient norms of each."""
@@ -183,11 +186,18 @@ def classify(
     datasets: Annotated[
         str, typer.Option(help="source: which package a text is from; order: whether it reads forwards or backwards.")
     ] = "source,order",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="Texts of your own in their place: lines of JSON with text and label, or of label, tab and text."
+        ),
+    ] = None,
     seeds: Seeds = 3,
     steps: Steps = None,
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Classify short texts: accuracy by encoding, where words tell the answer and where their order does."""
@@ -199,11 +209,13 @@ def classify(
     for name in wanted:
         if name not in LABELS:
             raise unknown("dataset", name, LABELS, call=call)
-    chosen = read_settings(settings, ClassifyConfig.fields().keys() - {"encoding", "dataset", "seed", "steps"}, call)
+    taken = {"encoding", "dataset", "data", "seed", "steps"}
+    chosen = read_settings(settings, ClassifyConfig.fields().keys() - taken, call)
     chosen |= {} if steps is None else {"steps": steps}
+    chosen |= {} if data is None else {"data": str(data)}
 
     def tell(run: dict[str, Any]) -> None:
-        what = "{dataset}, {encoding}, seed {seed}".format(**run["config"])
+        what = "{dataset}, {encoding}, seed {seed}".format(**run["config"] | ({"dataset": data} if data else {}))
         note(f"{what}: {100 * run['accuracy']:.1f} %, {run['train_seconds']:.0f} s")
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)

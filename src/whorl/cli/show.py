@@ -12,6 +12,7 @@ import typer
 from whorl import registry
 from whorl.cli import examples, listing
 from whorl.cli.output import GAP, note, say, say_json, say_table, suggest
+from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def show(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in --set scaling.beta_fast=16."),
     ] = None,
+    plugin: Plugin = None,
     every: Annotated[bool, typer.Option("--all", help="Every pair, not only where something happens.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, every pair.")] = False,
 ) -> None:

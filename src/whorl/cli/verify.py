@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import typer
 from whorl import registry
 from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
 from whorl.errors import WhorlError, unknown
+from whorl.plugins import load_plugin
 
 
 def complete_name(incomplete: str) -> list[str]:
@@ -64,19 +64,7 @@ def encodings_of(name: str) -> list[str]:
     if not name.endswith(".py"):
         registry.encoding_class(name)  # an unknown name is answered before anything is computed
         return [name]
-    path, before = Path(name), set(registry.names())
-    if not path.is_file():
-        raise WhorlError(f"verify: there is no file {name!r}. Pass a file that registers an encoding, or a name.")
-    spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    except Exception as error:
-        raise WhorlError(f"verify: {name} cannot be run, {type(error).__name__}: {error}") from error
-    added = [encoding for encoding in registry.names() if encoding not in before]
-    if not added:
-        raise WhorlError(f"verify: {name} registers no encoding. Call whorl.register(YourEncoding) in it.")
-    return added
+    return load_plugin(name, call="verify")
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,102 +1,156 @@
 """Many results as one comparison: runs that differ in their seed alone become one row, with mean and interval.
 
-With two seeds or more an interval is Student's t at 95 % over seeds; with one it is twice the standard error over the
-samples of text, which says nothing of how another seed would come out.
+With two seeds or more the interval of a row is Student's t at 95 % over seeds; with one it is twice the standard error
+over the samples of text, which says nothing of how another seed would come out. Rows are held against each other by
+their paired differences (``differences.py``), not by these.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
 from whorl.lab.corpus import open_corpus
-from whorl.lab.settings import RunConfig, label_of
+from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
+from whorl.lab.fairness import STAGE, check_fair
+from whorl.lab.settings import in_full
+from whorl.lab.statistics import interval, share_interval
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
-from whorl.results import AS_TRAINED, COMPARISON_SCHEMA, NOISE, PROTOCOLS, ComparisonResult, RunResult
-
-# Student's t, 97.5 %, for 1 to 30 degrees of freedom
-T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
-    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
-    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+from whorl.results import (
+    AS_TRAINED,
+    COMPARISON,
+    COMPARISON_SCHEMA,
+    PROTOCOLS,
+    RECALL,
+    TASK,
+    WINDOW,
+    ComparisonResult,
+    Difference,
+    RunResult,
+)
 
 # Settings that a label names where they tell runs apart.
-MAY_DIFFER = ("layers", "width", "heads", "learning_rate", "weight_decay", "stages", "precision", "device", "corpus")
+MAY_DIFFER = (
+    "layers", "width", "heads", "kv_heads", "activation", "dropout", "learning_rate", "weight_decay", "stages",
+    "precision", "device", "corpus", "tokenizer", "recall",
+)  # fmt: skip
+
+DEPTHS = 5  # bins of how deep in the text a key and value were hidden
 
 Found = dict[str, Any]
 
 
-def t_quantile(freedom: int) -> float:
-    """Student's t at 97.5 %.
-
-    >>> t_quantile(2), t_quantile(1000)
-    (4.303, 1.96)
-    """
-    return T[freedom - 1] if freedom <= len(T) else round(1.96 + 2.4 / freedom, 2)
-
-
-def interval(values: Sequence[float | None], errors: Sequence[float | None] = ()) -> Found | None:
-    """Mean, low, high and n of what seeds gave; None where nothing was measured.
-
-    >>> interval([1.0, 2.0, 3.0])["n"], interval([1.0], [0.1])["high"]
-    (3, 1.2)
-    """
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    mean = statistics.fmean(known)
-    if len(known) > 1:
-        half = t_quantile(len(known) - 1) * statistics.stdev(known) / math.sqrt(len(known))
-    else:
-        half = 2 * next((error for error in errors if error is not None), 0.0)
-    return {"mean": mean, "low": mean - half, "high": mean + half, "n": len(known)}
-
-
 def collect(out: Path) -> list[RunResult]:
-    """Every finished result under OUT/runs, in the order of their labels and seeds."""
+    """Every finished result under OUT/runs, in the order of the last comparison there; new ones after it, by label."""
     results = [read_result(path.parent) for path in sorted(Path(out).glob(f"runs/*/{RESULT}"))]
     if not results:
         raise WhorlError(f"lab: no finished run under {out}. Give the folder that `whorl compare --out` wrote to.")
-    return sorted(results, key=lambda result: (result.label, result.seed, result.id))
+    before: list[str] = []
+    with contextlib.suppress(WhorlError):  # none there, or none that can be read
+        before = [Path(path).parent.name for path in ComparisonResult.read(Path(out) / COMPARISON).results]
+    place = {run: i for i, run in enumerate(before)}
+    return sorted(results, key=lambda one: (place.get(one.id, len(place)), one.label, one.seed, one.id))
 
 
 def aggregate(
-    results: Sequence[RunResult], *, corpus: Found | None = None, title: str = "", command: str = ""
+    results: Sequence[RunResult],
+    *,
+    corpus: Found | None = None,
+    title: str = "",
+    command: str = "",
+    baseline: str | None = None,
+    factors: Iterable[str] = (),
+    unequal: bool = False,
 ) -> ComparisonResult:
-    """The comparison of finished runs."""
+    """The comparison of finished runs.
+
+    ``baseline`` is the label that differences are taken to; unless given it is the best at the trained length.
+    ``factors`` are settings that are compared beside encodings. Runs that differ in others are refused, unless they
+    are meant to be ``unequal``, which the comparison then says.
+    """
+    factors = tuple(factors)
+    trained = check_lengths(result.train_length for result in results)
+    apart = check_fair([result.config for result in results], factors, unequal=unequal)
     groups: dict[str, list[RunResult]] = {}
     for result in results:
         same = {key: value for key, value in result.config.items() if key != "seed"}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
-    lengths = sorted({length for result in results for length in result.config["lengths"]})
-    trained = check_lengths(result.train_length for result in results)
-    labels = _labels([group[0].config for group in groups.values()])
-    rows = [row for label, group in zip(labels, groups.values(), strict=True) for row in _rows(label, group)]
+    labels = labels_of([(group[0].label, group[0].config, group[0].id) for group in groups.values()])
+    check_baseline(baseline, labels)
+    named = dict(zip(labels, groups.values(), strict=True))
+    rows = [row for label, group in named.items() for row in _rows(label, group, factors)]
     fewest = min(len(group) for group in groups.values())
+    found, chosen = _differences(named, trained, baseline)
     data = {
         "schema": COMPARISON_SCHEMA,
         "title": title or ", ".join(dict.fromkeys(row["label"] for row in rows)),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "train_length": trained,
-        "lengths": lengths,
+        "lengths": sorted({length for result in results for length in result.config["lengths"]}),
         "corpus": corpus or {"name": results[0].config["corpus"]},
         "rows": rows,
         "command": command,
         "results": [f"runs/{result.id}/{RESULT}" for result in results],
         "environment": results[0].environment,
-        "noise": _noise(list(groups.values())),
         "interval": "seeds" if fewest > 1 else "documents",
+        "baseline": chosen,
+        "baseline_named": baseline is not None,
+        "factors": list(factors),
+        "unequal": apart,
+        "differences": [_entry(one) for one in found],
     }
     return ComparisonResult.of(data, "aggregate")
+
+
+def _differences(
+    groups: Mapping[str, list[RunResult]], trained: int, named: str | None
+) -> tuple[list[Difference], str | None]:
+    """Every paired difference, and the label of the baseline: the one named, else the best at the trained length."""
+    out, chosen = [], named
+    for measure in (LOSS, EXACT, *RECALL):
+        rows = [row for label, group in groups.items() for row in _scores(label, group, measure)]
+        lengths = sorted({length for row in rows if row.as_trained for length in row.at})
+        if not lengths:
+            continue
+        reference = max((length for length in lengths if length <= trained), default=lengths[0])
+        chosen = chosen or best_label(rows, reference, highest=measure != LOSS)
+        if chosen is not None:
+            out += differences(rows, measure, reference, chosen, named=named is not None)
+    return out, chosen
+
+
+def _entry(one: Difference) -> Found:
+    """A difference as JSON has it."""
+    return {**dataclasses.asdict(one), "row": list(one.row), "other": list(one.other)}
+
+
+def _scores(label: str, group: list[RunResult], measure: str) -> list[Scores]:
+    """The rows of one model in one measure: as trained, repaired, and its window."""
+    rows: dict[str, Scores] = {}
+    for result in group:
+        if measure == EXACT:
+            tables = {AS_TRAINED: result.task["by_length"]} if result.task else {}
+            tables |= {_variant(one): one["task"]["by_length"] for one in result.evaluations if one.get("task")}
+        else:
+            tables = {_variant(one): one["by_length"] for one in result.evaluations}
+            if result.window_baseline:
+                tables.setdefault(WINDOW, result.window_baseline["by_length"])
+        for variant, cells in tables.items():
+            row = rows.setdefault(variant, Scores((label, variant), result.encoding["name"]))
+            for cell in cells:
+                score = score_of(cell, measure)
+                if score is not None:
+                    row.at.setdefault(cell["length"], {})[result.seed] = score
+    return list(rows.values())
 
 
 def check_lengths(trained: Iterable[int]) -> int:
@@ -110,49 +164,50 @@ def check_lengths(trained: Iterable[int]) -> int:
     return found[0]
 
 
-def _labels(configs: list[Found]) -> list[str]:
-    """A label for each config: the encoding's name, with as much beside it as tells it from the others."""
-    own = [RunConfig.from_dict(config) for config in configs]
-    long = [label_of(config.encoding, **config.sizes) for config in own]
+def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
+    """A label for each run of (full label, config, id): its name, with as much beside it as tells it from others."""
     kinds: dict[str, set[str]] = {}
-    for label in long:
-        kinds.setdefault(label.partition(" ")[0], set()).add(label)
-    labels = [label if len(kinds[label.partition(" ")[0]]) > 1 else label.partition(" ")[0] for label in long]
+    for full, _, _ in runs:
+        kinds.setdefault(full.partition(" ")[0], set()).add(full)
+    labels = [full if len(kinds[name := full.partition(" ")[0]]) > 1 else name for full, _, _ in runs]
+    configs = [in_full(config) for _, config, _ in runs]
     for size in MAY_DIFFER:
         values = {json.dumps(config[size]) for config in configs}
         if len(values) > 1 and len(set(labels)) < len(labels):
             labels = [f"{label} {size}={config[size]}" for label, config in zip(labels, configs, strict=True)]
     if len(set(labels)) < len(labels):  # something else differs, and the id tells
-        labels = [f"{label} {config.id}" for label, config in zip(labels, own, strict=True)]
+        labels = [f"{label} {run}" for label, (_, _, run) in zip(labels, runs, strict=True)]
     return labels
 
 
-def _rows(label: str, group: list[RunResult]) -> list[Found]:
+def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Found]:
     first = group[0]
     known = {
         "label": label,
+        "settings": _settings(first, factors),
         "encoding": first.encoding,
         "seeds": [result.seed for result in group],
         "parameters": first.parameters,
         "encoding_parameters": first.encoding_parameters,
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in group),
-        "claims": dataclasses.asdict(from_dict(first.encoding).claims),
+        "claims": _claims(first) if first.claims is None else first.claims,
         "warnings": list(dict.fromkeys(text for result in group for text in _warnings(result))),
     }
     evaluated = [result for result in group if result.evaluations]
-    variants = [(one["variant"], one["fine_tuned_steps"]) for one in evaluated[0].evaluations] if evaluated else []
+    variants = [(_variant(one), one["fine_tuned_steps"]) for one in evaluated[0].evaluations] if evaluated else []
     rows = []
     for place, (variant, tuned) in enumerate(variants or [(AS_TRAINED, 0)]):
-        own = [result.evaluations[place]["by_length"] for result in evaluated]
+        own = [result.evaluations[place] for result in evaluated]
         row = known | {
-            "variant": f"{variant}, tuned {tuned} steps" if tuned else variant,
+            "variant": variant,
             "fine_tuned_steps": tuned,
-            "by_length": _by_length(own),
-            "learning_curve": _curve(group) if variant == AS_TRAINED and not tuned else [],
-            "task": _task(group) if not place else None,
+            "by_length": _by_length([one["by_length"] for one in own]),
+            "per_position": _per_position(own),
+            "learning_curve": _curve([_trained(result) for result in group], "loss") if not place else [],
+            "task": _task([one.get("task") for one in own] if place else [result.task for result in group]),
         }
-        rows.append(row)
+        rows.append(row | (_watched(group) if not place else {}))
     windows = [result.window_baseline["by_length"] for result in evaluated if result.window_baseline]
     if windows and not any(row["variant"] == "window" for row in rows):
         rows[0]["window_baseline"] = {"by_length": _by_length(windows)}
@@ -164,37 +219,108 @@ def _warnings(result: RunResult) -> list[str]:
     return [*result.warnings, *([f"seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
+def _settings(result: RunResult, factors: Sequence[str]) -> Found:
+    """The factors of a comparison as a run has them: settings of its own, of its one stage, or of its encoding."""
+    stages = result.config["stages"]
+    known = (
+        result.encoding
+        | in_full(result.config)
+        | (dict(zip(STAGE, stages[0], strict=True)) if len(stages) == 1 else {})
+    )
+    return {factor: known[factor] for factor in factors if factor in known}
+
+
+def _variant(evaluation: Found) -> str:
+    tuned = evaluation["fine_tuned_steps"]
+    return f"{evaluation['variant']}, tuned {tuned} steps" if tuned else evaluation["variant"]
+
+
+def _claims(result: RunResult) -> dict[str, bool]:
+    """What an encoding says of itself, where its result does not have it; nothing of one that is not at hand."""
+    with contextlib.suppress(WhorlError):
+        return dataclasses.asdict(from_dict(result.encoding).claims)
+    return {}
+
+
+def _watched(group: list[RunResult]) -> Found:
+    """What was watched of a model beside its scores: on held-out text while it was trained, and of its first seed."""
+    curves = [result.validation for result in group if result.validation]
+    return {
+        "validation": _curve(curves, "bits_per_byte") if curves else [],
+        "generated": group[0].generated,
+        "attention_by_distance": group[0].attention_by_distance,
+    }
+
+
 def _by_length(tables: list[list[Found]]) -> list[Found]:
     out = []
     for cells in zip(*tables, strict=True):
         bits = {
-            way: interval([cell["bits_per_byte"][way] for cell in cells], [cell["stderr"][way] for cell in cells])
+            way: interval(
+                [cell["bits_per_byte"].get(way) for cell in cells], [cell["stderr"].get(way) for cell in cells]
+            )
             for way in PROTOCOLS
         }
-        shares = {
-            key: interval([cell[key] for cell in cells])
-            for key in ("accuracy", "repeated_text_accuracy", "retrieval_accuracy")
-        }
-        out.append({"length": cells[0]["length"], "ratio": cells[0]["ratio"], "bits_per_byte": bits, **shares})
+        trials = {key: min(len((cell.get(PROBED[key]) or {}).get("right") or ()) for cell in cells) for key in RECALL}
+        shares = {key: share_interval([cell[key] for cell in cells], trials[key]) for key in RECALL}
+        out.append(
+            {
+                "length": cells[0]["length"],
+                "ratio": cells[0]["ratio"],
+                "bits_per_byte": bits,
+                "accuracy": interval([cell["accuracy"] for cell in cells]),
+                **shares,
+                "retrieval_by_depth": _by_depth([cell["retrieval"] for cell in cells if cell.get("retrieval")]),
+            }
+        )
     return out
 
 
-def _curve(group: list[RunResult]) -> list[Found]:
-    """The mean loss over seeds at the steps that every one of them logged."""
-    by_seed = [{row["step"]: row["loss"] for row in result.metrics} for result in group]
+def _by_depth(probes: list[Found]) -> Found | None:
+    """The share right in bins of depth, over all probes of all seeds."""
+    if not probes:
+        return None
+    edges = [i / DEPTHS for i in range(DEPTHS + 1)]
+    found: list[list[float]] = [[] for _ in range(DEPTHS)]
+    for probe in probes:
+        for depth, right in zip(probe["depth"], probe["right"], strict=True):
+            found[min(DEPTHS - 1, int(depth * DEPTHS))].append(right)
+    return {"depth": edges, "share": [statistics.fmean(own) if own else None for own in found]}
+
+
+def _per_position(evaluations: list[Found]) -> Found | None:
+    """The mean over seeds of the loss by position at the longest length."""
+    found = [one["per_position"] for one in evaluations if one.get("per_position")]
+    if not found:
+        return None
+    means = [statistics.fmean(values) for values in zip(*(one["bits_per_byte"] for one in found), strict=True)]
+    return {"positions": found[0]["positions"], "bits_per_byte": means}
+
+
+def _trained(result: RunResult) -> list[Found]:
+    """The loss by step in nats, of a text for each byte whatever its tokens are, of a task for each token."""
+    if not result.config.get("tokenizer"):
+        return result.metrics
+    return [{"step": row["step"], "loss": row["bits_per_byte"] * math.log(2)} for row in result.metrics]
+
+
+def _curve(runs: Sequence[list[Found]], key: str) -> list[Found]:
+    """The mean over seeds at the steps that every one of them logged."""
+    by_seed = [{row["step"]: row[key] for row in rows} for rows in runs]
     shared = sorted(set.intersection(*(set(rows) for rows in by_seed)))
-    return [{"step": step, "loss": statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
+    return [{"step": step, key: statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 
 
-def _task(group: list[RunResult]) -> Found | None:
-    tasks = [result.task for result in group if result.task]
+def _task(found: Iterable[Found | None]) -> Found | None:
+    """The scores of a task, a list entry for each seed."""
+    tasks = [one for one in found if one]
     if not tasks:
         return None
     by_length = [
         {
             "length": cells[0]["length"],
             "items": cells[0]["items"],
-            **{key: interval([cell[key] for cell in cells]) for key in ("exact_match", "token_accuracy")},
+            **{key: share_interval([cell[key] for cell in cells], cells[0]["items"]) for key in TASK},
         }
         for cells in zip(*(task["by_length"] for task in tasks), strict=True)
     ]
@@ -206,28 +332,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def _noise(groups: list[list[RunResult]]) -> float:
-    """The difference of two means that chance alone makes at 95 %, from how seeds scatter up to the trained length.
-
-    NOISE where there is one seed.
-    """
-    spreads = []
-    for group in groups:
-        tables = [result.evaluations[0]["by_length"] for result in group if result.evaluations]
-        for cells in zip(*tables, strict=True) if len(tables) > 1 else ():
-            values = [cell["bits_per_byte"]["same_last"] for cell in cells]
-            if cells[0]["ratio"] <= 1 and None not in values:
-                spreads.append((statistics.variance(values), len(values)))
-    if not spreads:
-        return NOISE
-    freedom = sum(n - 1 for _, n in spreads)
-    pooled = sum(variance * (n - 1) for variance, n in spreads) / freedom
-    fewest = min(n for _, n in spreads)
-    return t_quantile(freedom) * math.sqrt(2 * pooled / fewest)
-
-
-def corpus_facts(out: Path, config: RunConfig) -> Found:
+def corpus_facts(out: Path, config: Mapping[str, Any]) -> Found:
     """What is known of the text of a run whose corpus is packed under ``out``; of a task its name alone."""
-    if not config.text:
-        return {"name": config.corpus}
-    return open_corpus(config.corpus, out / "corpus", config.corpus_digest).facts()
+    if config["corpus"].startswith("task:"):
+        return {"name": config["corpus"]}
+    return open_corpus(config["corpus"], out / "corpus", config["corpus_digest"]).facts()

@@ -15,8 +15,10 @@ from torch import Tensor
 
 from whorl.errors import WhorlError
 from whorl.lab.corpus import Corpus, open_corpus
+from whorl.lab.probes import mark_rows
 from whorl.lab.settings import RunConfig
 from whorl.lab.tasks import TaskBatches
+from whorl.lab.tokens import open_tokens
 
 
 def open_batches(config: RunConfig, out: Path) -> tuple[TextBatches | TaskRows, Corpus | None]:
@@ -24,6 +26,7 @@ def open_batches(config: RunConfig, out: Path) -> tuple[TextBatches | TaskRows, 
     if not config.text:
         return TaskRows(config), None
     corpus = open_corpus(config.corpus, out / "corpus", config.corpus_digest)
+    corpus = open_tokens(corpus, config, out / "corpus")
     return TextBatches(corpus, config), corpus
 
 
@@ -44,8 +47,8 @@ class TextBatches:
         for length, batch, _ in config.stages:
             if len(self.text) < batch * (length + 1):
                 raise WhorlError(
-                    f"lab: {corpus.name} has {len(self.text):,} bytes to train on, less than one batch of {batch} rows "
-                    f"of {length + 1}. Give more text, or a smaller length or batch."
+                    f"lab: {corpus.name} has {len(self.text):,} {config.unit} to train on, less than one batch of "
+                    f"{batch} rows of {length + 1}. Give more text, or a smaller length or batch."
                 )
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
@@ -59,7 +62,10 @@ class TextBatches:
             order, shift = self._order(stage, place // pieces, pieces, length)
             start = int(order[place % pieces]) * length + shift
             rows.append(self.text[start : start + length + 1])
-        tokens = torch.from_numpy(np.stack(rows).astype(np.int64))
+        stacked = np.stack(rows).astype(np.int64)
+        if self.config.recall:
+            mark_rows(stacked, self.config.recall, np.random.default_rng([self.config.seed, stage, step, 1]))
+        tokens = torch.from_numpy(stacked)
         return tokens[:, :-1], tokens[:, 1:]
 
     def _new_order(self, stage: int, epoch: int, pieces: int, length: int) -> tuple[np.ndarray, int]:

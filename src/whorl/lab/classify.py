@@ -4,7 +4,8 @@ Texts are pieces of 31 words of the standard library's sources behind a first to
     source    which of six packages a piece is from: words tell most of it, their order little
     order     whether a piece that begins where a function begins reads forwards or backwards: order tells everything.
               An encoder without positions sees the same bag of words either way, so half of its answers are right
-Pieces to train on and to test on come from different files.
+Pieces to train on and to test on come from different files. Texts of one's own come from a file (``labelled_texts``),
+cut to the length; shorter ones are padded, and the padding is not seen.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from whorl.errors import WhorlError, invalid
 from whorl.lab.aggregate import interval
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
+from whorl.lab.labelled_texts import Pieces, read_labelled
 from whorl.lab.matching_data import PAD, Vocabulary, tokenize
 from whorl.lab.train import Pass, backward
 from whorl.models.roformer import RoFormerClassifier
 
 Dataset = Literal["source", "order"]
-Pieces = list[tuple[str, int]]  # texts and their labels
 
 PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "unittest", "xml")
 LABELS = {"source": len(PACKAGES), "order": 2}
@@ -43,6 +44,7 @@ class ClassifyConfig(EncoderConfig):
     """Everything that decides what a classification comes out as.
 
     dataset        "source" or "order"
+    data           a file of texts with labels in their place
     length         tokens of a text, the first among them
     steps, batch   updates, and texts in each
     train, test    texts there are
@@ -50,6 +52,7 @@ class ClassifyConfig(EncoderConfig):
 
     name: ClassVar[str] = "classify"
     dataset: Dataset = "order"
+    data: str = ""
     length: int = 32
     steps: int = 300
     batch: int = 32
@@ -61,6 +64,10 @@ class ClassifyConfig(EncoderConfig):
         self.check_positive("steps", "batch", "train", "test")
         if self.length < 3:
             raise invalid(self.call(), "length", "at least 3", self.length, "A text needs two words behind its start.")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON-ready data; without the file where there is none, as runs before had none."""
+        return {key: value for key, value in super().to_dict().items() if (key, value) != ("data", "")}
 
 
 def pieces(dataset: Dataset, count: int, *, length: int, side: Literal["train", "test"], seed: int = 0) -> Pieces:
@@ -119,15 +126,34 @@ def classify(settings: ClassifyConfig, *, out: str | Path | None = None) -> dict
     >>> 0 <= result["accuracy"] <= 1
     True
     """
-    sizes = {"length": settings.length - 1, "seed": settings.seed}
-    train = pieces(settings.dataset, settings.train, side="train", **sizes)
-    test = pieces(settings.dataset, settings.test, side="test", **sizes)
-    return made_once(settings, [train, test], out, partial(_classified, settings, train, test))
+    if settings.data:
+        train, test, names = read_labelled(settings.data)
+        draw = random.Random(settings.seed)
+        train = draw.sample(train, min(settings.train, len(train)))
+        test = draw.sample(test, min(settings.test, len(test)))
+        labels = len(names)
+    else:
+        sizes = {"length": settings.length - 1, "seed": settings.seed}
+        train = pieces(settings.dataset, settings.train, side="train", **sizes)
+        test = pieces(settings.dataset, settings.test, side="test", **sizes)
+        labels = LABELS[settings.dataset]
+    return made_once(settings, [train, test], out, partial(_classified, settings, train, test, labels))
 
 
-def _classified(settings: ClassifyConfig, train: Pieces, test: Pieces, folder: Path | None) -> dict[str, Any]:
+class Classifier(RoFormerClassifier):
+    """The classifier of texts that are padded behind their end to one length."""
+
+    def forward(self, tokens: Tensor, **options: Any) -> Tensor:
+        real = tokens != PAD
+        real[:, 0] = True  # the first token has that number as well
+        return super().forward(tokens, **options, **({} if bool(real.all()) else {"key_mask": real}))
+
+
+def _classified(
+    settings: ClassifyConfig, train: Pieces, test: Pieces, labelled: int, folder: Path | None
+) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for text, _ in train), "word", most=2000)
-    model = RoFormerClassifier(settings.encoder(len(vocabulary), settings.length), LABELS[settings.dataset])
+    model = Classifier(settings.encoder(len(vocabulary), settings.length), labelled)
     tokens, labels = _encoded(train, vocabulary, settings.length)
     draw = torch.Generator().manual_seed(settings.seed)
     rows = [torch.randint(len(tokens), (settings.batch,), generator=draw) for _ in range(settings.steps)]
@@ -139,13 +165,16 @@ def _classified(settings: ClassifyConfig, train: Pieces, test: Pieces, folder: P
     stages = [(settings.length, settings.batch, settings.steps)]
     done = fit(model, loss, stages, settings.learning_rate, folder)
     accuracy = share_right(model, *_encoded(test, vocabulary, settings.length), ROWS_AT_ONCE)
-    return {**facts(settings, model, done), "accuracy": accuracy, "chance": 1 / LABELS[settings.dataset]}
+    return {**facts(settings, model, done), "accuracy": accuracy, "chance": 1 / labelled}
 
 
 def _encoded(texts: Pieces, vocabulary: Vocabulary, length: int) -> tuple[Tensor, Tensor]:
-    """Tokens (texts, length), the first of them 0, which no word has, and labels."""
-    rows = [[PAD, *vocabulary.encode(text, length - 1)] for text, _ in texts]
-    return torch.tensor(rows), torch.tensor([label for _, label in texts])
+    """Tokens (texts, length), the first of them 0, which no word has, padded by 0 as well, and labels."""
+    rows = torch.full((len(texts), length), PAD)
+    for row, (text, _) in zip(rows, texts, strict=True):
+        numbers = vocabulary.encode(text, length - 1)
+        row[1 : len(numbers) + 1] = torch.tensor(numbers)
+    return rows, torch.tensor([label for _, label in texts])
 
 
 def compare_classifiers(
@@ -159,10 +188,12 @@ def compare_classifiers(
 ) -> list[dict[str, Any]]:
     """A row per dataset and encoding: accuracy in points, mean and interval over seeds.
 
-    ``settings`` are those of ClassifyConfig, ``out`` is where runs are kept, ``tell`` hears each result.
+    ``settings`` are those of ClassifyConfig, ``out`` is where runs are kept, ``tell`` hears each result. With ``data``
+    among them there is one dataset, the file.
     """
     rows = []
-    for dataset in datasets:
+    own = settings.get("data")
+    for dataset in datasets[:1] if own else datasets:
         for encoding in encodings:
             runs = []
             for seed in seeds:
@@ -171,6 +202,11 @@ def compare_classifiers(
                 if tell is not None:
                     tell(runs[-1])
             accuracies = [100 * run["accuracy"] for run in runs]
-            row = {"dataset": dataset, "encoding": encoding, "chance": 100 * runs[0]["chance"], "seeds": list(seeds)}
+            row = {
+                "dataset": own or dataset,
+                "encoding": encoding,
+                "chance": 100 * runs[0]["chance"],
+                "seeds": list(seeds),
+            }
             rows.append({**row, "accuracies": accuracies, "accuracy": interval(accuracies)})
     return rows

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError, unknown
-from whorl.lab.aggregate import aggregate, corpus_facts
+from whorl.lab.aggregate import aggregate, corpus_facts, labels_of
+from whorl.lab.cost import cost_of
+from whorl.lab.differences import check_baseline
+from whorl.lab.fairness import check_fair
 from whorl.lab.plan import plan
-from whorl.lab.report import write_csv, write_json, write_report
+from whorl.lab.report import write_all
 from whorl.lab.report.words import LANGUAGES
 from whorl.lab.run_many import PLACES, Tell, check_workers, run_many
-from whorl.lab.settings import RunConfig
-from whorl.results import COMPARISON, ComparisonResult
+from whorl.lab.settings import RunConfig, label_of
+from whorl.plugins import load_plugin
+from whorl.results import ComparisonResult
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What came out: the result, the report's path, and why some runs failed, by id."""
+    """What came out: the result, the report's path, and why some runs failed or diverged, by id."""
 
     result: ComparisonResult
     out: Path
@@ -51,8 +55,12 @@ def compare(
     on: str = "here",
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
+    retry: bool = False,
+    plugins: Sequence[str | Path] = (),
     command: str = "",
+    baseline: str | None = None,
     options: dict[str, Any] | None = None,
     **run: Any,
 ) -> Comparison:
@@ -60,8 +68,13 @@ def compare(
 
     What is not given is the preset's, or else a laptop's: the standard library's sources, trained at 256 and tested
     from a quarter to 8 times that. ``run`` are further settings of a run, as layers, width, batch, learning_rate;
-    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped.
+    ``options`` those of ``run_one`` or of Ray. Run again with the same ``out``, it goes on where it was stopped; with
+    ``retry``, runs whose loss was no number are made anew. ``plugins`` are files that register encodings.
+    ``tell`` hears what happens to the runs, ``announce`` what they cost before the first one begins.
+    ``baseline`` is the encoding that differences are taken to; the best at the trained length unless given.
     """
+    for file in plugins:
+        load_plugin(file)
     check_asked(on, lang, workers)
     out = Path(out) if out is not None else Path("whorl-lab")
     configs = plan(
@@ -77,7 +90,8 @@ def compare(
         repairs=repairs,
         **run,
     )
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, command=command, **(options or {}))
+    told: dict[str, Any] = {"tell": tell, "announce": announce, "command": command, "baseline": baseline}
+    return conclude(configs, out, on=on, lang=lang, workers=workers, retry=retry, **told, **(options or {}))
 
 
 def check_asked(on: str, lang: str, workers: int | None = None) -> None:
@@ -96,22 +110,44 @@ def conclude(
     on: str = "here",
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
+    retry: bool = False,
     title: str = "",
     command: str = "",
+    baseline: str | None = None,
+    factors: Sequence[str] = (),
     **options: Any,
 ) -> Comparison:
-    """Makes the runs, joins their results, and writes comparison.json and the report to ``out``."""
+    """Makes the runs, joins their results, and writes comparison.json and the report to ``out``.
+
+    Runs that would make no fair comparison, and a baseline that is none of them, are refused before any is made.
+    """
     out = Path(out)
-    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, **options)
+    check_fair([config.to_dict() for config in configs], factors)
+    alone = {config.replace(seed=0).id: config for config in configs}.values()
+    check_baseline(baseline, labels_of([(label_of(one.encoding, **one.sizes), one.to_dict(), one.id) for one in alone]))
+    if announce is not None:
+        announce(str(cost_of(*configs)))
+    results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    found = aggregate(results, corpus=corpus_facts(out, configs[0]), title=title, command=command)
+    failed |= {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early is not None}
+    found = aggregate(
+        results,
+        corpus=corpus_facts(out, configs[0].to_dict()),
+        title=title,
+        command=command,
+        baseline=baseline,
+        factors=factors,
+    )
     return write_out(found, out, lang, failed)
 
 
 def write_out(found: ComparisonResult, out: Path, lang: str = "en", failed: dict[str, str] | None = None) -> Comparison:
-    """Writes comparison.json, comparison.csv and report.html to ``out``; the result then has the verdict in words."""
-    found = ComparisonResult.read(write_json(found, out / COMPARISON))
-    write_csv(found, out / "comparison.csv")
-    return Comparison(found, out, write_report(found, out / "report.html", lang=lang), failed or {})
+    """Writes comparison.json, comparison.csv and report.html to ``out``; the result then has the verdict in words.
+
+    What was there is kept, in a folder under ``out`` that has its date.
+    """
+    written, page = write_all(found, out, lang)
+    return Comparison(written, out, page, failed or {})

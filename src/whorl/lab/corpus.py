@@ -44,6 +44,8 @@ class Corpus:
     test_documents: tuple[tuple[int, int], ...]  # [start, stop) of each in ``test``
     documents: int  # on both sides
     left_out_bytes: int = 0  # text past MOST_BYTES
+    test_sizes: np.ndarray | None = None  # bytes of each token of ``test``, where they are no bytes
+    bytes_per_token: float = 1.0
 
     def facts(self) -> dict[str, Any]:
         """What a report says of the text."""
@@ -56,10 +58,11 @@ class Corpus:
             "left_out_bytes": self.left_out_bytes,
         }
 
-    def samples(self, length: int, count: int) -> np.ndarray:
+    def samples(self, length: int, count: int, *, sizes: bool = False) -> np.ndarray:
         """(n, length + 1) bytes of test text, n at most ``count``: pieces of documents that are as long, never of two.
 
         The same for every run on this text. Documents take turns, so that a long one does not outweigh the others.
+        Where the text is tokens, these are, and with ``sizes`` the bytes of each.
         """
         span = length + 1
         fitting = [(start, stop) for start, stop in self.test_documents if stop - start >= span]
@@ -79,7 +82,8 @@ class Corpus:
             shift = int(order.integers(stop - start - pieces * span + 1))
             starts.append([start + shift + int(i) * span for i in order.permutation(pieces)])
         turns = [pieces[turn] for turn in range(max(map(len, starts))) for pieces in starts if turn < len(pieces)]
-        return np.stack([self.test[start : start + span] for start in turns[:count]])
+        read = self.test if not sizes else np.ones_like(self.test) if self.test_sizes is None else self.test_sizes
+        return np.stack([read[start : start + span] for start in turns[:count]])
 
 
 def open_corpus(source: str, store: Path, digest: str = "") -> Corpus:

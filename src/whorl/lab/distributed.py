@@ -3,9 +3,10 @@ parallel, where every process has a share of the tokens of each text.
 
     torchrun --nproc-per-node 2 -m whorl.lab.distributed CONFIG.json OUT [--parallel context]
 
-CONFIG.json is the config of a run, as in a run folder; the run comes to lie in OUT/runs/<id> as any other. Every
-process makes the same batches and computes its share of them, so that the losses are those of one process up to
-rounding, whatever their number. The first process alone writes; it evaluates alone at the end.
+CONFIG.json is the config of a run, as ``whorl lab plan`` prints it and a run folder has it; the run comes to lie in
+OUT/runs/<id> as any other. Every process makes the same batches and computes its share of them, so that the losses are
+those of one process up to rounding, whatever their number. The first process alone writes; it evaluates alone at the
+end.
 
     batch ─► own rows or tokens ─► own share of the mean loss ─► gradients of all ─► the same update everywhere
 """
@@ -39,7 +40,9 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
+from whorl.lab.validation import watching
 from whorl.models.decoder import Decoder
+from whorl.plugins import load_plugin
 
 
 def run_distributed(
@@ -70,11 +73,12 @@ def run_distributed(
                 begin(folder, config, config.device)
             if rank > 0:  # the first packs the text, which the others may then find there
                 dist.barrier()
-            batches, _ = open_batches(config, out)
+            batches, corpus = open_batches(config, out)
             if rank == 0:
                 dist.barrier()
             model = make_model(config)
-            loss = PARALLEL[parallel](model, config, batches, rank, world)
+            watch = watching(model, config, corpus) if rank == 0 and corpus is not None else {}
+            loss = PARALLEL[parallel](model, config, batches, rank, world, watch)
             options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds}
             trained = train(model, config, loss, folder, rank=rank, world=world, **options)
             if trained.stopped_early is not None:
@@ -82,7 +86,9 @@ def run_distributed(
     return run_one(config, folder, tell=tell) if rank == 0 else None  # what is trained is only evaluated
 
 
-def data_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Loss:
+def data_parallel(
+    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
+) -> Loss:
     """The loss of the own rows of every batch, with gradients averaged over the processes.
 
     A share is the sum over the own rows by the targets that count in all rows, so that every target weighs the same
@@ -107,12 +113,14 @@ def data_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int
                 (loss * world).backward()
             right = (logits.detach().argmax(-1) == wanted).sum() / counted
             total += torch.stack((loss.detach(), right))
-        return _pass(total, model, config, inputs, rank, world)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
 
-def context_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Loss:
+def context_parallel(
+    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
+) -> Loss:
     """The loss of the own tokens of every text, with gradients added up over the processes."""
 
     def at(step: int) -> Pass:
@@ -126,14 +134,22 @@ def context_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: 
             (loss * weight).backward()
             total += torch.stack((loss.detach(), right)) * weight
         sum_gradients(model)
-        return _pass(total, model, config, inputs, rank, world)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
 
-def _pass(total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int) -> Pass:
+def _now(watch: dict[str, Any], config: RunConfig, step: int) -> dict[str, Any]:
+    """What is watched after an update: another text's loss now and then."""
+    return watch if config.is_validated(step) else {key: value for key, value in watch.items() if key != "validate"}
+
+
+def _pass(
+    total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int, watch: dict[str, Any]
+) -> Pass:
     def found(mean: float) -> dict[str, Any]:
-        return {**(more(model, config, inputs.to(config.device))(mean) if rank == 0 else {}), "processes": world}
+        own = more(model, config, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
+        return {**own, "processes": world}
 
     return Pass(total[0], lambda: total[1], inputs.numel(), found)
 
@@ -204,11 +220,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="torchrun -m whorl.lab.distributed", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("config", help="the config of a run, as config.json of a run folder")
+    parser.add_argument("config", help="the config of a run, as whorl lab plan prints it and a run folder has it")
     parser.add_argument("out", help="the folder that runs are kept in")
     parser.add_argument("--parallel", choices=PARALLEL, default="data", help="what processes share: rows, or tokens")
+    parser.add_argument("--plugin", action="append", default=[], help="a file that registers encodings of your own")
     asked = parser.parse_args(arguments)
     try:
+        for file in asked.plugin:
+            load_plugin(file)
         config = read_config(asked.config)
         with group_of_torchrun(config.device):
             result = run_distributed(config, asked.out, parallel=asked.parallel, tell=_say)

@@ -15,7 +15,7 @@ from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, reach, serving
 from whorl.lab.language import language_loss
-from whorl.lab.repairs import repaired
+from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig
 from whorl.lab.train import train
 from whorl.models.decoder import Decoder
@@ -35,15 +35,15 @@ def fine_tuned(
     """
     gentle, length = tuning(config), STRETCH * config.train_length
     tuned = copy.deepcopy(model)
-    encoding = repaired(name, tuned.plan[0], trained=config.train_length, length=length)
-    if length <= reach(encoding):
+    plan = repaired_plan(name, tuned.plan, trained=config.train_length, length=length)
+    if length <= reach(plan):
         home = None if folder is None else folder / TUNED / name.replace(" ", "-")
         if home is not None:
             home.mkdir(parents=True, exist_ok=True)
         loss = language_loss(tuned, gentle, TextBatches(corpus, gentle), length=length)
-        with serving(tuned, encoding):
+        with serving(tuned, plan):
             train(tuned, gentle, loss, home, rows=ROWS, part_of=None)
-    return evaluation.on(tuned).variant(name, fixed=encoding) | {"fine_tuned_steps": config.fine_tune_steps}
+    return evaluation.on(tuned).variant(name, fixed=plan) | {"fine_tuned_steps": config.fine_tune_steps}
 
 
 def tuning(config: RunConfig) -> RunConfig:

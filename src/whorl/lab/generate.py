@@ -1,4 +1,4 @@
-"""Generation: text from a run that was trained on text, byte by byte."""
+"""Generation: text from a run that was trained on text, byte by byte or token by token."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from whorl.errors import WhorlError, invalid
 from whorl.lab.evaluate import reach
 from whorl.lab.load import LabRun, load
+from whorl.lab.tokens import text_of, tokens_of
 
 
 def generate(
@@ -20,7 +21,7 @@ def generate(
     top_k: int | None = None,
     seed: int = 0,
 ) -> str:
-    """The prompt and ``count`` more bytes of text behind it: the likeliest ones, or drawn at a temperature.
+    """The prompt and ``count`` more bytes or tokens of text behind it: the likeliest ones, or drawn at a temperature.
 
     ``run`` is a run folder, or what ``whorl.lab.load`` returned. Bytes that are no UTF-8 become U+FFFD. The same seed
     draws the same text.
@@ -34,9 +35,9 @@ def generate(
     """
     found = run if isinstance(run, LabRun) else load(run)
     config = found.config
-    if not config.text or config.vocab != 256:
+    if not config.text:
         raise WhorlError(f"generate: a run on {config.corpus} has no text to go on with. Give a run on text.")
-    given = prompt.encode()
+    given = tokens_of(config, prompt)
     if not given:
         raise invalid("generate", "prompt", "at least one letter", prompt, "Begin the text that is to go on.")
     most = reach(found.model.plan[0])
@@ -44,10 +45,10 @@ def generate(
         raise invalid(
             "generate",
             "prompt and count",
-            f"at most {int(most) + 1} bytes together, the positions that were learned and one more",
+            f"at most {int(most) + 1} {config.unit} together, the positions that were learned and one more",
             len(given) + count,
         )
     generator = torch.Generator(config.device).manual_seed(seed) if temperature else None
-    tokens = torch.tensor([list(given)], device=config.device)
+    tokens = torch.tensor([given], device=config.device)
     out = found.model.generate(tokens, count, temperature=temperature, top_k=top_k, generator=generator)
-    return bytes(out[0].tolist()).decode(errors="replace")
+    return text_of(config, out[0].tolist())

@@ -19,11 +19,20 @@ from whorl.lab.train import Loss, Pass, finite
 from whorl.models.decoder import Decoder
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # inputs and targets of an update; targets of -100 are not scored
+Validate = Callable[[], float]  # the loss on other text, in bits per byte
 Model = Callable[[Tensor], Tensor]  # tokens (batch, length) to logits
 
 
-def language_loss(model: Decoder, recipe: Recipe, batches: Batches, *, length: int | None = None) -> Loss:
-    """The loss of a decoder on batches in one process.
+def language_loss(
+    model: Decoder,
+    recipe: Recipe,
+    batches: Batches,
+    *,
+    length: int | None = None,
+    validate: Validate | None = None,
+    bytes_per_token: float = 1.0,
+) -> Loss:
+    """The loss of a decoder on batches in one process; ``validate`` is asked for bits per byte now and then.
 
     With ``length``, which is what length-dependent encodings serve, it is neither compiled nor watched.
     """
@@ -33,7 +42,8 @@ def language_loss(model: Decoder, recipe: Recipe, batches: Batches, *, length: i
         inputs, targets = (part.to(recipe.device, non_blocking=True) for part in batches(step))
         loss, logits = backward(run, recipe, inputs, targets)
         found = Pass(loss, lambda: _accuracy(logits, targets), inputs.numel())
-        return found if length is not None else found._replace(more=more(model, recipe, inputs))
+        asked = validate if recipe.is_validated(step) else None
+        return found if length is not None else found._replace(more=more(model, recipe, inputs, asked, bytes_per_token))
 
     return at
 
@@ -76,12 +86,15 @@ def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits.argmax(-1) == targets)[counted].float().mean()
 
 
-def more(model: Decoder, recipe: Recipe, inputs: Tensor) -> Callable[[float], dict[str, Any]]:
+def more(
+    model: Decoder, recipe: Recipe, inputs: Tensor, validate: Validate | None = None, bytes_per_token: float = 1.0
+) -> Callable[[float], dict[str, Any]]:
     """What a row of metrics holds of a language model beside the loss."""
 
     def found(mean: float) -> dict[str, Any]:
         with autocast(recipe):
             entropy = attention_entropy(model, inputs)
-        return {"bits_per_byte": mean / math.log(2), "attention_entropy": finite(entropy)}
+        row = {"bits_per_byte": mean / math.log(2) / bytes_per_token, "attention_entropy": finite(entropy)}
+        return row if validate is None else {**row, "validation_bits_per_byte": finite(validate())}
 
     return found

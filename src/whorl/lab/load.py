@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from whorl.encodings.base import Encoding
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
@@ -39,9 +42,25 @@ def make_model(config: RunConfig) -> Decoder:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # settings.cautions says the same, and the result keeps it
         torch.manual_seed(config.seed)
-        encoding = from_dict(config.encoding)
+        plan = make_plan(config.encoding, config.layers)
     torch.manual_seed(config.seed)
-    return Decoder(config.vocab, config.layers, config.width, config.heads, encoding).to(config.device)
+    more: dict[str, Any] = {key: getattr(config, key) for key in ("kv_heads", "activation", "dropout")}
+    return Decoder(config.vocab, config.layers, config.width, config.heads, plan, **more).to(config.device)
+
+
+def make_plan(encoding: dict[str, Any], layers: int) -> LayerPlan:
+    """The encoding of each layer: one for all, or a plan again and again; those of equal settings are one instance.
+
+    >>> plan = {"name": "plan", "layers": [{"name": "none"}, {"name": "window", "size": 16}]}
+    >>> make_plan(plan, 3).order
+    (0, 1, 0)
+    """
+    pattern = encoding.get("layers", [encoding])
+    made: dict[str, Encoding] = {}
+    for one in pattern:
+        key = json.dumps(one, sort_keys=True)
+        made[key] = made.get(key) or from_dict(one)
+    return LayerPlan(made[json.dumps(pattern[layer % len(pattern)], sort_keys=True)] for layer in range(layers))
 
 
 def parameters(model: nn.Module) -> dict[str, int]:

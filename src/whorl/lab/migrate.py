@@ -28,6 +28,7 @@ from whorl.lab.settings import RunConfig, cautions, identity, label_of
 from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, make_once, read_json, space_needed
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
+from whorl.results import PROTOCOLS
 
 SCHEMA = "whorl-lab-migration/1"
 GENTLE = 0.2  # of the rate the run was trained at
@@ -76,7 +77,7 @@ def migrate(
     evaluation = Evaluation(model, config, corpus)
 
     def fit(model: Decoder, config: RunConfig, home: Path, part: str) -> Trained:
-        loss, heard = language_loss(model, config, batches), _named(tell, part)
+        loss, heard = language_loss(model, config, batches, bytes_per_token=corpus.bytes_per_token), _named(tell, part)
         return train(model, config, loss, home, tell=heard, save_seconds=save_seconds)
 
     def make() -> dict[str, Any]:
@@ -177,6 +178,7 @@ def _target(source: RunConfig, to: str | dict[str, Any], steps: int | None, rate
         raise invalid("migrate", "steps", "a positive integer", steps)
     encoding = with_usual(dict(to) if isinstance(to, dict) else read_name(to), **source.sizes)
     config = source.replace(
+        protocols=PROTOCOLS,  # every token is scored, whatever the run itself was scored by
         encoding=encoding,
         stages=((length, batch, steps),),
         lengths=(*source.lengths, length),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -54,18 +55,50 @@ def attention_entropy(model: Decoder, tokens: Tensor) -> float:
     """
     rows = max(1, WATCHED_TOKENS // tokens.shape[1])
     found: list[Tensor] = []
-    with _watching(model, found):
+    training = model.training
+    model.eval()
+    with _watching(model, lambda weights: found.append(torch.special.entr(weights).sum(-1).mean())):
         model(tokens[:rows])
+    model.train(training)
     return float(torch.stack(found).mean())
 
 
-@contextlib.contextmanager
-def _watching(model: Decoder, found: list[Tensor]) -> Iterator[None]:
-    def watch(module: SelfAttention, args: tuple[Any, ...], options: dict[str, Any]) -> None:
-        x, encoding = args
-        found.append(_entropy(module, x, encoding, options))
+@torch.no_grad()
+def attention_by_distance(model: Decoder, tokens: Tensor) -> dict[str, Any]:
+    """How much attention the farthest-looking head of a model pays by distance: {"head", "distance", "weight"}.
 
-    hooks = [block.attention.register_forward_pre_hook(watch, with_kwargs=True) for block in model.blocks]  # pyright: ignore
+    ``weight`` is the mean over the second half of the queries of tokens (rows, length) and over the distances from
+    ``distance`` to before the next, which doubles; the last ends at half the length, which all those queries see. The
+    head is the one with the largest mean distance, told as [layer, head].
+    """
+    length = tokens.shape[1]
+    by_head: list[Tensor] = []  # (heads, distances) of each layer
+
+    def watch(weights: Tensor) -> None:
+        queries = torch.arange(length - length // 2, length, device=weights.device)
+        distances = torch.arange(length // 2, device=weights.device)
+        seen = weights[:, :, queries[:, None], queries[:, None] - distances]
+        by_head.append(seen.float().mean((0, 2)).cpu())
+
+    with _watching(model, watch):
+        model(tokens, length=length)
+    heads = torch.stack(by_head)
+    far = (heads * torch.arange(length // 2)).sum(-1) / heads.sum(-1).clamp(min=1e-9)
+    layer, head = divmod(int(far.argmax()), heads.shape[1])
+    edges = [0, *(2**n for n in range((length // 2 - 1).bit_length())), length // 2]
+    weight = [float(heads[layer, head, start:stop].mean()) for start, stop in itertools.pairwise(edges)]
+    return {"head": [layer, head], "distance": edges[:-1], "weight": weight}
+
+
+@contextlib.contextmanager
+def _watching(model: Decoder, watch: Callable[[Tensor], object]) -> Iterator[None]:
+    """Has ``watch`` called with the weights (batch, heads, queries, keys) of each layer of every forward pass."""
+
+    def before(module: SelfAttention, args: tuple[Any, ...], options: dict[str, Any]) -> None:
+        x, encoding = args
+        watch(_weights(module, x, encoding, options))
+
+    hooks = [block.attention.register_forward_pre_hook(before, with_kwargs=True) for block in model.blocks]  # pyright: ignore
     try:
         yield
     finally:
@@ -73,7 +106,7 @@ def _watching(model: Decoder, found: list[Tensor]) -> Iterator[None]:
             hook.remove()
 
 
-def _entropy(module: SelfAttention, x: Tensor, encoding: Any, options: dict[str, Any]) -> Tensor:
+def _weights(module: SelfAttention, x: Tensor, encoding: Any, options: dict[str, Any]) -> Tensor:
     q, k, v = module.project(x)
     hidden = x if encoding.reads_hidden else None
     _, weights = attention(
@@ -87,4 +120,4 @@ def _entropy(module: SelfAttention, x: Tensor, encoding: Any, options: dict[str,
         length=options.get("length"),
         return_weights=True,
     )
-    return torch.special.entr(weights).sum(-1).mean()
+    return weights

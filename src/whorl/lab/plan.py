@@ -11,18 +11,27 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab import repairs as known_repairs
 from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
-from whorl.lab.presets import lengths_for, preset
+from whorl.lab.presets import Preset, lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
-from whorl.lab.settings import RunConfig
+from whorl.lab.settings import PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
-from whorl.registry import encoding_class
+from whorl.lab.tokens import Tokenizer, open_tokens, tokenized
+from whorl.registry import encoding_class, scaling_class
 
 USUAL = "laptop"  # whose sizes are taken where no preset is named
 
 # What of a run is not a setting of its own here, and what it is made from.
-MADE_FROM = {"encoding": "the encodings that are named", "seed": "seeds", "corpus_digest": "the text of corpus"}
+MADE_FROM = {
+    "encoding": "the encodings that are named",
+    "seed": "seeds",
+    "corpus_digest": "the text of corpus",
+    "tokenizer_digest": "the file of tokenizer",
+}
 SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
+
+
+MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 
 
 def check_names(settings: Iterable[str], call: str) -> None:
@@ -37,11 +46,21 @@ def check_names(settings: Iterable[str], call: str) -> None:
 def read_name(text: str) -> dict[str, Any]:
     """An encoding as it is written on a command line: its name, settings behind a colon, parts joined by ``+``.
 
+    Behind ``scaling=`` stand settings of the scaling as well. ``/`` stands between layers, ``*`` behind those that come
+    several times, and the whole is repeated over the model; with ``*`` alone, ``+`` stands between layers too.
+
     >>> read_name("rope:base=500000,rotary_dim=16")
     {'name': 'rope', 'base': 500000, 'rotary_dim': 16}
     >>> [part["name"] for part in read_name("rope+alibi")["parts"]]
     ['rope', 'alibi']
+    >>> read_name("rope:scaling=yarn,factor=4")["scaling"]
+    {'name': 'yarn', 'factor': 4}
+    >>> [layer["name"] for layer in read_name("rope*3+none")["layers"]]
+    ['rope', 'rope', 'rope', 'none']
     """
+    if "/" in text or "*" in text:
+        groups = text.split("/") if "/" in text else text.split("+")
+        return {"name": PLAN, "layers": [layer for group in groups for layer in _layers(group, text)]}
     if "+" in text:
         return {"name": "combined", "parts": [read_name(part) for part in text.split("+")]}
     name, _, rest = text.partition(":")
@@ -55,7 +74,25 @@ def read_name(text: str) -> dict[str, Any]:
             settings[key] = json.loads(value)
         except json.JSONDecodeError:
             settings[key] = value
-    return settings
+    return _with_scaling(settings)
+
+
+def _layers(group: str, text: str) -> list[dict[str, Any]]:
+    name, star, times = group.partition("*")
+    if star and not (times.isdecimal() and int(times) > 0):
+        raise WhorlError(f"compare: {times!r} in {text!r} is no number of layers. Write rope*3/none, say.")
+    return [read_name(name)] * (int(times) if star else 1)
+
+
+def _with_scaling(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings with those of a scaling that is given by its name moved into it."""
+    if not isinstance(settings.get("scaling"), str):
+        return settings
+    own, scaling = encoding_class(settings["name"]).Config.fields(), {"name": settings["scaling"]}
+    fields = scaling_class(scaling["name"]).fields()
+    moved = {key: value for key, value in settings.items() if key not in own and key in fields}
+    kept = {key: value for key, value in settings.items() if key not in moved}
+    return {**kept, "scaling": scaling | moved}
 
 
 def read_names(names: Sequence[str | dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,8 +107,9 @@ def _read(name: Any) -> dict[str, Any]:
         return read_name(name)
     if not isinstance(name, dict) or not isinstance(name.get("name"), str):
         raise invalid("compare", "an encoding", "a name, or a dict with one under 'name'", name)
-    if name["name"] == "combined" and isinstance(name.get("parts"), (list, tuple)):
-        return {**name, "parts": [_read(part) for part in name["parts"]]}
+    for key in ("parts", "layers"):
+        if name["name"] == MADE_OF.get(key) and isinstance(name.get(key), (list, tuple)):
+            return {**name, key: [_read(part) for part in name[key]]}
     return dict(name)
 
 
@@ -79,14 +117,18 @@ def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
     """An encoding with the settings that make a fair comparison at these sizes, where it does not say its own.
 
     A sinusoidal code is scaled to the size of embeddings, which it would drown. T5's far buckets begin within half the
-    trained length: beyond it they would be read before they are trained.
+    trained length: beyond it they would be read before they are trained. A scaling is of the trained length.
 
     >>> with_usual({"name": "t5"}, length=64, width=128)
     {'buckets': 32, 'max_distance': 32, 'name': 't5'}
     """
-    if encoding["name"] == "combined":
-        return {**encoding, "parts": [with_usual(part, **sizes) for part in encoding.get("parts", ())]}
+    for key, name in MADE_OF.items():
+        if encoding["name"] == name:
+            return {**encoding, key: [with_usual(part, **sizes) for part in encoding.get(key, ())]}
     half = sizes["length"] // 2
+    scaling = encoding.get("scaling")
+    if isinstance(scaling, dict) and "original_length" in scaling_class(scaling["name"]).required():
+        encoding = {**encoding, "scaling": {"original_length": sizes["length"], **scaling}}
     usual: dict[str, dict[str, Any]] = {
         "sinusoidal": {"scale": round(sizes["width"] ** -0.5, 6)},
         "t5": {"buckets": min(32, half), "max_distance": half} if half > 1 else {},
@@ -139,22 +181,32 @@ def configure(
         "width": usual.width,
         "heads": usual.heads,
         "eval_bytes": usual.eval_bytes,
-        **(usual.run if preset_name else {}),
+        **(_preset_settings(usual, corpus, run) if preset_name else {}),
         **run,
         "corpus": _corpus_name(usual.corpus if corpus is None else corpus),
         "stages": stages,
     }
+    settings |= _tokenizer_settings(settings)
     plain = RunConfig(encoding={"name": "none"}, **settings)  # which checks what lengths are measured against
     if lengths is not None and not lengths:
         raise invalid("compare", "lengths", "at least one", lengths)
     settings["lengths"] = lengths_for(plain.train_length, usual.longest) if lengths is None else lengths
+    if preset_name and lengths is None and plain.text:
+        settings.setdefault("last", plain.train_length)  # so many that a difference can be seen
     if not plain.text:
         settings |= _task_settings(plain, lengths)
     wanted = _repairs(usual.repairs if repairs is None and preset_name else repairs or ())
     plain = RunConfig(encoding={"name": "none"}, **settings)
     settings["lengths"] = plain.lengths
     encodings = [with_usual(one, **plain.sizes) for one in encodings]
-    return [_config(encoding, settings, wanted, seed) for encoding in encodings for seed in _seeds(seeds)]
+    own = _takers(wanted, [plain.replace(encoding=one).encoding for one in encodings], given=repairs is not None)
+    if plain.fine_tune_steps and not plain.text:
+        raise WhorlError("compare: fine-tuning reads longer text, and a task has none. Leave fine_tune_steps out.")
+    return [
+        _config(encoding, settings, tried, seed)
+        for encoding, tried in zip(encodings, own, strict=True)
+        for seed in _seeds(seeds)
+    ]
 
 
 def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
@@ -166,17 +218,56 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
     >>> usual_rate({"name": "t5"}, head_dim=32), usual_rate({"name": "kerple"}, head_dim=32)
     (32.0, 1.0)
     """
-    parts = encoding.get("parts", [encoding])
-    return float(head_dim) if any(part["name"] == "t5" and not part.get("scaled") for part in parts) else 1.0
+    return float(head_dim) if any(one["name"] == "t5" and not one.get("scaled") for one in leaves(encoding)) else 1.0
 
 
-def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: Sequence[str], seed: int) -> RunConfig:
+def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
     rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
-    plain = RunConfig(encoding=encoding, seed=seed, **rate | settings)
-    own = tuple(
-        name for name in repairs if plain.encoding["name"] == "rope" and known_repairs.serves(name, plain.encoding)
-    )
-    return plain.replace(repairs=own) if own and plain.text else plain
+    return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
+
+
+def _preset_settings(usual: Preset, corpus: str | None, run: dict[str, Any]) -> dict[str, Any]:
+    """The further settings of a preset, without marks where there are no bytes to write them in."""
+    no_bytes = run.get("tokenizer") or (corpus or usual.corpus).startswith("task:")
+    return {key: value for key, value in usual.run.items() if key != "recall" or not no_bytes}
+
+
+def _tokenizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """The file of a tokenizer from wherever a worker runs, what it hashes to, and its vocabulary."""
+    file = settings.get("tokenizer")
+    if not file:
+        return {}
+    if "vocab" in settings:
+        raise WhorlError("compare: vocab comes from the tokenizer. Leave one of them out.")
+    if not isinstance(file, str):
+        raise invalid("compare", "tokenizer", "a tokenizer.json", file)
+    found = Tokenizer(file)
+    path = str(Path(file).expanduser().absolute())
+    return {"tokenizer": path, "tokenizer_digest": found.digest, "vocab": found.vocab}
+
+
+def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given: bool) -> list[tuple[str, ...]]:
+    """The repairs that are tried on each encoding: on rotary ones, and where there are none, on all that take it.
+
+    One that was asked for and that none takes raises a WhorlError.
+    """
+    own: list[list[str]] = [[] for _ in encodings]
+    for name in names:
+        able = [place for place, one in enumerate(encodings) if known_repairs.serves(name, one)]
+        rotary = [place for place in able if _is_rope(encodings[place])]
+        if given and not able:
+            here = ", ".join(one["name"] for one in encodings)
+            raise WhorlError(
+                f"compare: repair {name} takes the place of plain rope, and none is among {here}. "
+                "Add rope, or leave it out."
+            )
+        for place in rotary or (able if given else ()):
+            own[place].append(name)
+    return [tuple(one) for one in own]
+
+
+def _is_rope(encoding: dict[str, Any]) -> bool:
+    return any(layer["name"] == "rope" for layer in encoding.get("layers", [encoding]))
 
 
 def _task_settings(plain: RunConfig, lengths: Sequence[int] | None) -> dict[str, Any]:
@@ -211,21 +302,30 @@ def _seeds(seeds: int | Sequence[int]) -> list[int]:
 
 def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") -> list[RunConfig]:
     """The configs with the digest of their text, which is packed under ``out`` once everything is known to fit."""
-    out, texts, found = Path(out), dict[str, Corpus](), list[RunConfig]()
+    out, texts, tokens, found = Path(out), dict[str, Corpus](), dict[str, Corpus](), list[RunConfig]()
     check_output(out, 0)
     for config in configs:
         if on == "here":  # elsewhere there may be what this machine has not
             check_device(config)
-        make_model(config.replace(layers=1, device="cpu"))  # parts that cannot be joined are found now
+        layers = len(config.encoding.get("layers", [config.encoding]))
+        make_model(config.replace(layers=layers, device="cpu"))  # parts that cannot be joined are found now
         if config.text:
             corpus = texts.get(config.corpus) or read_corpus(config.corpus)
             texts[config.corpus] = corpus
-            check_text(config, corpus)
             config = config.replace(corpus_digest=corpus.digest)
+            read = corpus
+            if config.tokenizer:
+                key = corpus.digest + config.tokenizer_digest
+                tokens[key] = read = tokens.get(key) or tokenized(corpus, Tokenizer(config.tokenizer))
+            check_text(config, read)
         found.append(config)
     unfinished = [config for config in found if not (out / "runs" / config.id / RESULT).exists()]
     needed = sum(len(corpus.train) + len(corpus.test) for corpus in texts.values())
     check_output(out, needed + sum(space_needed(config) for config in unfinished) if unfinished else 0)
     for corpus in texts.values():
         pack(corpus, out / "corpus")
+    for config in found:
+        if config.tokenizer:
+            made = tokens[config.corpus_digest + config.tokenizer_digest]
+            open_tokens(texts[config.corpus], config, out / "corpus", made=made)
     return found

@@ -10,9 +10,9 @@ import sys
 import time
 from typing import Any, TextIO
 
+from whorl.lab.cost import cost_of
 from whorl.lab.settings import RunConfig, label_of
 
-TRAINING = 0.8  # of a run's time, about; the rest is evaluation
 EVERY = 10.0  # seconds between two lines on a run
 
 
@@ -22,6 +22,7 @@ class Run:
     def __init__(self, config: RunConfig) -> None:
         self.label = label_of(config.encoding, **config.sizes) + (f" seed {config.seed}" if config.seed else "")
         self.evaluations = len(config.lengths) * (2 + len(config.repairs)) * (2 if config.fine_tune_steps else 1)
+        self.training = cost_of(config).training_share
         self.evaluated = 0
         self.share = 0.0  # done
         self.began: tuple[float, float] | None = None  # when it was first heard of, and its share then
@@ -32,18 +33,19 @@ class Run:
     def hear(self, event: dict[str, Any], now: float) -> None:
         kind = event["kind"]
         if kind == "train":
-            self.share = TRAINING * event["step"] / event["steps"]
+            self.share = self.training * event["step"] / event["steps"]
             speed = f"{event['tokens_per_second']:,.0f} tokens/s"
             self.text = f"step {event['step']}/{event['steps']}, loss {event['loss']:.3f}, {speed}"
         elif kind == "evaluate":
             self.evaluated += 1
-            self.share = TRAINING + (1 - TRAINING) * min(0.99, self.evaluated / self.evaluations)
+            self.share = self.training + (1 - self.training) * min(0.99, self.evaluated / self.evaluations)
             bits = event["bits_per_byte"]
             said = "no positions so far" if bits is None else f"{bits:.3f} bits per byte"
             self.text = f"{event['variant']} at {event['length']}: {said}"
         else:
             self.share, self.over = 1.0, True
-            self.text = {"done": "done", "failed": f"failed: {event.get('message', '')}"}.get(kind, "finished before")
+            said = {"done": "done", **{bad: f"{bad}: {event.get('message', '')}" for bad in ("diverged", "failed")}}
+            self.text = said.get(kind, "finished before")
         if self.began is None:
             self.began = (now, self.share)
 

@@ -13,6 +13,8 @@ from torch import nn
 from whorl.config import Config, config
 from whorl.errors import invalid
 
+ROWS = 100  # of metrics in a training, about
+
 
 @config
 class Recipe(Config):
@@ -70,6 +72,10 @@ class Recipe(Config):
             step = max(0, step - steps)
         return total
 
+    def is_validated(self, step: int) -> bool:
+        """Whether update ``step`` ends a row of metrics with a loss on other text: every fifth row, and the last."""
+        return (step + 1) % (5 * max(1, self.steps // ROWS)) == 0 or step + 1 == self.steps
+
     def is_logged(self, step: int, rows: int) -> bool:
         """Whether update ``step`` ends a row of metrics: about so many rows in all, and the last of each stage."""
         ends = itertools.accumulate(steps for _, _, steps in self.stages)  # so that no row mixes two
@@ -94,10 +100,15 @@ class Recipe(Config):
             raise invalid(call, "final", "between 0 and 1", self.final, "It is a share of the learning rate.")
         if self.clip <= 0:
             raise invalid(call, "clip", "positive", self.clip, "Gradients are cut to this norm.")
-        warmup = min(100, self.steps // 5) if self.warmup is None else self.warmup
+        warmup = usual_warmup(self.steps) if self.warmup is None else self.warmup
         if not 0 <= warmup <= self.steps:
             raise invalid(call, "warmup", f"between 0 and the {self.steps} steps", warmup)
         object.__setattr__(self, "warmup", warmup)
+
+
+def usual_warmup(steps: int) -> int:
+    """The steps up to the full rate where none are given."""
+    return min(100, steps // 5)
 
 
 def learning_rate(step: int, recipe: Recipe) -> float:

@@ -21,6 +21,7 @@ from typing import Any
 
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.masks import Window
 from whorl.encodings.position_remaps import LeakyReRope, ReRope
 from whorl.encodings.rope import Rope
@@ -94,10 +95,31 @@ def check(name: str) -> None:
 
 
 def serves(name: str, encoding: dict[str, Any]) -> bool:
-    """Whether a repair can take the place of an encoding, given by its settings."""
+    """Whether a repair can take the place of an encoding, given by its settings, or of some layers of a plan."""
+    if "layers" in encoding:
+        return any(serves(name, layer) for layer in encoding["layers"])
     return all(part in ADDED for part in name.split("+")) or (
         encoding["name"] == "rope" and encoding.get("scaling") is None
     )
+
+
+def repaired_plan(name: str, plan: LayerPlan, *, trained: int, length: int) -> LayerPlan:
+    """The plan that serves ``length``: every layer repaired that the repair serves, the others as they are.
+
+    >>> import whorl
+    >>> plan = whorl.LayerPlan.every(2, whorl.NoPE(), whorl.Rope(head_dim=8), layers=2)
+    >>> [layer["name"] for layer in repaired_plan("rerope", plan, trained=16, length=64).to_list()]
+    ['rerope', 'none']
+    """
+    if name == AS_TRAINED:
+        return plan
+    check(name)
+    made = {
+        encoding: repaired(name, encoding, trained=trained, length=length)
+        for encoding in (plan[plan.order.index(place)] for place in range(len(plan.unique)))
+        if serves(name, encoding.config.to_dict())
+    }
+    return LayerPlan([made.get(plan[layer], plan[layer]) for layer in range(len(plan))])
 
 
 def repaired(name: str, encoding: Encoding, *, trained: int, length: int) -> Encoding:

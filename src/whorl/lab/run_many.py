@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
@@ -22,16 +24,20 @@ from typing import Any
 from whorl import registry
 from whorl.errors import WhorlError, invalid
 from whorl.lab.run_one import run_one
-from whorl.lab.settings import RunConfig
-from whorl.lab.storage import RESULT, BusyError, check_output, read_result, space_needed
+from whorl.lab.settings import RunConfig, leaves
+from whorl.lab.storage import RESULT, BusyError, check_output, forget_diverged, read_result, space_needed
 from whorl.machine import cores
+from whorl.plugins import file_of
 from whorl.results import RunResult
 
 Event = dict[str, Any]
-Tell = Callable[[RunConfig, Event], None]  # hears of a run: planned, train, evaluate, done, failed
+Tell = Callable[[RunConfig, Event], None]  # hears of a run: planned, train, evaluate, done, diverged, failed
 
 # Where runs are made, and by what: (configs, out, tell=…, workers=…, **options) -> {id: why it failed}
 PLACES = {"here": "whorl.lab.run_many:run_here", "ray": "whorl.lab.run_on_ray:run_on_ray"}
+
+
+SAVED_WITHIN = 60.0  # seconds that interrupted workers have to save where their runs stand
 
 
 def run_many(
@@ -41,16 +47,20 @@ def run_many(
     on: str = "here",
     tell: Tell | None = None,
     workers: int | None = None,
+    retry: bool = False,
     **options: Any,
 ) -> tuple[list[RunResult], dict[str, str]]:
     """The results of runs, in their order, and what kept others from finishing, by id.
 
-    Finished ones are not run again, stopped ones go on. ``workers`` runs go side by side, one for each core unless
-    given; 1 stays in this process. ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
+    Finished ones are not run again, with ``retry`` those that diverged are; stopped ones go on. ``workers`` runs go
+    side by side, one for each core unless given; 1 stays in this process. ``options`` are those of ``run_one``, or of
+    Ray with ``on="ray"``.
     """
     check_workers(workers)
     out = Path(out)
     configs = list({config.id: config for config in configs}.values())
+    for config in configs if retry else ():
+        forget_diverged(out / "runs" / config.id)
     todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
     check_output(out, sum(space_needed(config) for config in todo))
     for config in configs:
@@ -103,8 +113,14 @@ def run_here(
 
 def _registered_here(encoding: dict[str, Any]) -> bool:
     """Whether an encoding is known to this process alone, so that no worker could build it."""
-    names = [part["name"] for part in encoding.get("parts", [encoding])]
-    return any(isinstance(registry.ENCODINGS.get(name), type) for name in names)
+    names = [one["name"] for one in leaves(encoding)]
+    return any(isinstance(registry.ENCODINGS.get(name), type) and file_of(name) is None for name in names)
+
+
+def plugins_of(config: RunConfig) -> list[str]:
+    """The files that another process must load to build the encoding of a run."""
+    files = (file_of(one["name"]) for one in leaves(config.encoding))
+    return list(dict.fromkeys(str(file) for file in files if file is not None))
 
 
 def _in_turn(todo: Sequence[RunConfig], out: Path, tell: Tell, options: dict[str, Any]) -> dict[str, str]:
@@ -123,14 +139,15 @@ def _in_turn(todo: Sequence[RunConfig], out: Path, tell: Tell, options: dict[str
 
 
 def attempt(config: RunConfig, folder: str | Path, **options: Any) -> Event:
-    """How making a run ended: done, busy where another process has it, or failed with a message."""
+    """How making a run ended: done, busy where another process has it, diverged or failed with a message."""
     try:
-        run_one(config, folder, **options)
+        result = run_one(config, folder, **options)
     except BusyError:
         return {"kind": "busy"}
     except WhorlError as error:
         return {"kind": "failed", "message": str(error)}
-    return {"kind": "done"}
+    stopped = result["stopped_early"]
+    return {"kind": "done"} if stopped is None else {"kind": "diverged", "message": stopped}
 
 
 class _Workers:
@@ -158,11 +175,25 @@ class _Workers:
                     left -= 1
                 else:
                     self.tell(*item)
+        except KeyboardInterrupt:
+            self._interrupt()
+            raise
         finally:
             self.stopping = True
             for process in list(self.processes):
                 _end(process)
         return self.failed
+
+    def _interrupt(self) -> None:
+        """Hands Ctrl-C on to the workers and waits until each has saved where its run stands."""
+        self.stopping = True
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(signal.SIGINT)
+        until = time.monotonic() + SAVED_WITHIN
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
 
     def _serve(self) -> None:
         """One worker's life, in a thread of the sweep."""
@@ -179,10 +210,12 @@ class _Workers:
                 if process is None:
                     process = self._start(complaints)
                 end = self._make(process, config, wait)
+                if self.stopping:
+                    break
                 if end["kind"] == "busy":
                     self.jobs.put((config, True, tries))
                     continue
-                if end["kind"] == "died" and tries > 1 and not self.stopping:  # it goes on where it had saved
+                if end["kind"] == "died" and tries > 1:  # it goes on where it had saved
                     self.jobs.put((config, wait, tries - 1))
                     continue
                 if end["kind"] == "died":
@@ -208,9 +241,10 @@ class _Workers:
         return process
 
     def _make(self, process: subprocess.Popen[str], config: RunConfig, wait: bool) -> Event:
-        """How a run ended: done, busy, failed, or died with its process."""
+        """How a run ended: done, busy, diverged, failed, or died with its process."""
         folder = str(self.out / "runs" / config.id)
         job = {"config": config.to_dict(), "folder": folder, "options": {**self.options, "wait": wait}}
+        job["plugins"] = plugins_of(config)
         assert process.stdin is not None and process.stdout is not None
         try:
             process.stdin.write(json.dumps(job) + "\n")

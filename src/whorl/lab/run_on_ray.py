@@ -1,8 +1,8 @@
 """The runs of a sweep on Ray: one task per run with its CPUs or GPU, wherever the cluster has room.
 
 A task whose worker dies is started again by Ray and goes on from the run's last checkpoint. Folders of runs are the
-contract here too: OUT is a path that every node reaches, and whorl is installed on every node. What happens in a run is
-told to one small actor, which the caller listens to.
+contract here too: OUT and plugins are paths that every node reaches, and whorl is installed on every node. What happens
+in a run is told to one small actor, which the caller listens to.
 
 configs ─► one task each ─► run_one in its folder ─► events ─► actor ─► tell
 """
@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
-from whorl.lab.run_many import Event, Tell, attempt
+from whorl.lab.run_many import Event, Tell, attempt, plugins_of
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT
 from whorl.machine import cores
+from whorl.plugins import load_plugin
 
 RETRIES = 3  # of a run whose worker dies
 LISTEN_SECONDS = 0.5
@@ -121,7 +122,8 @@ class _Sweep:
     def _start(self, config: RunConfig, *, wait: bool) -> None:
         task = self.task.options(num_cpus=self.cpus, num_gpus=1 if config.device == "cuda" else 0)
         folder = str(self.out / "runs" / config.id)
-        job = task.remote(config.to_dict(), folder, {**self.options, "wait": wait}, self.cpus, self.ear)
+        options = {**self.options, "wait": wait}
+        job = task.remote(config.to_dict(), plugins_of(config), folder, options, self.cpus, self.ear)
         self.tasks[job] = config
 
     def _end(self, job: Any, config: RunConfig) -> None:
@@ -137,12 +139,16 @@ class _Sweep:
         self.tell(config, end)
 
 
-def _make(config: dict[str, Any], folder: str, options: dict[str, Any], cpus: int, ear: Any) -> Event:
+def _make(
+    config: dict[str, Any], plugins: list[str], folder: str, options: dict[str, Any], cpus: int, ear: Any
+) -> Event:
     """Makes one run, in a worker of Ray; how it ended."""
     import torch
 
     torch.set_num_threads(cpus)
     where = {"host": socket.gethostname(), "process": os.getpid()}
+    for file in plugins:
+        load_plugin(file)
     found = RunConfig.from_dict(config)
     last = 0.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import shutil
 import time
@@ -10,19 +11,20 @@ from typing import Any
 
 import torch
 
-from whorl.encodings.parts import Visibility, first
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
-from whorl.lab.evaluate import Evaluation
+from whorl.lab.evaluate import Evaluation, sees_part, serving, settings_of
 from whorl.lab.fine_tune import TUNED, fine_tuned, tuning
 from whorl.lab.language import language_loss
 from whorl.lab.load import make_model, parameters
-from whorl.lab.repairs import serves
+from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
-from whorl.lab.tasks import score
+from whorl.lab.tasks import score_each, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
+from whorl.lab.validation import watched, watching, written
 from whorl.models.decoder import Decoder
 from whorl.results import AS_TRAINED, RunResult
 
@@ -72,7 +74,8 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     model = make_model(config)
     peak = PeakMemory(config.device)
     options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
-    trained = train(model, config, language_loss(model, config, batches), folder, **options)
+    watch = {} if corpus is None else watching(model, config, corpus)
+    trained = train(model, config, language_loss(model, config, batches, **watch), folder, **options)
     result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
     if trained.stopped_early is not None:
@@ -80,7 +83,7 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     elif corpus is not None:
         result |= _evaluated(model, config, corpus, folder, tell)
     else:
-        result |= {"evaluations": [], "window_baseline": None, "task": _task_scores(model, config)}
+        result |= {"window_baseline": None, **_task_scores(model, config)}
     seconds = time.perf_counter() - begun
     return RunResult(**result, evaluate_seconds=seconds, environment=read_json(folder / ENVIRONMENT))
 
@@ -113,8 +116,16 @@ def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any
         "final_train_loss": _final_loss(trained.metrics),
         "stages": _stages(config, trained.metrics),
         "metrics": _thinned(trained.metrics),
+        "validation": _validation(trained.metrics),
+        "claims": _claims(model.plan),
         "warnings": cautions(config),
     }
+
+
+def _claims(plan: LayerPlan) -> dict[str, bool]:
+    """What the encodings of all layers say of themselves."""
+    stated = [dataclasses.asdict(plan[layer].claims) for layer in range(len(plan))]
+    return {key: all(one[key] for one in stated) for key in stated[0]}
 
 
 def _final_loss(rows: list[dict[str, Any]]) -> float | None:
@@ -134,25 +145,43 @@ def _stages(config: RunConfig, rows: list[dict[str, Any]]) -> list[dict[str, Any
 
 
 def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    keys = ("step", "loss", "gradient_norm", "attention_entropy", "tokens_per_second")
+    keys = ("step", "loss", "bits_per_byte", "gradient_norm", "attention_entropy", "tokens_per_second")
     every = math.ceil(len(rows) / MOST_ROWS) or 1
     kept = rows[::-1][::every][::-1]  # the last one always
-    return [{key: row[key] for key in keys} for row in kept]
+    return [{key: row[key] for key in keys if key in row} for row in kept]  # a task has no bytes
+
+
+def _validation(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    key = "validation_bits_per_byte"
+    return [{"step": row["step"], "bits_per_byte": row[key]} for row in rows if key in row] or None
 
 
 def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, tell: Tell | None) -> dict[str, Any]:
     evaluation = Evaluation(model, config, corpus, tell=tell)
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
-    window = None
-    encoding = model.plan[0]
-    if serves("window", config.encoding) and encoding.axes == 1 and not first(encoding, Visibility):
+    window, plan = None, model.plan
+    if all(plan[layer].axes == 1 for layer in range(len(plan))) and not sees_part(plan):
         window = {"by_length": evaluation.variant("window")["by_length"]}
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):
             evaluations.append(fine_tuned(model, config, evaluation, name, corpus, folder))
-    return {"evaluations": evaluations, "window_baseline": window}
+    shown = {"generated": written(model, config, corpus), "attention_by_distance": watched(model, config, corpus)}
+    return {"evaluations": evaluations, "window_baseline": window, **shown}
 
 
 def _task_scores(model: Decoder, config: RunConfig) -> dict[str, Any]:
-    name = config.task_name
-    return {"name": name, "by_length": [score(model, name, length=length) for length in config.lengths]}
+    """The scores of a task, and those of its repairs beside them."""
+    evaluations = [_task_variant(model, config, name) for name in (AS_TRAINED, *config.repairs)]
+    return {"evaluations": evaluations if config.repairs else [], "task": evaluations[0]["task"]}
+
+
+def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any]:
+    own, plan, rows = task(config.task_name), model.plan, []
+    for length in config.lengths:
+        tokens = own.total(length) - 1  # which positions count, where a length may count pairs
+        plan = repaired_plan(name, model.plan, trained=config.sizes["length"], length=tokens)
+        with serving(model, plan):
+            rows.append(score_each(model, own.name, length=length, served=tokens))
+    settings = {} if name == AS_TRAINED else settings_of(plan)
+    scores = {"name": own.name, "by_length": rows}
+    return {"variant": name, "settings": settings, "fine_tuned_steps": 0, "by_length": [], "task": scores}

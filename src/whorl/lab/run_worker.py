@@ -1,7 +1,7 @@
 """A process that makes runs for a sweep: jobs come as lines of JSON on stdin, what happens goes out as lines on stdout.
 
 It ends when stdin does, also in the middle of a run: a sweep that is killed takes its workers with it, and what they
-had saved is where the next one goes on.
+had saved is where the next one goes on. An interrupt ends it after the update it is at, which is saved.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     from whorl.lab.run_many import attempt
     from whorl.lab.settings import RunConfig
+    from whorl.plugins import load_plugin
 
     def say(event: dict[str, Any]) -> None:
         out.write(json.dumps(event) + "\n")
@@ -36,10 +37,14 @@ def main() -> None:
         say({"kind": "event", "event": event})
 
     while True:
-        job = jobs.get()
         try:
+            job = jobs.get()
+            for file in job["plugins"]:
+                load_plugin(file)
             config = RunConfig.from_dict(job["config"])
             say(attempt(config, job["folder"], tell=tell, **job["options"]))
+        except KeyboardInterrupt:
+            return
         except BaseException:
             say({"kind": "failed", "message": traceback.format_exc()})
             raise

@@ -6,15 +6,26 @@ often it is saved and who watches are no part of it.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
 import math
-from typing import Any, ClassVar, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from whorl import registry
 from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.recipe import Recipe
+from whorl.models.layers import Activation
+from whorl.results import PROTOCOLS
+
+PLAN = "plan"  # the name of an encoding that differs between layers
+Protocol = Literal["same_last", "sliding", "non_overlapping"]
+
+# Settings that runs of the first version did not have: left out where they are the usual, so that its ids stay.
+LATER = ("tokenizer", "tokenizer_digest", "kv_heads", "activation", "dropout", "recall", "protocols")
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
@@ -35,13 +46,20 @@ class RunConfig(Recipe):
 
     encoding       name and settings; the model's sizes are filled in, and what results is kept in full
     layers, width, heads, vocab   the decoder; 256 is bytes
+    kv_heads       heads of keys and values, which heads of queries share; None for as many
+    activation     of the feed-forward: gelu, gelu_tanh, relu, silu, swiglu or geglu
+    dropout        while it trains
     corpus         "stdlib", "site-packages", a file, a folder, or "task:NAME"
     corpus_digest  what the text hashed to, so that another text is another run
+    tokenizer      a file of the tokenizers library; "" for bytes. Lengths then count tokens, losses are bits per byte
+    tokenizer_digest  what that file hashed to
     stages, learning_rate …, device   how it is trained: see ``whorl.lab.recipe.Recipe``
     lengths        lengths evaluated; () for ¼ to 16 times the trained one
     eval_bytes     text scored at each length, about
     last           how many last tokens the same-last-tokens score reads; None for a quarter of the trained length,
-                   at least 16 and at most 64
+                   at least 16 and at most 64. More than the shortest length are read by windows that slide
+    recall         share of the rows of a batch that carry a mark to be found again: see ``whorl.lab.probes``
+    protocols      which of the three ways of scoring text are measured
     repairs        context extensions tried on the trained model, for rotary encodings
     fine_tune_steps  steps each repair is trained on as well, at 4 times the length; 0 for none
 
@@ -56,17 +74,30 @@ class RunConfig(Recipe):
     width: int = 128
     heads: int = 4
     vocab: int = 256
+    kv_heads: int | None = None
+    activation: Activation = "gelu"
+    dropout: float = 0.0
     corpus: str = "stdlib"
     corpus_digest: str = ""
+    tokenizer: str = ""
+    tokenizer_digest: str = ""
     lengths: tuple[int, ...] = ()
     eval_bytes: int = 32_768
     last: int | None = None
+    recall: float = 0.0
+    protocols: tuple[Protocol, ...] = PROTOCOLS
     repairs: tuple[str, ...] = ()
     fine_tune_steps: int = 0
     seed: int = 0
 
     def __hash__(self) -> int:
         return hash(self.id)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The config as JSON-ready data; a setting of LATER stands in it where it is not the usual one."""
+        found, fields = super().to_dict(), self.fields()
+        usual = {key: list(default) if isinstance(default := fields[key].default, tuple) else default for key in LATER}
+        return {key: value for key, value in found.items() if key not in LATER or value != usual[key]}
 
     @property
     def id(self) -> str:
@@ -100,6 +131,16 @@ class RunConfig(Recipe):
         return task(self.task_name).total(self.train_length) - 1
 
     @property
+    def slides(self) -> bool:
+        """Whether the same last tokens are more than the shortest length holds, and are read by windows that slide."""
+        return (self.last or 0) > self.lengths[0]
+
+    @property
+    def unit(self) -> str:
+        """What lengths of a text count."""
+        return "tokens" if self.tokenizer else "bytes"
+
+    @property
     def text(self) -> bool:
         """Whether the run reads a text, rather than a task's made-up sequences."""
         return not self.corpus.startswith("task:")
@@ -111,21 +152,34 @@ class RunConfig(Recipe):
 
     def check(self) -> None:
         call = self.call()
-        self.check_positive("layers", "width", "heads", "vocab", "accumulate", "eval_bytes")
-        if self.text and self.vocab < 256:
+        self.check_positive("layers", "width", "heads", "vocab", "kv_heads", "accumulate", "eval_bytes")
+        if self.tokenizer and (not self.text or self.recall):
+            what = "recall marks bytes" if self.recall else "a task has tokens of its own"
+            raise WhorlError(f"{call}: a tokenizer would be ignored, {what}. Leave it out.")
+        if self.text and not self.tokenizer and self.vocab < 256:
             raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
         if self.width % self.heads:
             raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)
+        if self.kv_heads is not None and self.heads % self.kv_heads:
+            raise invalid(call, "kv_heads", f"a divisor of heads={self.heads}", self.kv_heads)
+        if not 0 <= self.dropout < 1:
+            raise invalid(call, "dropout", "at least 0 and below 1", self.dropout)
         super().check()
         shortest = min(length for length, _, _ in self.stages)
         if shortest < 2:
             raise invalid(call, "every stage's length", "at least 2", shortest)
         if self.fine_tune_steps < 0:
             raise invalid(call, "fine_tune_steps", "0 or more", self.fine_tune_steps)
+        if not 0 <= self.recall <= 1 or (self.recall and not self.text):
+            raise invalid(call, "recall", "a share of the rows of a text, 0 to 1", self.recall)
         if not 0 <= self.seed < 2**31:
             raise invalid(call, "seed", "between 0 and 2^31 - 1", self.seed)
         self._fill_lengths()
         object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
+        if len(self.encoding.get("layers", ())) > self.layers:
+            raise invalid(
+                call, "encoding", f"a plan of at most the model's {self.layers} layers", label_of(self.encoding)
+            )
         self._check_repairs()
 
     def _fill_lengths(self) -> None:
@@ -138,6 +192,12 @@ class RunConfig(Recipe):
         if not 1 <= last <= max(self.lengths):
             raise invalid(call, "last", "positive and at most the longest length", last)
         object.__setattr__(self, "last", last)
+        if self.slides:  # each length needs room before its windows for the others
+            for length in self.lengths:
+                if length < last and last > self.lengths[-1] - length:
+                    raise invalid(call, "last", f"at most {self.lengths[-1] - length} for a length of {length}", last)
+        if "same_last" not in self.protocols or len(set(self.protocols)) < len(self.protocols):
+            raise invalid(call, "protocols", "same_last and others, each once", list(self.protocols))
 
     def _check_repairs(self) -> None:
         from whorl.lab import repairs  # which is made of encodings, and none are needed to name a run
@@ -175,6 +235,11 @@ def resolve(encoding: dict[str, Any] | str, **sizes: int) -> dict[str, Any]:
         if settings or not isinstance(parts, (list, tuple)):
             raise WhorlError("Run: combined takes parts=[…], each an encoding by name and settings, and nothing else.")
         return {"name": name, "parts": [resolve(part, **sizes) for part in parts]}
+    if name == PLAN:
+        layers = settings.pop("layers", None)
+        if settings or not isinstance(layers, (list, tuple)) or not layers:
+            raise WhorlError("Run: a plan takes layers=[…], each an encoding by name and settings, and nothing else.")
+        return {"name": name, "layers": [resolve(layer, **sizes) for layer in layers]}
     cls = registry.encoding_class(name).Config
     given = {key: value for key, value in sizes.items() if key in cls.fields()} | settings
     return cls.from_dict({"name": name, **given}).to_dict()
@@ -185,13 +250,24 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 
     >>> label_of(resolve({"name": "rope", "base": 500.0}, head_dim=8), head_dim=8)
     'rope base=500'
+    >>> label_of({"name": "plan", "layers": [{"name": "none"}, {"name": "none"}, {"name": "window", "size": 8}]})
+    'none*2/window:size=8'
     """
     name = encoding["name"]
     if name == "combined":
-        return " + ".join(label_of(part, **sizes) for part in encoding["parts"])
+        return "+".join(_typed(part, **sizes) for part in encoding["parts"])
+    if name == PLAN:
+        groups = itertools.groupby(_typed(layer, **sizes) for layer in encoding["layers"])
+        counted = ((label, len(list(same))) for label, same in groups)
+        return "/".join(label if count == 1 else f"{label}*{count}" for label, count in counted)
     usual = resolve(_only_required(name, encoding), **sizes)
     differs = {key: value for key, value in encoding.items() if value != usual[key]}
     return " ".join([name, *(f"{key}={_short(value)}" for key, value in differs.items())])
+
+
+def _typed(encoding: dict[str, Any], **sizes: int) -> str:
+    """The label of a part of an encoding as it is typed, without a space: the whole is one name."""
+    return label_of(encoding, **sizes).replace(" ", ":", 1).replace(" ", ",")
 
 
 def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
@@ -206,16 +282,39 @@ def _short(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def leaves(encoding: dict[str, Any]) -> list[dict[str, Any]]:
+    """The encodings that one is made of: those that are joined in it, in all layers, each once.
+
+    >>> none, rope = {"name": "none"}, {"name": "rope"}
+    >>> leaves({"name": "plan", "layers": [none, {"name": "combined", "parts": [rope, none]}]})
+    [{'name': 'none'}, {'name': 'rope'}]
+    """
+    inside = encoding.get("layers", encoding.get("parts"))
+    found = [encoding] if inside is None else [leaf for part in inside for leaf in leaves(part)]
+    return [one for place, one in enumerate(found) if one not in found[:place]]
+
+
+def in_full(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """A config as it is stored, with the usual values of the settings that are not in it.
+
+    >>> in_full({"width": 64, "dropout": 0.1})["activation"]
+    'gelu'
+    """
+    fields = RunConfig.fields().items()
+    usual = {key: field.default for key, field in fields if field.default is not dataclasses.MISSING}
+    return {**usual, **stored}
+
+
 def cautions(config: RunConfig) -> list[str]:
     """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
     from whorl.lab import repairs
 
-    out = []
-    for part in config.encoding.get("parts", [config.encoding]):
-        if part["name"] == "t5" and part["max_distance"] > config.train_length // 2:
+    out, tokens = [], config.sizes["length"]  # of a task more than its length, which counts symbols
+    for part in leaves(config.encoding):
+        if part["name"] == "t5" and part["max_distance"] > tokens // 2:
             out.append(
-                f"t5: max_distance {part['max_distance']} > half the trained length {config.train_length}: its far "
-                f"buckets are hardly trained, and longer texts read them. Use max_distance={config.train_length // 2}."
+                f"t5: max_distance {part['max_distance']} > half the trained length {tokens}: its far "
+                f"buckets are hardly trained, and longer texts read them. Use max_distance={tokens // 2}."
             )
         if part["name"] == "sinusoidal" and part["scale"] > 4 * config.width**-0.5:
             out.append(

@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,12 +41,16 @@ class BusyError(WhorlError):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands: the update it has done, its weights, its optimizer's state and seconds spent so far."""
+    """Where a run stands: the update it has done, its weights, its optimizer's state and seconds spent so far.
+
+    ``pending`` are the losses of updates that no row of metrics holds yet.
+    """
 
     step: int
     model: dict[str, Tensor]
     optimizer: dict[str, Tensor]
     random: Tensor
+    pending: Tensor
     seconds: float
 
 
@@ -162,6 +166,14 @@ def read_result(folder: Path) -> RunResult:
         raise WhorlError(f"lab: {folder / RESULT} is no result of a run: {error} {MAKE_ANEW}") from None
 
 
+def forget_diverged(folder: Path) -> None:
+    """Clears a run whose loss was no number, so that it is made anew; any other is left as it is."""
+    if (folder / RESULT).exists() and read_result(folder).stopped_early is not None:
+        with locked(folder):
+            for name in (RESULT, CHECKPOINT, METRICS):
+                (folder / name).unlink(missing_ok=True)
+
+
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Has a file written beside its place and moves it there once it is safe on disk; raises what the system says."""
     made = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
@@ -194,7 +206,12 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_checkpoint(
-    folder: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None, seconds: float
+    folder: Path,
+    step: int,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | None,
+    seconds: float,
+    pending: Sequence[Tensor] = (),
 ) -> None:
     """Saves where a run stands. Without an optimizer it is the trained model, from which no training goes on."""
     tensors = {f"model.{name}": value.detach().contiguous() for name, value in model.state_dict().items()}
@@ -203,6 +220,8 @@ def write_checkpoint(
             state = optimizer.state.get(parameter, {})
             tensors |= {f"optimizer.{name}.{key}": value.contiguous() for key, value in state.items()}
     tensors["random"] = torch.get_rng_state()
+    if pending:
+        tensors["pending"] = torch.stack(list(pending))
     metadata = {"step": str(step), "seconds": repr(seconds)}
     _replace(folder / CHECKPOINT, lambda made: _save_tensors(made, tensors, metadata))
 
@@ -221,7 +240,7 @@ def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
     """What ``write_checkpoint`` saved; a file that is damaged raises a WhorlError."""
     from safetensors import SafetensorError, safe_open
 
-    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}}
+    parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}, "pending": {}}
     try:
         with safe_open(folder / CHECKPOINT, framework="pt", device=device) as file:
             metadata = file.metadata()
@@ -233,6 +252,7 @@ def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
             parts["model"],
             parts["optimizer"],
             parts["random"][""].cpu(),
+            parts["pending"].get("", torch.empty(0)),
             float(metadata["seconds"]),
         )
     except (SafetensorError, KeyError, TypeError) as error:

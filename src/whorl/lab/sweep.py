@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import shlex
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,16 @@ def sweep(
     *,
     lang: str = "en",
     tell: Tell | None = None,
+    announce: Callable[[str], object] | None = None,
     workers: int | None = None,
+    retry: bool = False,
+    baseline: str | None = None,
     **options: Any,
 ) -> Comparison:
     """The comparison of every run that a sweep file asks for, with its report written to ``out``.
 
-    ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
+    What its grid lists are the factors of the comparison; runs differ in nothing else. With ``retry``, runs whose loss
+    was no number are made anew. ``options`` are those of ``run_one``, or of Ray with ``on="ray"``.
     """
     check_asked(on, lang, workers)
     asked = read_grid(file)
@@ -53,8 +58,9 @@ def sweep(
     check_lengths(config.train_length for config in configs)
     configs = prepare(configs, out, on=on)
     command = shlex.join(["whorl", "lab", "sweep", str(file), "--out", str(out)])
-    title = asked.get("title", "")
-    return conclude(configs, out, on=on, lang=lang, tell=tell, workers=workers, title=title, command=command, **options)
+    told: dict[str, Any] = {"tell": tell, "announce": announce, "command": command, "title": asked.get("title", "")}
+    made: dict[str, Any] = {"on": on, "lang": lang, "workers": workers, "retry": retry}
+    return conclude(configs, out, **told, **made, baseline=baseline, factors=tuple(asked.get("grid", {})), **options)
 
 
 def _with(encodings: list[dict[str, Any]], settings: dict[str, Any]) -> list[dict[str, Any]]:

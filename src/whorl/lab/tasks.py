@@ -242,6 +242,18 @@ def score(model: nn.Module, name: str, *, length: int, items: int = 256, seed: i
     The answer is read in one pass with the right tokens before each of its tokens. It is right as a whole exactly when
     greedy decoding finds it: up to its first mistake a greedy decoder has seen the same tokens.
     """
+    found = score_each(model, name, length=length, items=items, seed=seed)
+    return {key: value for key, value in found.items() if key != "samples"}
+
+
+def score_each(
+    model: nn.Module, name: str, *, length: int, items: int = 256, seed: int = 0, served: int | None = None
+) -> dict[str, Any]:
+    """What ``score`` returns, and under "samples" whether each item is right.
+
+    ``served`` is the tokens that length-dependent encodings serve.
+    """
+    options = {} if served is None else {"length": served}
     made = task(name).items(length, items, seed=seed)
     size = made.tokens.shape[1]
     device = next(model.parameters()).device
@@ -251,15 +263,17 @@ def score(model: nn.Module, name: str, *, length: int, items: int = 256, seed: i
     with torch.no_grad():
         for tokens in made.tokens.split(max(1, TOKENS_AT_ONCE // size)):
             tokens = tokens.to(device)
-            right.append((model(tokens[:, :-1]).argmax(-1) == tokens[:, 1:]).cpu())
+            right.append((model(tokens[:, :-1], **options).argmax(-1) == tokens[:, 1:]).cpu())
     model.train(was_training)
     answer = made.answer[:, 1:]
     hits = torch.cat(right)
+    exact = (hits | ~answer).all(dim=1)
     return {
         "length": length,
-        "exact_match": float((hits | ~answer).all(dim=1).double().mean()),
+        "exact_match": float(exact.double().mean()),
         "token_accuracy": float(hits[answer].double().mean()),
         "items": items,
+        "samples": {"exact_match": exact.int().tolist()},
     }
 
 

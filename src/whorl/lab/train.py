@@ -22,15 +22,20 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from whorl.errors import WhorlError
+from whorl.lab.interrupts import heard_later
 from whorl.lab.monitor import gradient_norms, group_of
 from whorl.lab.processes import folder_of_first
-from whorl.lab.recipe import Recipe, make_optimizer, set_rate
+from whorl.lab.recipe import ROWS, Recipe, make_optimizer, set_rate
 from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics, write_atomic, write_checkpoint
 
 Tell = Callable[[dict[str, Any]], None]  # hears what happens
 
+# What of a row TensorBoard is told, where the row has it.
+EVENTS = (
+    "loss", "validation_bits_per_byte", "accuracy", "learning_rate", "gradient_norm", "attention_entropy",
+    "tokens_per_second",
+)  # fmt: skip
 SAVE_SECONDS = 30.0  # between checkpoints, about
-ROWS = 100  # of metrics in a training, about
 
 
 class Pass(NamedTuple):
@@ -64,6 +69,7 @@ class Trained:
     seconds: float
     stopped_early: str | None = None
     metrics: list[dict[str, Any]] = field(default_factory=list)
+    pending: list[Tensor] = field(default_factory=list)  # losses of updates since the last row
 
 
 def train(
@@ -85,16 +91,18 @@ def train(
     ``rank`` and ``world`` are those of this process in torch's default group; the first one alone writes and tells.
     ``rows`` of metrics are kept, with gradient norms by the part of the model that ``part_of`` names a parameter's.
     A loss that is no number ends it, with ``stopped_early`` saying where; the last checkpoint stays what it was.
+    Ctrl-C in a training by one process ends it after the update, with a checkpoint in the folder.
     """
     optimizer = make_optimizer(model, recipe)
     done = resume(model, optimizer, recipe, folder, world)
     if done.step >= recipe.steps:
         return done
     home = folder if rank == 0 else None
-    with Log(home, done.metrics, tensorboard) as log:
-        losses: list[Tensor] = []
+    interrupts = heard_later() if world == 1 else contextlib.nullcontext(lambda: False)
+    with Log(home, done.metrics, tensorboard) as log, interrupts as interrupted:
+        losses, tokens = done.pending, 0
         begun = saved = logged = time.perf_counter()
-        before, tokens = done.seconds, 0
+        before = done.seconds
         model.train()
         for step in range(done.step, recipe.steps):
             rate = set_rate(optimizer, step, recipe)
@@ -106,42 +114,52 @@ def train(
             optimizer.step()
             losses.append(found.loss)
             tokens += found.tokens
-            if not is_logged:
-                continue
-            sums = torch.stack([*losses, found.accuracy()])
-            if world > 1:
-                dist.all_reduce(sums)
-            *values, accuracy = sums.tolist()
-            now = time.perf_counter()
-            done.stopped_early = _no_number(recipe, step, values, done.metrics)
-            if done.stopped_early is not None:
-                break
-            done.step, done.seconds = step + 1, before + now - begun
-            mean = sum(values) / len(values)
-            row = {
-                "step": step + 1,
-                "stage": recipe.stage_at(step),
-                "tokens": recipe.tokens_until(step + 1),
-                "loss": mean,
-                "accuracy": accuracy,
-                "learning_rate": rate,
-                "gradient_norm": finite(float(norm)),
-                **({} if part_of is None else {"gradient_norms": {part: finite(one) for part, one in norms.items()}}),
-                **found.more(mean),
-                "tokens_per_second": tokens / (now - logged),
-            }
-            log.write(row)
-            done.metrics.append(row)
-            if tell is not None and rank == 0:
-                tell({"kind": "train", "steps": recipe.steps, "seconds": done.seconds, **row})
-            losses, tokens = [], 0
-            if home is not None and step + 1 < recipe.steps and time.perf_counter() - saved >= save_seconds:
+            if is_logged:
+                sums = torch.stack([*losses, found.accuracy()])
+                if world > 1:
+                    dist.all_reduce(sums)
+                *values, accuracy = sums.tolist()
+                now = time.perf_counter()
+                done.stopped_early = _no_number(recipe, step, values, done.metrics)
+                if done.stopped_early is not None:
+                    break
+                done.step, done.seconds = step + 1, before + now - begun
+                mean = sum(values) / len(values)
+                row = {
+                    "step": step + 1,
+                    "stage": recipe.stage_at(step),
+                    "tokens": recipe.tokens_until(step + 1),
+                    "loss": mean,
+                    "accuracy": accuracy,
+                    "learning_rate": rate,
+                    "gradient_norm": finite(float(norm)),
+                    **(
+                        {}
+                        if part_of is None
+                        else {"gradient_norms": {part: finite(one) for part, one in norms.items()}}
+                    ),
+                    **found.more(mean),
+                    "tokens_per_second": tokens / (now - logged),
+                }
+                log.write(row)
+                done.metrics.append(row)
+                if tell is not None and rank == 0:
+                    tell({"kind": "train", "steps": recipe.steps, "seconds": done.seconds, **row})
+                losses, tokens = [], 0
+            stops = interrupted()
+            due = is_logged and time.perf_counter() - saved >= save_seconds
+            if home is not None and step + 1 < recipe.steps and (due or stops):
                 log.flush()
-                write_checkpoint(home, step + 1, model, optimizer, done.seconds)
+                write_checkpoint(home, step + 1, model, optimizer, before + time.perf_counter() - begun, losses)
                 saved = time.perf_counter()
-            logged = time.perf_counter()
-    if home is not None and done.stopped_early is None:
-        write_checkpoint(home, recipe.steps, model, None, done.seconds)
+            if stops and step + 1 < recipe.steps:
+                raise KeyboardInterrupt
+            if is_logged:
+                logged = time.perf_counter()
+        if home is not None and done.stopped_early is None:
+            write_checkpoint(home, recipe.steps, model, None, done.seconds)
+        if interrupted():
+            raise KeyboardInterrupt
     if world > 1:
         dist.barrier()
     return done
@@ -167,7 +185,7 @@ def resume(
     torch.set_rng_state(saved.random)
     rows = read_metrics(folder, until=saved.step)
     write_atomic(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
-    return Trained(saved.step, saved.seconds, None, rows)
+    return Trained(saved.step, saved.seconds, None, rows, list(saved.pending.to(recipe.device)))
 
 
 def finite(value: float) -> float | None:
@@ -216,7 +234,7 @@ class Log:
             except OSError as error:
                 raise _cannot_write(Path(self._file.name).parent, error) from error
         if self._events is not None:
-            for key in ("loss", "accuracy", "learning_rate", "gradient_norm", "attention_entropy", "tokens_per_second"):
+            for key in EVENTS:
                 self._add(key, row.get(key), row["step"])
             for key, value in row.get("gradient_norms", {}).items():
                 self._add(f"gradient_norms/{key}", value, row["step"])

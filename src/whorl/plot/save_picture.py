@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".pdf", ".png", ".svg")
-DOTS_PER_INCH = 160
+DOTS_PER_INCH, MOST_DOTS = 160, 2400
 
 # The fields of each format that hold a date or a version, left out.
 UNDATED: dict[str, dict[str, Any]] = {
@@ -32,13 +32,15 @@ def check_path(path: str | Path, call: str = "save") -> Path:
     return path
 
 
-def save(ax: Axes, path: str | Path) -> Path:
+def save(ax: Axes, path: str | Path, *, dpi: int = DOTS_PER_INCH) -> Path:
     """Writes the figure that an Axes belongs to as .png, .svg or .pdf, and returns the path.
 
-    The file appears whole or not at all, and one there already is replaced.
+    The file appears whole or not at all, and one there already is replaced. ``dpi`` are a .png's dots per inch.
     """
     import matplotlib
 
+    if not 1 <= dpi <= MOST_DOTS:
+        raise invalid("save", "dpi", f"between 1 and {MOST_DOTS}", dpi)
     path = check_path(path)
     suffix = path.suffix.lower()
     figure = ax.get_figure(root=True)
@@ -47,7 +49,7 @@ def save(ax: Axes, path: str | Path) -> Path:
     try:
         # ids in an SVG are random without a salt
         with matplotlib.rc_context({"svg.hashsalt": "whorl", "svg.fonttype": "path"}):
-            figure.savefig(part, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=UNDATED[suffix])
+            figure.savefig(part, format=suffix[1:], dpi=dpi, metadata=UNDATED[suffix])
         part.replace(path)
     except OSError as error:
         raise WhorlError(f"save: cannot write {path}: {error.strerror}. Choose another place.") from None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 from whorl.config import Config
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
+from whorl.results import AS_TRAINED, WINDOW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -111,6 +113,35 @@ def line_style(index: int, points: int = 0) -> dict[str, Any]:
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
         "linewidth": 1.6 if points <= 300 else 1.1 if points <= 2000 else 0.7,
     }
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a row of a comparison is drawn, in pictures and in reports alike."""
+
+    index: int | None  # which dash and marker; None for the grey reference
+    colour: int = 0  # of COLOURS
+    hollow: bool = False  # a repair
+
+
+def looks(rows: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Look]:
+    """The look of each row by label and variant: models as trained in order, then repairs in any colour but theirs.
+
+    >>> looks([("rope", "as trained"), ("rope", "ntk"), ("alibi", "as trained")])["alibi", "as trained"]
+    Look(index=1, colour=1, hollow=False)
+    """
+    found: dict[tuple[str, str], Look] = {}
+    repairs: dict[str, int] = {}
+    ordered = sorted(dict.fromkeys(row for row in rows if row[1] != WINDOW), key=lambda row: row[1] != AS_TRAINED)
+    for i, (label, variant) in enumerate(ordered):
+        base = found.get((label, AS_TRAINED))
+        if base is None:
+            found[label, variant] = Look(i, i % len(COLOURS))
+            continue
+        step = repairs[label] = repairs.get(label, 0) + 1
+        colour = (base.colour + 1 + (step - 1) % (len(COLOURS) - 1)) % len(COLOURS)
+        found[label, variant] = Look(i, colour, hollow=True)
+    return found
 
 
 def signed_map(ax: Axes, values: np.ndarray, label: str, limit: float) -> None:

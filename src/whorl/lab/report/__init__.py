@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import os
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,38 @@ from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import LANGUAGES, Words
 from whorl.lab.storage import replace_whole
-from whorl.results import PROTOCOLS, RECALL, TASK, ComparisonResult
+from whorl.results import COMPARISON, PROTOCOLS, RECALL, TASK, ComparisonResult
 
-__all__ = ["write_csv", "write_json", "write_report"]
+__all__ = ["write_all", "write_csv", "write_json", "write_report"]
 
 Comparison = Mapping[str, Any] | ComparisonResult  # what a comparison.json holds, or the record of it
+TABLE, PAGE = "comparison.csv", "report.html"
+EARLIER = "reports"  # the folder of those that were written before, each in one named after its date
 COLUMNS = ("label", "variant", "length", "ratio", "protocol", "unit", "mean", "low", "high", "n")
+
+
+def write_all(comparison: Comparison, out: Path, lang: str = "en") -> tuple[ComparisonResult, Path]:
+    """The comparison with its verdict in words, and the path of its page, written to ``out`` with JSON and CSV.
+
+    What an earlier comparison left there is moved to OUT/reports/DATE first: nothing that was written is lost.
+    """
+    _keep_earlier(out)
+    found = ComparisonResult.read(write_json(comparison, out / COMPARISON))
+    write_csv(found, out / TABLE)
+    return found, write_report(found, out / PAGE, lang=lang)
+
+
+def _keep_earlier(out: Path) -> None:
+    there = [out / name for name in (PAGE, TABLE, COMPARISON) if (out / name).exists()]
+    if not there:
+        return
+    written = datetime.fromtimestamp(max(path.stat().st_mtime for path in there), UTC)
+    base = out / EARLIER / written.strftime("%Y-%m-%dT%H%M%SZ")
+    names = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
+    folder = next(path for path in names if not path.exists())
+    folder.mkdir(parents=True)
+    for path in there:  # the JSON last: where it is, the others were
+        path.rename(folder / path.name)
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str], *, lang: str = "en") -> Path:
@@ -44,7 +72,10 @@ def write_json(comparison: Comparison, path: str | os.PathLike[str]) -> Path:
     """The path of the JSON written: the comparison, null for what is no finite number, and its verdict in words."""
     result = ComparisonResult.of(comparison, "write_json")
     said = {lang: Sentences(Findings(result), Words(lang)) for lang in LANGUAGES}
-    verdict = {lang: {"verdict": one.paragraph(), "notes": one.notes()} for lang, one in said.items()}
+    verdict = {
+        lang: {"verdict": one.paragraph(), "notes": one.notes(), **({"unequal": top} if (top := one.unequal()) else {})}
+        for lang, one in said.items()
+    }
     whole = dataclasses.replace(result, data={**result.data, "verdict": verdict})
     return _write(path, whole.to_json(), "write_json")
 

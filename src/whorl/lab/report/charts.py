@@ -9,12 +9,13 @@ import itertools
 import math
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from whorl.lab.report.words import Words, number, percent, ratio
 from whorl.plot.style import COLOURS
 from whorl.results import Cell
 
+PHONE = (372.0, 320.0)  # a panel of a phone 390 pixels wide
 RADIUS = 3.0
 FONT, LARGE = 12.0, 15.0  # the size of letters on a screen, and on paper and phones, where panels are drawn smaller
 GAP = 17.0  # between direct labels
@@ -116,11 +117,17 @@ class Panel:
     low: float
     high: float
     size: tuple[float, float]
-    trained: int | None = None  # the length to mark; also makes x an axis of lengths in powers of two
+    trained: int | None = None  # the length to mark
+    powers: bool = False  # x is an axis of powers of two, with a tick at every point, else even, with round ticks
     labelled: bool = False
     share: bool = False  # values are shares, written as per cent
     marked: bool = True  # a marker at every point
     bars: bool = False  # intervals as bars side by side, for those that would cover each other as bands
+    phone: bool = False  # drawn for a narrow screen in place of a wide one
+
+    def narrow(self) -> Panel:
+        """The same for a phone, where letters of a wide panel would shrink to nothing; the legend has the names."""
+        return replace(self, key=f"{self.key}-phone", size=PHONE, labelled=False, phone=True)
 
     def __post_init__(self) -> None:
         self.xs = sorted({x for line in self.lines for x, _ in line.points})
@@ -134,11 +141,12 @@ class Panel:
             names = max(width_of(line.short, LARGE) for line in self.lines)
             self.right = self.width - (30 + min(names, 0.4 * self.width))
             self.height = max(self.height, (len(self.lines) + 1) * GAP + 84)
-        self.top, self.bottom = 42.0, self.height - (42.0 if self.trained else 32.0)
+        self.times = self.powers and self.trained is not None  # ticks say multiples of the trained length too
+        self.top, self.bottom = 42.0, self.height - (42.0 if self.times else 32.0)
 
     def x(self, value: float) -> float:
         """Where a length or a step stands, in pixels."""
-        low, high, value = (math.log2(x) if self.trained else x for x in (self.xs[0], self.xs[-1], value))
+        low, high, value = (math.log2(x) if self.powers else x for x in (self.xs[0], self.xs[-1], value))
         start, end = self.left + 8, self.right - 8
         return start + ((value - low) / (high - low) if high > low else 0.5) * (end - start)
 
@@ -152,8 +160,9 @@ class Panel:
 
     def x_ticks(self) -> list[tuple[float, str, str]]:
         """The place and the text of each tick that fits, and the multiple of the trained length."""
-        marks = self.xs if self.trained else [m for m in ticks(self.xs[0], self.xs[-1], 6) if m >= self.xs[0]]
-        found = [(self.x(m), f"{m:.0f}", ratio(int(m), self.trained) if self.trained else "") for m in marks]
+        marks = self.xs if self.powers else [m for m in ticks(self.xs[0], self.xs[-1], 6) if m >= self.xs[0]]
+        times = [ratio(int(m), self.trained) if self.times and self.trained else "" for m in marks]
+        found = [(self.x(m), f"{m:.7g}", said) for m, said in zip(marks, times, strict=True)]
         first = [marks.index(self.trained)] if self.trained in marks else []
         widths = [max(self._wide(shown), self._wide(times)) for _, shown, times in found]
         return [found[i] for i in thin([x for x, *_ in found], widths, [*first, 0, len(marks) - 1])]

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from whorl.lab.report.charts import Line, Panel, Style
-from whorl.lab.report.verdict import BREAK, Findings
+from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words
-from whorl.plot.style import COLOURS
-from whorl.results import AS_TRAINED, PROTOCOLS, RECALL, TASK, Cell, Row
+from whorl.plot.style import Look, looks
+from whorl.results import PROTOCOLS, RECALL, TASK, WHOLE, Cell, Row, finite
 
 BIG = (510.0, 350.0)
 BROAD = (760.0, 380.0)  # where one big panel stands alone
@@ -18,6 +18,7 @@ SMALL = (336.0, 224.0)
 CLOSE = 3.0  # a close-up is drawn where the whole range is more than this many times that of the lines near the best
 POINTS = 120  # of a learning curve
 SPAN = 0.4  # the least range of an axis of losses
+CLOSEST = 0.14  # and that of a close-up
 
 
 @dataclass(frozen=True)
@@ -36,21 +37,12 @@ class Figures:
 
     def __init__(self, findings: Findings, words: Words) -> None:
         self.findings, self.result, self.words = findings, findings.result, words
-        ordered = sorted((row for row in self.result.rows if not row.is_window), key=lambda row: not row.as_trained)
-        self._styles: dict[tuple[str, str], Style] = {}
-        repairs: dict[str, int] = {}
-        for i, key in enumerate(dict.fromkeys((row.label, row.variant) for row in ordered)):
-            base = self._styles.get((key[0], AS_TRAINED))
-            if base is None:
-                self._styles[key] = Style(i, colour=i % len(COLOURS))
-                continue
-            step = repairs[key[0]] = repairs.get(key[0], 0) + 1  # every colour but that of the model it repairs
-            colour = (base.colour + 1 + (step - 1) % (len(COLOURS) - 1)) % len(COLOURS)
-            self._styles[key] = Style(i, colour=colour, hollow=True)
+        self._looks = looks((row.label, row.variant) for row in self.result.rows)
 
     def style(self, row: Row) -> Style:
         """The row's colour, dash and marker; a window is always the grey reference."""
-        return self._styles.get((row.label, row.variant), Style(None))
+        look = self._looks.get((row.label, row.variant), Look(None))
+        return Style(look.index, look.colour, look.hollow)
 
     def losses(self) -> Iterator[Figure]:
         """Loss by length for the encodings as trained, then for the repairs of each model that has some."""
@@ -74,37 +66,141 @@ class Figures:
         return Figure(self.words("task_title", task=name), rows, [big], small, [self.words("task_caption")])
 
     def curves(self) -> Iterator[Figure]:
-        """Training loss by step for every model that was trained, where some were."""
-        rows = [row for row in self.result.rows if row.curve and row.as_trained]
-        if not rows:
-            return
+        """Training loss by step for every model that was trained, and that on held-out text where it was taken."""
         bits = bool(self.result.measured(PROTOCOLS))
-        names = [self.words.name(row.label) for row in rows]
-        lines = tuple(
-            Line(name, name, self.style(row), tuple(_thinned(row.curve, 1 / math.log(2) if bits else 1.0)))
-            for name, row in zip(names, rows, strict=True)
+        trained = [(row, _thinned(row.curve, 1 / math.log(2) if bits else 1.0)) for row in self._models() if row.curve]
+        held = [(row, _thinned(row.validation, 1.0)) for row in self._models() if row.validation]
+        shown = [("curves", "learning_title", trained), ("validation", "validation_title", held)]
+        unit = "bits_per_byte" if bits else "nats_per_token"
+        big = [
+            self._plain(key, self.words(title), unit, "curve_desc", lines, cut=0.05)
+            for key, title, lines in shown
+            if lines
+        ]
+        if big:
+            title = self.words("learning_title")
+            rows = [row for row in self._models() if row.curve or row.validation]
+            yield Figure(title, rows, big, [], [self.words("learning_caption")])
+
+    def positions(self) -> Iterator[Figure]:
+        """Loss by position in the longest text, for every model as trained."""
+        lines = [
+            (row, [((start + stop) / 2, _exact(bits)) for start, stop, bits in row.by_position])
+            for row in self._models()
+            if row.by_position
+        ]
+        if lines:
+            longest = max(row.by_position[-1][1] for row, _ in lines)
+            title = self.words("position_title")
+            panel = self._plain("position", title, "bits_per_byte", "position_desc", lines, trained=self.result.trained)
+            caption = self.words("position_caption", longest=f"{longest:.0f}", trained=self.result.trained)
+            yield Figure(title, [row for row, _ in lines], [panel], [], [caption])
+
+    def attention(self) -> Iterator[Figure]:
+        """Attention by distance of one head of every model."""
+        rows = [row for row in self._models() if row.attention]
+        lines = [(row, [(x, _exact(weight)) for x, weight in row.attention if x > 0]) for row in rows]
+        if lines:
+            title = self.words("attention_title")
+            panel = self._plain("attention", title, "weight", "attention_desc", lines, least=0.0, powers=True)
+            heads = [self._head(row) for row in rows]
+            yield Figure(title, rows, [panel], [], [self.words("attention_caption", heads=heads)])
+
+    def _head(self, row: Row) -> str:
+        layer, head = (*row.head, "?", "?")[:2]
+        return self.words("attention_head", name=self.words.name(row.label), layer=layer, head=head)
+
+    def factors(self) -> Iterator[Figure]:
+        """Loss at the trained length by each factor of a sweep that is a number, a line for all that differs else."""
+        measure, length = self.findings.measure, self.findings.reference
+        for place, factor in enumerate(self.result.factors):
+            lines: dict[tuple[str, str], list[tuple[float, Cell]]] = {}
+            rows: dict[tuple[str, str], Row] = {}
+            for row in self._models():
+                value = finite(row.settings.get(factor))
+                cell = row.cells.get(measure or "", {}).get(length)
+                if value is not None and value > 0 and cell:
+                    rest = {key: other for key, other in row.settings.items() if key != factor}
+                    key = str(row.encoding.get("name", row.label)), " ".join(f"{k}={v}" for k, v in rest.items())
+                    lines.setdefault(key, []).append((value, cell))
+                    rows.setdefault(key, row)
+            several = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
+            if several:
+                yield self._factor(place, factor, several, rows)
+
+    def _factor(
+        self,
+        place: int,
+        factor: str,
+        lines: dict[tuple[str, str], list[tuple[float, Cell]]],
+        rows: dict[tuple[str, str], Row],
+    ) -> Figure:
+        words = self.words
+        names = [f"{words.name(name)} {rest}".strip() for name, rest in lines]
+        drawn = tuple(
+            Line(name, name, self.style(rows[key]), tuple(points))
+            for name, (key, points) in zip(names, lines.items(), strict=True)
         )
-        last = max(step for row in rows for step, _ in row.curve)
-        low, high = _range([cell for line in lines for step, cell in line.points if cell and step >= 0.05 * last], SPAN)
-        title = self.words("learning_title")
+        low, high = _range([cell for points in lines.values() for _, cell in points], SPAN)
+        title = words("factor_title", factor=factor)
         panel = Panel(
-            key="curves",
+            key=f"factor{place}",
             title=title,
-            unit=self.words("bits_per_byte" if bits else "nats_per_token"),
-            description=self.words("curve_desc", last=f"{last:.0f}", names=names),
+            unit=words("bits_per_byte"),
+            description=words("factor_desc", factor=factor, names=names),
+            lines=drawn,
+            low=low,
+            high=high,
+            size=BROAD,
+            powers=True,
+            labelled=True,
+        )
+        return Figure(title, [rows[key] for key in lines], [panel], [], [words("factor_caption", factor=factor)])
+
+    def _models(self) -> list[Row]:
+        return [row for row in self.result.rows if row.as_trained]
+
+    def _plain(
+        self,
+        key: str,
+        title: str,
+        unit: str,
+        said: str,
+        found: Sequence[tuple[Row, Sequence[tuple[float, Cell]]]],
+        *,
+        cut: float = 0.0,
+        least: float = SPAN,
+        trained: int | None = None,
+        powers: bool = False,
+    ) -> Panel:
+        """A panel of smooth lines; ``cut`` is the share of it whose values may leave the frame."""
+        names = [self.words.name(row.label) for row, _ in found]
+        lines = tuple(
+            Line(name, name, self.style(row), tuple(points)) for name, (row, points) in zip(names, found, strict=True)
+        )
+        last = max(x for line in lines for x, _ in line.points)
+        low, high = _range([cell for line in lines for x, cell in line.points if cell and x >= cut * last], least)
+        return Panel(
+            key=key,
+            title=title,
+            unit=self.words(unit),
+            description=self.words(said, last=f"{last:.0f}", names=names),
             lines=lines,
             low=low,
             high=high,
             size=BROAD,
+            trained=trained,
+            powers=powers,
             labelled=True,
             marked=False,
         )
-        yield Figure(title, rows, [panel], [], [self.words("learning_caption")])
 
     def _loss(self, key: str, title: str, rows: Sequence[Row], window: Row | None) -> Figure:
         words, bars = self.words, self.result.interval == "documents"
         shown = [*rows, *([window] if window else [])]
-        main, *others = [measure for measure in (*PROTOCOLS, *RECALL) if any(row.has(measure) for row in shown)]
+        dull = {recall.measure for recall in self.findings.recalls if not recall.above_chance}
+        measures = [measure for measure in (*PROTOCOLS, *RECALL) if measure not in dull]
+        main, *others = [measure for measure in measures if any(row.has(measure) for row in shown)]
         interval = words(f"interval_{self.result.interval}")
         caption = [
             words("figure_caption", trained=self.result.trained),
@@ -126,14 +222,14 @@ class Figures:
         """The range of the lines that do not break, from the trained length on, where others squeeze it; else None."""
         start = self.findings.reference
         cells = [[cell for at, cell in sorted(row.cells.get(measure, {}).items()) if at >= start] for row in rows]
-        calm = [each for each in cells if len(each) > 1 and max(cell.mean for cell in each) - each[0].mean <= BREAK]
+        calm = [each for each in cells if len(each) > 1 and max(cell.mean for cell in each) - each[0].mean <= WHOLE]
         near = [cell for each in calm for cell in each]
         if len(calm) < 2:
             return None
         low, high = min(cell.mean for cell in near), max(cell.mean for cell in near)
         if max(cell.mean for each in cells for cell in each) - low <= CLOSE * (high - low):
             return None
-        return _range(near, max(2 * self.result.noise, 0.1))
+        return _range(near, CLOSEST)
 
     def _panel(
         self,
@@ -170,6 +266,7 @@ class Figures:
             high=high,
             size=size,
             trained=self.result.trained,
+            powers=True,
             labelled=size != SMALL,
             share=share,
             bars=self.result.interval == "documents",
@@ -194,9 +291,13 @@ def _range(cells: Sequence[Cell], least: float) -> tuple[float, float]:
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
 
 
-def _thinned(curve: Sequence[tuple[float, float]], factor: float) -> Iterator[tuple[float, Cell]]:
+def _thinned(curve: Sequence[tuple[float, float]], factor: float) -> list[tuple[float, Cell]]:
     """At most POINTS points, each the mean of its neighbours, so that thinning does not pick the noise."""
     size = -(-len(curve) // POINTS)
-    for group in (curve[i : i + size] for i in range(0, len(curve), size)):
-        mean = sum(loss for _, loss in group) / len(group) * factor
-        yield group[-1][0], Cell(mean, mean, mean, 1)
+    groups = [curve[i : i + size] for i in range(0, len(curve), size)]
+    return [(group[-1][0], _exact(factor * sum(loss for _, loss in group) / len(group))) for group in groups]
+
+
+def _exact(value: float) -> Cell:
+    """A value without an interval."""
+    return Cell(value, value, value, 1)

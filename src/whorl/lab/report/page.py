@@ -15,16 +15,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from whorl.errors import WhorlError
 from whorl.lab.report.charts import coordinate
 from whorl.lab.report.figures import Figures
-from whorl.lab.report.sentences import Sentences
-from whorl.lab.report.verdict import RECALLED, Findings, Standing, rank
+from whorl.lab.report.sentences import Sentences, source_of
+from whorl.lab.report.verdict import HOLD, Findings, Standing
 from whorl.lab.report.words import Words, count, number, plain, ratio, signed, size
 from whorl.plot.style import COLOURS
-from whorl.results import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW, ComparisonResult, Row, finite, lengths_of
+from whorl.results import (
+    AS_TRAINED,
+    PROTOCOLS,
+    RECALL,
+    TASK,
+    WHOLE,
+    WINDOW,
+    Cell,
+    ComparisonResult,
+    Difference,
+    Row,
+    finite,
+    lengths_of,
+)
 
 if TYPE_CHECKING:
     import jinja2
 
-FACTS = {"parameters": count, "tokens_per_second": count, "peak_memory_bytes": size}
 FOOTNOTES = "abcdefghijklmnopqrstuvwxyz"
 
 
@@ -52,24 +64,34 @@ def template() -> jinja2.Template:
 
 
 class Entry(NamedTuple):
-    """A field of a table: its value and what stands after ±, or the letter that says why there is none."""
+    """A field of a table: its value and its interval, or the letter that says why there is none."""
 
     value: str = ""
     spread: str = ""
     best: bool = False
     tie: bool = False
     gap: str = ""
+    sign: str = ""  # "lower" or "higher" of a difference that is told
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows by length, and what stands under them: what the signs mean, and a reason for each letter."""
+    """Rows by length, and what stands under them: lines of text, what the signs mean, and a reason for each letter."""
 
     caption: str
     lengths: Sequence[int]
     rows: Sequence[tuple[Row, Sequence[Entry]]]
     under: Sequence[str]
     notes: Mapping[str, str]
+    foot: Sequence[tuple[str, Sequence[str]]] = ()
+
+
+class HeatMap(NamedTuple):
+    """The share right of one row by depth and length: the head of each column, then lines of a depth and its shares."""
+
+    row: Row
+    lengths: Sequence[int]
+    lines: Sequence[tuple[str, Sequence[float | None]]]
 
 
 class Page:
@@ -102,6 +124,58 @@ class Page:
 
     # -- tables ----------------------------------------------------------------------------------------------------
 
+    def differences(self) -> Iterator[Table]:
+        """Paired differences by length: encodings less the baseline, then repairs less the model they repair."""
+        result, words = self.result, self.words
+        base = next((row for row in result.rows if row.label == result.baseline and row.as_trained), None)
+        name = words.name(base.label) if base else ""
+        measured = [one for one in (self.findings.measure, "exact_match" if self.findings.tasks else None) if one]
+        for measure in measured if base is not None else ():
+            share = "" if measure in PROTOCOLS else "share_"
+            yield from self._differences("encoding", measure, words(f"table_{share}differences", name=name))
+            yield from self._differences("repair", measure, words(f"table_{share}repairs"))
+
+    def _differences(self, kind: str, measure: str, caption: str) -> Iterator[Table]:
+        share, words, result = measure not in PROTOCOLS, self.words, self.result
+        found = [(row, own) for row in result.rows if (own := self._by_length(kind, row, measure))]
+        lengths = sorted({length for _, own in found for length in own})
+        if not lengths:
+            return
+        scale, places = (100, 1) if share else (1, 3)
+
+        def entry(one: Difference | None) -> Entry:
+            if one is None:
+                return Entry(gap="·")
+            if one.low is None or one.high is None:
+                return Entry(value=signed(scale * one.mean, places))
+            ends = (signed(scale * end, places) for end in (one.low, one.high))
+            sign = {-1: "lower", 0: "", 1: "higher"}[one.sign]
+            return Entry(
+                value=signed(scale * one.mean, places),
+                spread=words("range", low=next(ends), high=next(ends)),
+                sign=sign,
+                tie=not sign,
+            )
+
+        rows = [(row, [entry(own.get(n)) for n in lengths]) for row, own in found]
+        every = [one for _, own in found for one in own.values()]
+        under = [words("differences_signs")]
+        if any(one.low is None for one in every):
+            under.append(words("differences_unknown"))
+        known = next((one for one in every if one.low is not None), None)
+        if known is not None:
+            under.append(words(f"differences_{source_of(known)}", **self.sentences.counts(known)))
+        if kind == "encoding":
+            under.append(words("differences_named" if result.named else "differences_chosen"))
+        least = [self.findings.least(kind, n) if not share else None for n in lengths]
+        foot = [(words("least"), [number(value, 3) if value else "" for value in least])] if any(least) else []
+        yield Table(caption, lengths, rows, under, {}, foot)
+
+    def _by_length(self, kind: str, row: Row, measure: str) -> dict[int, Difference]:
+        """The differences of a row, those left out that are nothing by construction."""
+        found = {n: self.result.difference(kind, row, n, measure) for n in self.result.lengths}
+        return {n: one for n, one in found.items() if one is not None and (one.low, one.high) != (0.0, 0.0)}
+
     def losses(self) -> list[Table]:
         """Bits per byte, a table for each protocol."""
         return self._text_tables(PROTOCOLS, "table_loss")
@@ -128,28 +202,69 @@ class Page:
 
     def _table(self, measure: str, rows: Sequence[Row], caption: str) -> Table:
         share = measure not in PROTOCOLS
-        scale, places, noise = (100, 1, RECALLED) if share else (1, 3, self.result.noise)
         lengths, notes = lengths_of(rows, [measure]), {}
-        ranked = [row for row in rows if not row.is_window]
-        ranks = {n: rank(ranked, measure, n, noise, highest=share) for n in lengths}
+        best = {n: self._best(measure, n, rows) for n in lengths} if share else {}
 
         def entry(row: Row, length: int) -> Entry:
-            cell, won = row.cells.get(measure, {}).get(length), ranks[length]
+            cell = row.cells.get(measure, {}).get(length)
             if cell is None:
                 return Entry(gap=notes.setdefault(self._gap(row, measure, length), FOOTNOTES[len(notes) % 26]))
+            if not share:
+                return Entry(value=number(cell.mean, 3), spread=f"±{number(cell.half, 3)}" if cell.half > 0 else "")
+            won = best[length]
             return Entry(
-                value=number(scale * cell.mean, places),
-                spread=number(scale * cell.half, places) if cell.half > 0 else "",
-                best=won is not None and row is won.best,
-                tie=won is not None and any(row is other for other in won.ties),
+                value=number(100 * cell.mean, 1),
+                spread=self._range(cell) if cell.high > cell.low else "",
+                best=won is not None and cell is won,
+                tie=won is not None and cell is not won and not row.is_window and cell.high >= won.low,
             )
 
         entries = [(row, [entry(row, length) for length in lengths]) for row in rows]
         interval = self.words(f"interval_{self.result.interval}")
-        under = [self.words("bold_high" if share else "bold_low", noise=plain(scale * noise), interval=interval)]
-        if len(ranked) < len(rows):
+        under = [self.words("spread_share") if share else self.words("spread_loss", interval=interval)]
+        trials = {cell.trials for row in rows for cell in row.cells.get(measure, {}).values()}
+        if share and max(trials, default=0):
+            under.append(self.words("of_trials", trials=max(trials), seeds=self.result.seeds))
+        if any(row.is_window for row in rows):
             under.append(self.words("window_out"))
         return Table(caption, lengths, entries, under, notes)
+
+    def _best(self, measure: str, length: int, rows: Sequence[Row]) -> Cell | None:
+        """The highest share at a length where it is told from chance; else nobody is best."""
+        cells = [cell for row in rows if not row.is_window and (cell := row.cells.get(measure, {}).get(length))]
+        return max(cells, key=lambda cell: cell.mean) if self.findings.floor(measure, length) is not None else None
+
+    def _range(self, cell: Cell) -> str:
+        return self.words("range", low=number(100 * cell.low, 1), high=number(100 * cell.high, 1))
+
+    def depths(self) -> Iterator[HeatMap]:
+        """Retrieval by depth and length, a map for each row, where somebody is told from chance."""
+        lengths = sorted({length for row in self.result.rows for length in row.by_depth})
+        if not any(self.findings.floor("retrieval_accuracy", length) is not None for length in lengths):
+            return
+        for row in self.result.text_rows:
+            bins = sorted({(start, stop) for own in row.by_depth.values() for start, stop, _ in own})
+            shares = {(n, start): share for n, own in row.by_depth.items() for start, _, share in own}
+            lines = [
+                (f"{100 * start:.0f}–{100 * stop:.0f}%", [shares.get((n, start)) for n in lengths])
+                for start, stop in bins
+            ]
+            if lines:
+                yield HeatMap(row, lengths, lines)
+
+    def samples(self) -> Iterator[tuple[Row, list[tuple[str, str, str]]]]:
+        """What each model as trained goes on with: (where, prompt, text)."""
+        for row in self.result.rows:
+            said = [
+                (self.words("generated_at", **self._at(one)), str(one.get("prompt", "")), str(one.get("text", "")))
+                for one in row.generated
+                if isinstance(one.get("length"), int)
+            ]
+            if said and row.as_trained:
+                yield row, said
+
+    def _at(self, one: Mapping[str, Any]) -> dict[str, object]:
+        return {"length": one["length"], "ratio": self.ratio(one["length"])}
 
     def _gap(self, row: Row, measure: str, length: int) -> str:
         """Why a row has no value there."""
@@ -176,14 +291,14 @@ class Page:
         return list(dict.fromkeys(warning for row in rows for warning in row.warnings))
 
     def costs(self, row: Row) -> Iterator[tuple[str, str]]:
-        """What an encoding costs, and over which seeds that is."""
-        own = row.facts.get("encoding_parameters", 0)
-        for name, shown in FACTS.items():
-            if name in row.facts:
-                said = shown(row.facts[name])
-                if name == "parameters" and own:
-                    said = self.words("parameters_own", all=said, own=count(own))
-                yield self.words(name), said
+        """What an encoding costs in parameters, and over which seeds its numbers are.
+
+        Tokens per second and memory stay in the JSON: on a shared machine they are the load of it.
+        """
+        own, every = (row.facts.get(name) for name in ("encoding_parameters", "parameters"))
+        if every is not None:
+            said = count(every)
+            yield self.words("parameters"), self.words("parameters_own", all=said, own=count(own)) if own else said
         if row.seeds:
             yield self.words("seeds"), ", ".join(str(seed) for seed in row.seeds)
 
@@ -220,11 +335,14 @@ class Page:
         far, words, reach = self.findings.far, self.words, standing.reach
         if standing.state == "breaks" and standing.breaks_at:
             return words("measured_breaks", ratio=self.ratio(standing.breaks_at), length=standing.breaks_at)
-        if standing.state == "drifts" and far:
-            return words("measured_drifts", ratio=self.ratio(far), rise=signed(standing.rises[far]))
+        if standing.state in ("drifts", "open") and far and far in standing.rises:
+            rise = signed(standing.rises[far].mean)
+            return words(f"measured_{standing.state}", ratio=self.ratio(far), rise=rise)
+        if standing.state == "open":
+            return words("measured_unknown")
         if standing.state == "ends" or reach not in standing.rises:
             return words("measured_ends", length=reach)
-        return words("measured_holds", ratio=self.ratio(reach), rise=signed(standing.rises[reach]))
+        return words("measured_holds", ratio=self.ratio(reach), rise=signed(standing.rises[reach].mean))
 
     # -- the end of the page ---------------------------------------------------------------------------------------
 
@@ -260,8 +378,8 @@ class Page:
         if result.windows:
             yield words("window_short"), words("window_define")
         if self.findings.measure:
-            yield words("trust_noise"), words("trust_noise_text", noise=plain(result.noise))
-            limits = {"hold": plain(self.findings.hold), "limit": plain(self.findings.limit)}
+            yield words("define_difference"), words("define_difference_text")
+            limits = {"hold": plain(HOLD), "limit": plain(WHOLE)}
             yield words("define_hold"), words("define_hold_text", **limits)
 
 

@@ -51,21 +51,25 @@ TASKS = (
     ("alibi", "rope", KAZEMNEJAD),
     ("rope", "sinusoidal", KAZEMNEJAD),
 )
-TASK_NOISE = 0.05  # exact match
+
+
+def orders(kind: Literal["encodings", "repairs", "tasks"]) -> list[tuple[str, str]]:
+    """The pairs of a kind, the better one first: names of encodings, or variants of RoPE."""
+    found = {"encodings": TEXT, "repairs": REPAIRS, "tasks": TASKS}[kind]
+    return [(better or AS_TRAINED, worse or AS_TRAINED) for better, worse, _ in found]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One published pair and what came out of it here."""
+    """One published pair and what came out of it here, by the interval of their paired difference."""
 
     better: Row
     worse: Row
     source: str
-    length: int | None  # None: the mean over all lengths past the trained one, as tasks are read
+    length: int | None  # None: every length past the trained one, as tasks are read
     task: str | None
     values: tuple[float, float]
     outcome: Outcome
-    otherwise: bool = False  # reversed here, and yet as published in non-overlapping blocks
 
 
 def check_text(result: ComparisonResult, measure: str, length: int) -> Iterator[Check]:
@@ -93,9 +97,11 @@ def check_tasks(result: ComparisonResult) -> Iterator[Check]:
         scores = {name: score for name, row in rows.items() if (score := _past(row, result.trained)) is not None}
         for better, worse, source in TASKS:
             if better in scores and worse in scores:
-                values = scores[better], scores[worse]
-                outcome = _outcome(scores[worse], scores[better], TASK_NOISE)
-                yield Check(rows[better], rows[worse], source, None, task, values, outcome)
+                pair = rows[better], rows[worse]
+                lengths = result.lengths_of(["exact_match"])
+                signs = {_sign(result, *pair, length, "exact_match") or 0 for length in lengths} - {0}
+                outcome = _outcome(-signs.pop() if len(signs) == 1 else 0)  # shares are better where they are higher
+                yield Check(*pair, source, None, task, (scores[better], scores[worse]), outcome)
 
 
 def _check_losses(
@@ -105,16 +111,19 @@ def _check_losses(
     low, high = (row.at(measure, length) if row else None for row in pair)
     if better is None or worse is None or low is None or high is None:
         return
-    outcome = _outcome(low, high, result.noise)
-    blocks = [value for row in (better, worse) if (value := row.at("non_overlapping", length)) is not None]
-    otherwise = outcome == "reversed" and len(blocks) == 2 and blocks[1] - blocks[0] > result.noise
-    yield Check(better, worse, source, length, None, (low, high), outcome, otherwise)
+    sign = _sign(result, better, worse, length, measure)
+    if sign is not None:
+        yield Check(better, worse, source, length, None, (low, high), _outcome(sign))
 
 
-def _outcome(low: float, high: float, noise: float) -> Outcome:
-    if abs(high - low) <= noise:
-        return "tied"
-    return "reproduced" if low < high else "reversed"
+def _sign(result: ComparisonResult, better: Row, worse: Row, length: int, measure: str) -> int | None:
+    """What the interval says of the worse less the better; None where no difference was kept."""
+    found = result.difference("published", worse, length, measure, better)
+    return None if found is None or found.low is None else found.sign
+
+
+def _outcome(sign: int) -> Outcome:
+    return "tied" if sign == 0 else "reproduced" if sign > 0 else "reversed"
 
 
 def _trained(result: ComparisonResult, name: str) -> Row | None:

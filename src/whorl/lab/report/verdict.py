@@ -1,15 +1,16 @@
 """What the numbers say, by fixed rules; ``sentences`` puts it into words.
 
-A loss *holds* as long as it has risen by at most HOLD bits above its value at the trained length, and *breaks* at the
-first length where it has risen by more than BREAK; between the two it *drifts*. Two losses closer than the
-comparison's noise tie. A model *uses* longer context where its loss on the same last tokens falls, by more than the
-noise, below its value at the trained length; to hold is less than that. A window of the trained length sees nothing
-beyond it: a model that is no better than its own window, in loss and in recall, has not shown that it looks further.
+Everything rests on paired differences and their intervals, never on two means. A loss *holds* up to a length while the
+upper end of its rise above the trained length is at most HOLD bits, and *breaks* where the lower end is more than
+WHOLE; it *drifts* where the lower end is above HOLD, and what no interval tells is *open*. Two rows whose difference
+has an interval with 0 in it are not told apart. A model *uses* longer context where its loss on the same last tokens
+falls; to hold is less than that. A window of the trained length sees nothing beyond it: of the models that are whole,
+one that is not better than its own window, in loss and in recall, has not shown that it looks further.
 """
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,17 +18,15 @@ from itertools import takewhile
 from typing import Literal
 
 from whorl.lab.report.published import Check, check_repairs, check_tasks, check_text
-from whorl.results import PROTOCOLS, RECALL, ComparisonResult, Row
+from whorl.results import PROTOCOLS, RECALL, WHOLE, ComparisonResult, Difference, Row
 
 HOLD = 0.15  # bits per byte
-BREAK = 0.5
 FAR = 8  # how many times the trained length "holds" is about, where that was tested
-REPAIRED = 4  # at how many times the trained length repairs are compared
-RECALLED = 0.05  # shares of right answers closer than this are the same
+REPAIRED = 4  # at how many times the trained length published orders of repairs are checked
 SOLVED, FAILED = 0.9, 0.2  # exact match of a task
+CHANCE = {"retrieval_accuracy": 1 / 26}  # of a letter; a text said again has none that is known
 
-State = Literal["holds", "drifts", "breaks", "ends"]
-Context = Literal["uses", "hint", "none"]
+State = Literal["holds", "drifts", "breaks", "ends", "open"]
 Scored = tuple[Row, float]
 
 
@@ -37,49 +36,39 @@ class Standing:
 
     row: Row
     start: float  # at the reference length
-    rises: dict[int, float]  # by length, from the reference on; gaps left out
+    rises: dict[int, Difference]  # by length past the reference; gaps left out
     state: State  # up to the far length
     breaks_at: int | None  # at any length
     reach: int  # the longest length up to which it holds
-    falls: tuple[float, int]  # how far the loss falls below its start at best, and at which length
-    context: Context
+    uses: Difference | None  # the strongest fall below the start that is told
 
     @property
-    def last(self) -> tuple[float, int] | None:
-        """The rise at the longest length it has a loss for, and that length."""
-        return (self.rises[max(self.rises)], max(self.rises)) if self.rises else None
+    def last(self) -> Difference | None:
+        """The rise at the longest length it has a loss for."""
+        return self.rises[max(self.rises)] if self.rises else None
 
 
 @dataclass(frozen=True)
-class Rank:
-    """The best value at a length, and who ties with it."""
+class Order:
+    """The models as trained at a length, held against the baseline: told lower, told higher, or not told apart."""
 
     length: int
-    best: Row
+    baseline: Row
     value: float
-    ties: tuple[Row, ...]
+    lower: tuple[tuple[Row, Difference], ...]
+    higher: tuple[tuple[Row, Difference], ...]  # the nearest first
+    alike: tuple[Row, ...]
+    unknown: tuple[Row, ...]  # no interval can be made
 
 
 @dataclass(frozen=True)
-class Repairs:
-    """What the repairs of one trained model do at a length."""
-
-    label: str
-    length: int
-    base: float
-    helps: tuple[Scored, ...]
-    harms: tuple[Scored, ...]
-    same: tuple[Scored, ...]
-    holding: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Against:
-    """A model and its window at the same length."""
+class Repair:
+    """What a repair does to the model it repairs: the lengths past the trained one where it helps, and harms."""
 
     row: Row
-    value: float
-    window: float
+    helps: tuple[Difference, ...]
+    harms: tuple[Difference, ...]
+    alike: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -89,9 +78,10 @@ class Recall:
     measure: str
     length: int
     compared: bool  # whether a window was scored alike
-    reaching: tuple[Against, ...]
-    not_reaching: tuple[Against, ...]  # of those whose loss holds
+    reaching: tuple[tuple[Row, Difference], ...]  # the most first
+    not_reaching: tuple[Row, ...]  # of those whose loss holds
     best: Scored
+    above_chance: bool  # whether the best is told from what chance gives, at this length or another
 
 
 @dataclass(frozen=True)
@@ -116,7 +106,11 @@ class Findings:
         self.longest = max(self.beyond, default=None)
         self.far = _near(result.trained * FAR, self.beyond)
         self.repaired_at = _near(result.trained * REPAIRED, self.beyond)
-        self.hold, self.limit = max(HOLD, result.noise), max(BREAK, result.noise)
+
+    @cached_property
+    def told(self) -> bool:
+        """Whether any difference has an interval, without which nothing is concluded."""
+        return any(one.low is not None for one in self.result.differences)
 
     # -- each model by itself --------------------------------------------------------------------------------------
 
@@ -127,37 +121,33 @@ class Findings:
 
     def _standing(self, row: Row) -> Standing | None:
         start = row.at(self.measure, self.reference)
-        if start is None:
+        if start is None or self.measure is None:
             return None
-        rises = {length: value - start for length in self.beyond if (value := row.at(self.measure, length)) is not None}
-        known = rises | {length: math.inf for measure, length in row.broken if measure == self.measure}
-        held = takewhile(lambda length: known.get(length, math.inf) <= self.hold, self.beyond)  # a gap ends it
+        known = {length: self.result.difference("length", row, length, self.measure) for length in self.beyond}
+        rises = {length: rise for length, rise in known.items() if rise is not None}
+        broken = {length for measure, length in row.broken if measure == self.measure}
+        held = takewhile(lambda n: n in rises and _at_most(rises[n], HOLD), self.beyond)  # a gap ends it
+        broke = [n for n in self.beyond if n in broken or (n in rises and _above(rises[n], WHOLE))]
+        falls = [rise for rise in rises.values() if rise.sign < 0 and self.measure == "same_last"]
         reach = max(held, default=self.reference)
-        broke = next((length for length in self.beyond if known.get(length, 0.0) > self.limit), None)
-        falls, at = max(((-rise, -length) for length, rise in rises.items()), default=(0.0, -self.reference))
         return Standing(
             row=row,
             start=start,
             rises=rises,
-            state=self._state(reach, broke, rises),
-            breaks_at=broke,
+            state=self._state(row, reach, next(iter(broke), None), rises),
+            breaks_at=next(iter(broke), None),
             reach=reach,
-            falls=(falls, -at),
-            context=self._context(falls),
+            uses=min(falls, key=lambda rise: (rise.mean, rise.length), default=None),
         )
 
-    def _state(self, reach: int, broke: int | None, rises: dict[int, float]) -> State:
+    def _state(self, row: Row, reach: int, broke: int | None, rises: dict[int, Difference]) -> State:
         if self.far is None or reach >= self.far:
             return "holds"
         if broke is not None and broke <= self.far:
             return "breaks"
-        return "drifts" if self.far in rises else "ends"
-
-    def _context(self, falls: float) -> Context:
-        """Whether longer context is used, which only the same last tokens can show."""
-        if self.measure != "same_last" or falls <= self.result.noise / 2:
-            return "none"
-        return "uses" if falls > self.result.noise else "hint"
+        if row.at(self.measure, self.far) is None:
+            return "ends"
+        return "drifts" if self.far in rises and _above(rises[self.far], HOLD) else "open"
 
     def trained(self, state: State) -> tuple[Standing, ...]:
         """The models as trained that are in this state."""
@@ -166,49 +156,67 @@ class Findings:
     @property
     def breaking(self) -> tuple[Standing, ...]:
         """The models as trained that break at any length, the earliest first."""
-        broken = [(s.breaks_at, -s.last[0] if s.last else 0.0, s) for s in self.standings if s.row.as_trained]
+        broken = [(s.breaks_at, -s.last.mean if s.last else 0.0, s) for s in self.standings if s.row.as_trained]
         return tuple(s for at, _, s in sorted(broken, key=lambda item: (item[0] or 0, item[1])) if at is not None)
 
-    def context(self, context: Context) -> tuple[Standing, ...]:
-        """Those that use longer context, or hint at it, the strongest first."""
-        found = [s for s in self.standings if s.context == context]
-        return tuple(sorted(found, key=lambda s: -s.falls[0]))
+    @property
+    def using(self) -> tuple[Standing, ...]:
+        """Those that use longer context, the strongest first."""
+        return tuple(sorted((s for s in self.standings if s.uses), key=lambda s: s.uses.mean if s.uses else 0.0))
+
+    def whole(self, row: Row, length: int | None) -> bool:
+        """Whether a model is not broken at a length."""
+        start, now = row.at(self.measure, self.reference), row.at(self.measure, length)
+        return start is None or now is None or now - start <= WHOLE
 
     # -- models held against each other ----------------------------------------------------------------------------
 
     @cached_property
-    def best(self) -> Rank | None:
-        """The lowest loss at the reference length, of the models as trained."""
-        rows = [row for row in self.result.text_rows if row.as_trained]
-        return rank(rows, self.measure, self.reference, self.result.noise)
+    def order(self) -> Order | None:
+        """The models as trained at the reference length, against the baseline."""
+        models = [row for row in self.result.text_rows if row.as_trained and row.has(self.measure or "")]
+        return self._order(models, self.measure, self.reference)
 
-    @cached_property
-    def best_far(self) -> Rank | None:
-        """The lowest loss at the far length, repairs included."""
-        return rank(self.result.text_rows, self.measure, self.far, self.result.noise)
-
-    @cached_property
-    def repairs(self) -> tuple[Repairs, ...]:
-        """The repairs of every model that has some."""
-        rows = self.result.text_rows
-        return tuple(found for base in rows if base.as_trained and (found := self._repairs(base)))
-
-    def _repairs(self, base: Row) -> Repairs | None:
-        length, noise = self.repaired_at, self.result.noise
-        variants = [row for row in self.result.text_rows if row.label == base.label and not row.as_trained]
-        before = base.at(self.measure, length)
-        if length is None or before is None or not variants:
+    def _order(self, models: Sequence[Row], measure: str | None, length: int) -> Order | None:
+        scored = _scored(models, measure, length)
+        if not scored or measure is None:
             return None
-        scored = _scored(variants, self.measure, length)
-        return Repairs(
-            label=base.label,
+        base, value = next((pair for pair in scored if pair[0].label == self.result.baseline), scored[0])
+        pairs = [
+            (row, self.result.difference("encoding", row, length, measure)) for row, _ in scored if row is not base
+        ]
+        known = [(row, found) for row, found in pairs if found and found.low is not None]
+        return Order(
             length=length,
-            base=before,
-            helps=tuple(pair for pair in scored if before - pair[1] > noise),
-            harms=tuple(pair for pair in scored if pair[1] - before > noise),
-            same=tuple(pair for pair in scored if abs(pair[1] - before) <= noise),
-            holding=tuple(s.row for s in self.standings if s.row in variants and s.state == "holds"),
+            baseline=base,
+            value=value,
+            lower=tuple((row, found) for row, found in known if found.sign < 0),
+            higher=tuple((row, found) for row, found in known if found.sign > 0),
+            alike=tuple(row for row, found in known if found.sign == 0),
+            unknown=tuple(row for row, found in pairs if found is None or found.low is None),
         )
+
+    @cached_property
+    def repairs(self) -> tuple[Repair, ...]:
+        """Every repair that was tried, with what it does past the trained length."""
+        return tuple(found for row in self.result.text_rows if not row.as_trained and (found := self._repair(row)))
+
+    def _repair(self, row: Row) -> Repair | None:
+        known = [self.result.difference("repair", row, length, self.measure or "") for length in self.beyond]
+        found = [one for one in known if one is not None and one.low is not None]
+        if not found:
+            return None
+        kinds = (tuple(one for one in found if one.sign == sign) for sign in (-1, 1, 0))
+        return Repair(row, *kinds)
+
+    def least(self, kind: str, length: int) -> float | None:
+        """The smallest difference of a kind that could have been found at a length: the middle one of those judged."""
+        found = [
+            one.least
+            for one in self.result.differences
+            if (one.kind, one.measure, one.length) == (kind, self.measure, length) and one.least
+        ]
+        return statistics.median(found) if found else None
 
     @cached_property
     def window(self) -> Scored | None:
@@ -218,20 +226,15 @@ class Findings:
         return (window, value) if window and value is not None else None
 
     @cached_property
-    def below_window(self) -> tuple[Against, ...]:
-        """The models that have a lower loss than their own window at the far length."""
-        pairs = self._against(self.measure, self.far)
-        return tuple(pair for pair in pairs if pair.window - pair.value > self.result.noise)
+    def below_window(self) -> tuple[tuple[Row, Difference], ...]:
+        """The whole models that have a lower loss than their own window at the far length."""
+        found = self._against_windows(self.measure, self.far)
+        return tuple((row, less) for row, less in found if less.sign < 0 and self.whole(row, self.far))
 
-    def _against(self, measure: str | None, length: int | None) -> list[Against]:
-        """The models that have a window to be held against, the lowest first."""
-        found = []
-        for row, value in _scored(self.result.text_rows, measure, length):
-            window = self.result.window_of(row)
-            limit = window.at(measure, length) if window else None
-            if limit is not None:
-                found.append(Against(row, value, limit))
-        return found
+    def _against_windows(self, measure: str | None, length: int | None) -> list[tuple[Row, Difference]]:
+        """The models less their own windows, the lowest first."""
+        pairs = [(row, self.result.difference("window", row, length, measure or "")) for row in self.result.text_rows]
+        return sorted(((row, found) for row, found in pairs if found), key=lambda pair: pair[1].mean)
 
     @cached_property
     def recalls(self) -> tuple[Recall, ...]:
@@ -244,16 +247,26 @@ class Findings:
         scored = _scored(self.result.text_rows, measure, length)
         if length is None or not scored:
             return None
-        pairs = self._against(measure, length)[::-1]
+        pairs = self._against_windows(measure, length)[::-1]
         holding = {id(s.row) for s in self.standings if s.state == "holds" and self.beyond}
         return Recall(
             measure=measure,
             length=length,
             compared=bool(pairs),
-            reaching=tuple(pair for pair in pairs if pair.value - pair.window > RECALLED),
-            not_reaching=tuple(p for p in pairs if p.value - p.window <= RECALLED and id(p.row) in holding),
+            reaching=tuple((row, more) for row, more in pairs if more.sign > 0),
+            not_reaching=tuple(row for row, more in pairs if more.sign <= 0 and id(row) in holding),
             best=max(scored, key=lambda pair: pair[1]),
+            above_chance=any(self.floor(measure, n) is not None for n in self.result.lengths_of([measure])),
         )
+
+    def floor(self, measure: str, length: int) -> float | None:
+        """What the best share at a length is told from: chance and the windows; None where it is not told from them."""
+        far = length > self.result.trained  # up to it a window leaves nothing out
+        windows = [cell.high for row in self.result.windows if far and (cell := row.cells.get(measure, {}).get(length))]
+        floor = max((CHANCE.get(measure, 0.0), *windows))
+        rows = [row for row in self.result.rows if not row.is_window]
+        lows = [cell.low for row in rows if (cell := row.cells.get(measure, {}).get(length))]
+        return floor if max(lows, default=0.0) > floor else None
 
     @cached_property
     def flattered(self) -> tuple[Row, float, float] | None:
@@ -261,7 +274,7 @@ class Findings:
         found = []
         for row in self.result.text_rows if self.measure == "same_last" and self.far else ():
             hidden, shown = (self._rise(row, protocol) for protocol in ("non_overlapping", "same_last"))
-            if hidden is not None and shown is not None and shown - hidden > self.hold:
+            if hidden is not None and shown is not None and shown - hidden > HOLD:
                 found.append((row, hidden, shown))
         return max(found, key=lambda item: item[2] - item[1], default=None)
 
@@ -293,15 +306,15 @@ class Findings:
         start = _reference(self.result.trained, lengths)
         reaches, unsolved, fails = [], [], []
         for row in rows:
-            scores = [(length, row.at("exact_match", length)) for length in lengths if length >= start]
-            first = scores[0][1]
-            if first is not None and first < SOLVED:
-                unsolved.append((row, first))
+            cells = [(length, row.cells["exact_match"].get(length)) for length in lengths if length >= start]
+            first = cells[0][1]
+            if first is not None and first.low < SOLVED:
+                unsolved.append((row, first.mean))
                 continue
             if first is not None:
-                solved = takewhile(lambda pair: pair[1] is not None and pair[1] >= SOLVED, scores)
+                solved = takewhile(lambda pair: pair[1] is not None and pair[1].low >= SOLVED, cells)
                 reaches.append((row, max(length for length, _ in solved)))
-            failed = [length for length, score in scores if score is not None and score < FAILED]
+            failed = [length for length, cell in cells if cell is not None and cell.high < FAILED]
             if failed:
                 fails.append((row, failed[0]))
         return Task(
@@ -312,18 +325,12 @@ class Findings:
         )
 
 
-def rank(
-    rows: Iterable[Row], measure: str | None, length: int | None, noise: float, *, highest: bool = False
-) -> Rank | None:
-    """The best row at a length and all that lie within the noise of it."""
-    sign = -1 if highest else 1
-    scored = [(row, sign * value) for row, value in _scored(rows, measure, length)]
-    scored.sort(key=lambda pair: pair[1])
-    if length is None or not scored or (highest and scored[0][1] == 0):
-        return None  # where nobody got anything right, nobody is best
-    best, value = scored[0]
-    ties = tuple(row for row, other in scored[1:] if other - value <= noise)
-    return Rank(length=length, best=best, value=sign * value, ties=ties)
+def _at_most(rise: Difference, limit: float) -> bool:
+    return rise.high is not None and rise.high <= limit
+
+
+def _above(rise: Difference, limit: float) -> bool:
+    return rise.low is not None and rise.low > limit
 
 
 def _scored(rows: Iterable[Row], measure: str | None, length: int | None) -> list[Scored]:

@@ -59,8 +59,8 @@ class Words:
 
     >>> Words("en")("foot_table", length=64), Words("zh").list(["RoPE", "T5", "ALiBi"])
     ('past its table of 64 positions', 'RoPE、T5 和 ALiBi')
-    >>> Words("en")("only_holds", names=["ALiBi"]), Words("en")("only_holds", names=["ALiBi", "T5"])
-    ('ALiBi only holds.', 'ALiBi and T5 only hold.')
+    >>> Words("en")("baseline_lower", items=["ALiBi"]), Words("en")("baseline_lower", items=["ALiBi", "T5"])
+    ('ALiBi is lower', 'ALiBi and T5 are lower')
     """
 
     def __init__(self, lang: str, call: str = "write_report") -> None:

@@ -1,0 +1,67 @@
+"""What is looked at beside the scores: the loss on test text while a model trains, and how it goes on with a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from whorl.lab.corpus import Corpus
+from whorl.lab.evaluate import reach, score
+from whorl.lab.monitor import attention_by_distance
+from whorl.lab.settings import RunConfig
+from whorl.lab.tokens import text_of
+from whorl.models.decoder import Decoder
+
+VALIDATED_TOKENS = 2048  # of test text, each time
+WRITTEN = 64  # tokens that a model goes on with, at most half the length
+SHOWN = 64  # of the text before them
+WATCHED_LENGTH, WATCHED_ROWS = 1024, 2  # the most whose attention is read
+
+
+def validation(model: Decoder, config: RunConfig, corpus: Corpus) -> Callable[[], float]:
+    """A call that scores the model as it is then: bits per byte of the same test text, at the trained length."""
+    length = config.train_length
+    count = max(1, VALIDATED_TOKENS // length)
+    tokens = torch.from_numpy(corpus.samples(length, count).astype(np.int64))
+    size = float(corpus.samples(length, count, sizes=True)[:, 1:].mean())
+
+    def bits() -> float:
+        training = model.training
+        model.eval()
+        nats, _ = score(model, tokens.to(config.device), config)
+        model.train(training)
+        return float(nats.double().mean()) / size / math.log(2)
+
+    return bits
+
+
+def watching(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
+    """What ``language_loss`` is told of a text: how to score its other part, and the bytes of a token."""
+    return {"validate": validation(model, config, corpus), "bytes_per_token": corpus.bytes_per_token}
+
+
+def written(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str, Any]]:
+    """How the model goes on with a test text, the likeliest token each time, up to once and 4 times its length."""
+    found = []
+    for length in (config.train_length, 4 * config.train_length):
+        if length > min(max(config.lengths), reach(model.plan)):
+            continue
+        count = min(WRITTEN, length // 2)
+        given = torch.from_numpy(corpus.samples(max(config.lengths), 1).astype(np.int64))[:, : length - count]
+        model.eval()
+        out = model.generate(given.to(config.device), count, length=length)[0].tolist()
+        before, text = out[-count - SHOWN : -count], out[-count:]
+        found.append({"length": length, "prompt": text_of(config, before), "text": text_of(config, text)})
+    return found
+
+
+def watched(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
+    """Attention by distance of one head of the model, at 4 times the trained length where that was tested."""
+    length = int(min(4 * config.train_length, max(config.lengths), reach(model.plan), WATCHED_LENGTH))
+    tokens = torch.from_numpy(corpus.samples(length, WATCHED_ROWS).astype(np.int64))[:, :-1]
+    model.eval()
+    return {"length": length, **attention_by_distance(model, tokens.to(config.device))}
