@@ -25,7 +25,7 @@ from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kern
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
-from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
+from whorl.attend.tiles import are_usual, attend_by_tiles, why_not_tiles
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
@@ -180,7 +180,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", "return_weights is asked for"
     bare = bias is None and call.softcap is None and not call.wants_lse and not first(call.encoding, Visibility)
     unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
-    if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
+    if unfit is None and are_usual(call):
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
     branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
     refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
@@ -197,7 +197,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "sdpa", "nothing is added to the scores"
     separable = f"the bias of {name} is separable"
     if cuda:
-        separable += f", and {unfit or 'queries are few'}"
+        separable += f", and {unfit or 'tiles are for other sizes'}"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
     if bias.fold_dims and (half or cuda or bias.fold_dims <= MOST_FOLDED):

@@ -33,7 +33,10 @@ KERNEL = "attention by tiles"  # in reasons why it does not run
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_DIM = 256
+
+# Sizes that are chosen by themselves, as were measured; others run where they are asked for.
 FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
+USUAL_DIM = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 64}
 
 
 class Tiles(NamedTuple):
@@ -105,6 +108,12 @@ def why_not_tiles(call: Call) -> str | None:
     if not making_graph() and in_functorch():
         return "torch.func transforms see through torch's own operations only"
     return None
+
+
+def are_usual(call: Call) -> bool:
+    """Whether the sizes of a call are among those that were measured."""
+    q, v = call.q, call.v
+    return q.shape[2] >= FEWEST_QUERIES and max(q.shape[3], v.shape[3]) <= USUAL_DIM[q.dtype]
 
 
 def tiles_of(call: Call) -> Tiles:
