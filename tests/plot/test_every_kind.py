@@ -137,6 +137,7 @@ def test_the_call_of_the_readme():
     ],
 )
 def test_what_cannot_be_drawn_says_why_and_leaves_no_figure(call, message):
+    pyplot.close("all")  # those that other tests left open
     with pytest.raises(whorl.WhorlError, match=message):
         call()
     assert pyplot.get_fignums() == []

@@ -11,7 +11,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whorl.kernels.tiles.biases.kerple import logarithm, logarithm_sums, power, power_sums
+from whorl.kernels.tiles.biases.curves import logarithm, logarithm_sums, power, power_sums
 from whorl.kernels.tiles.biases.line import sloped
 from whorl.kernels.tiles.biases.table import looked_up
 
