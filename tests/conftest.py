@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from helpers import KERNELS
+from helpers import KERNELS, TRITON_DEVICES
 from optional import MISSING, optional, why_missing
 
 # One thread per worker: workers fill the cores, and threads that wait for each other's cores cost many times more.
@@ -54,6 +54,26 @@ def kernel(request):
     if name == "triton" and device == "cpu" and torch.cuda.is_available():
         pytest.skip("kernels are compiled here")
     return name, device
+
+
+@pytest.fixture(params=TRITON_DEVICES)
+def device(request):
+    """Where a kernel in Triton runs: in the interpreter, or on the GPU where there is one."""
+    if request.param == "cpu" and torch.cuda.is_available():
+        pytest.skip("kernels are compiled here")
+    return request.param
+
+
+@pytest.fixture
+def small_tiles(monkeypatch):
+    """In the interpreter, tiles of attention so small that short inputs have many of them."""
+    from whorl.kernels import launches
+    from whorl.kernels.tiles import sizes
+
+    if not torch.cuda.is_available():
+        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
+        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
+    monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
 @pytest.fixture

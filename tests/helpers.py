@@ -42,6 +42,9 @@ KERNELS = [
     pytest.param(("triton", "cuda"), id="triton", marks=pytest.mark.gpu),
 ]
 
+# Where kernels in Triton run, for the fixture ``device``.
+TRITON_DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
+
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 
 # What one rounding changes, relative to the value; float32 and float64 with room for the three of a rotation.
@@ -52,6 +55,17 @@ def ulps32(got: torch.Tensor, expected: torch.Tensor) -> int:
     """The largest distance in float32 units of the last place, after rounding both."""
     a, b = (t.to(torch.float32).view(torch.int32).long() for t in (got.contiguous(), expected.contiguous()))
     return int((a - b).abs().max())
+
+
+def draw(*shape, dtype=torch.float32, device="cpu", seed=0) -> torch.Tensor:
+    """Normal numbers, the same on every device."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
+
+
+def qkv(batch, heads, key_heads, queries, keys, dim, value_dim, dtype=torch.float32, device="cpu"):
+    """Queries, keys and values of these sizes."""
+    shapes = (batch, heads, queries, dim), (batch, key_heads, keys, dim), (batch, key_heads, keys, value_dim)
+    return [draw(*shape, dtype=dtype, device=device, seed=seed) for seed, shape in enumerate(shapes)]
 
 
 def lively(model: nn.Module, seed: int = 0) -> nn.Module:

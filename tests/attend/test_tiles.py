@@ -9,27 +9,9 @@ from whorl.registry import build_for
 
 pytest.importorskip("triton")
 
-from whorl.kernels import launches
-from whorl.kernels.tiles import sizes
 
-DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", marks=pytest.mark.gpu)]
+pytestmark = pytest.mark.usefixtures("small_tiles")
 HEADS, DIM = 4, 16
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """In the interpreter, tiles so small that short inputs have many of them."""
-    if not torch.cuda.is_available():
-        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
-    monkeypatch.setattr(launches, "LAUNCHES", {})
 
 
 class Mine(DistanceBias):
@@ -131,7 +113,7 @@ def test_a_call_seen_before_is_the_same_and_learns(name):
         for _ in range(2):
             first, again = (whorl.attention(*inputs, encoding=encoding) for _ in range(2))
             assert encoding._calls
-            torch.testing.assert_close(first, again, atol=1e-6, rtol=0)  # tables are made, or looked up
+            torch.testing.assert_close(first, again, atol=5e-6, rtol=0)  # tables are made, or looked up
             for learned in encoding.parameters():
                 learned.mul_(0.5)
         expected = whorl.attention(*inputs, encoding=encoding, impl="torch")

@@ -15,8 +15,6 @@ from triton import knobs
 from whorl.kernels import linear_triton
 from whorl.kernels.linear_ops import linear_forward
 
-DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", id="cuda", marks=pytest.mark.gpu)]
-
 # rms(error) / rms(expected) of outputs and of gradients. The interpreter rounds to bfloat16 by cutting off.
 BOUNDS = {
     ("cpu", torch.float32): (1e-6, 1e-6),
@@ -26,13 +24,6 @@ BOUNDS = {
     ("cuda", torch.bfloat16): (3e-3, 5e-3),
     ("cuda", torch.float16): (5e-4, 5e-4),
 }
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
-    return request.param
 
 
 @pytest.fixture(autouse=True)

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 import whorl
+from helpers import draw, qkv
 from whorl.encodings.kerple import held_within
 from whorl.kernels import launches
 
 pytest.importorskip("triton")
 
-from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.biases import line
 from whorl.kernels.tiles.op import tiles_attention
 
-DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", marks=pytest.mark.gpu)]
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 # rms(error) / rms(expected) of outputs, of gradients, and of those of learned numbers, which are sums over all pairs
 # that nearly cancel. The interpreter cuts bfloat16 off where a GPU rounds.
@@ -23,39 +23,10 @@ BOUNDS = {
     ("cpu", torch.float32): (1e-6, 1e-6, 1e-5),
     ("cpu", torch.bfloat16): (8e-3, 1.5e-2, 3e-4),
     ("cpu", torch.float16): (6e-4, 1e-3, 1e-5),
-    ("cuda", torch.float32): (3e-6, 3e-6, 2e-5),
+    ("cuda", torch.float32): (3e-6, 3e-6, 5e-5),
     ("cuda", torch.bfloat16): (2.5e-3, 5e-3, 3e-4),
     ("cuda", torch.float16): (4e-4, 1e-3, 5e-5),
 }
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """In the interpreter, tiles so small that short inputs have many of them."""
-    if not torch.cuda.is_available():
-        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
-    monkeypatch.setattr(launches, "LAUNCHES", {})
-
-
-def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
-
-
-def qkv(batch, heads, key_heads, queries, keys, dim, value_dim, dtype=torch.float32, device="cpu"):
-    kinds = {"dtype": dtype, "device": device}
-    return [
-        draw(batch, heads, queries, dim, seed=0, **kinds),
-        draw(batch, key_heads, keys, dim, seed=1, **kinds),
-        draw(batch, key_heads, keys, value_dim, seed=2, **kinds),
-    ]
 
 
 def no_bias(encoding, keys):
@@ -117,6 +88,7 @@ def agree(got, expected, dtype, device):
     names = {"out": 0, "lse": 0, "dq": 1, "dk": 1, "dv": 1, "a number": 2, "another": 2}
     for name, one, other in zip(names, got, expected, strict=False):
         assert one.shape == other.shape and bool(one.isfinite().all()), name
+        one, other = one.cpu(), other.cpu()  # learned numbers lie where their encoding was made
         error = (one.double() - other).norm() / other.norm()
         assert error <= BOUNDS[device, dtype][names[name]] or (one == other).all(), (name, float(error))
 
@@ -178,7 +150,7 @@ def test_odd_sizes(shape, device, poisoned):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("dims", [(64, 64), (96, 96), (128, 128), (128, 64), (256, 256)], ids=str)
 def test_long_inputs_on_a_gpu(bias, dtype, dims):
     check(bias, (2, 2, 1, 500, 711, *dims), "cuda", dtype)

@@ -7,50 +7,20 @@ import pytest
 import torch
 
 import whorl
+from helpers import draw, qkv
 from whorl.errors import WhorlError
 from whorl.kernels import launches
 
 pytest.importorskip("triton")
 
-from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.biases import line
 from whorl.kernels.tiles.op import tiles_attention
 
-DEVICES = [pytest.param("cpu", id="interpreted"), pytest.param("cuda", marks=pytest.mark.gpu)]
+pytestmark = pytest.mark.usefixtures("small_tiles")
 
 # Relative to the rms of the values; the interpreter cuts bfloat16 off where a GPU rounds.
 CLOSE = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 6e-4}
 CLOSE_ON_GPU = {torch.float32: 5e-6, torch.bfloat16: 2.5e-3, torch.float16: 4e-4}
-
-
-@pytest.fixture(params=DEVICES)
-def device(request):
-    if request.param == "cpu" and torch.cuda.is_available():
-        pytest.skip("kernels are compiled here")
-    return request.param
-
-
-@pytest.fixture(autouse=True)
-def small_tiles(monkeypatch):
-    """In the interpreter, tiles so small that short inputs have many of them."""
-    if not torch.cuda.is_available():
-        small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
-        monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
-    monkeypatch.setattr(launches, "LAUNCHES", {})
-
-
-def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(device, dtype)
-
-
-def qkv(batch, heads, key_heads, queries, keys, dim, value_dim, dtype=torch.float32, device="cpu"):
-    kinds = {"dtype": dtype, "device": device}
-    q = draw(batch, heads, queries, dim, seed=0, **kinds)
-    return (
-        q,
-        draw(batch, key_heads, keys, dim, seed=1, **kinds),
-        draw(batch, key_heads, keys, value_dim, seed=2, **kinds),
-    )
 
 
 def alibi_attention(q, k, v, slopes, scale):

@@ -35,6 +35,7 @@ from whorl.encodings.rerotation import on_axes
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
+from whorl.kernels.launches import kinds_of
 from whorl.tracing import operators_are_watched
 
 Policy = Literal["transformed", "raw"]
@@ -317,7 +318,7 @@ class KVCache:
         if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
             self._unready = ready.unfit
             return self._decode(ready.step, q, k, v)
-        return self._attend(q, k, v, kind, positions, key_mask, causal, hidden, length, scale, softcap, impl)
+        return self._attend(q, k, v, kind, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
 
     @torch.no_grad()
     def _attend(
@@ -326,6 +327,7 @@ class KVCache:
         k: Tensor,
         v: Tensor,
         kind: tuple[Any, ...] | None,
+        plain: bool,
         positions: Tensor | None,
         key_mask: Tensor | None,
         causal: bool,
@@ -342,7 +344,7 @@ class KVCache:
                 "Attend to the prompt and one more token like those to come, and call count_on_device(), before the "
                 "capture."
             )
-        state, plain = self._state, positions is None and key_mask is None and hidden is None and causal is True
+        state = self._state
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
         self._check_fit(k, v)
@@ -414,11 +416,8 @@ class KVCache:
         if slots is None or operators_are_watched():
             return None
         try:
-            return (
-                q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(),
-                v.dtype, v.device, type(q), type(k), type(v), slots.room, slots.padded, slots.counted, slots.follows,
-                length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type),
-            )  # fmt: skip
+            asked = length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type)
+            return *kinds_of(q, k, v), slots.room, slots.padded, slots.counted, slots.follows, *asked
         except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
             return None
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, proxy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whorl.attend.learned import MadeOf
 from whorl.attend.slots import Slots
@@ -29,14 +28,17 @@ from whorl.encodings.parts import (
     Reach,
     ScoreTerm,
     Visibility,
-    every,
     first,
+    hides_by_reach,
+    lone_rotation,
 )
-from whorl.encodings.rotary import Counted, Rotary
+from whorl.encodings.rotary import Counted
 from whorl.graphs import held
+from whorl.kernels.append import Step
+from whorl.kernels.decode import Kept, Rules
 from whorl.kernels.launches import prepared
 from whorl.kernels.refusals import why_not_here
-from whorl.rotary.rotation import Rotation, layout_ends
+from whorl.rotary.rotation import Rotation
 from whorl.tracing import operators_are_watched
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -69,8 +71,6 @@ class DecodingStep:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None = None) -> Tensor:
         """The attention output of the next tokens, which are kept; the slot of the first may be on the device."""
-        from whorl.kernels.decode_triton import Kept, Rules, ready
-
         numbers, count = slot_numbers(slots.room, q.device), q.shape[2]
         if following is None:
             now = numbers[slots.filled : slots.filled + count]
@@ -80,6 +80,8 @@ class DecodingStep:
         positions, real = slots.positions if self._reads_positions else None, slots.real if slots.padded else None
         kept = Kept(slots.keys, slots.values, now, self._bias(slots, now), positions, real)
         if self._attend is None:
+            from whorl.kernels.decode_triton import ready
+
             rules = Rules(self._asked.scale, self._asked.softcap, self._window)
             decode: Any = prepared(("decode", rules), (q, *kept), lambda: ready(q, kept, rules))
             self._attend, self._memory = decode, decode.memory(q.device)
@@ -117,10 +119,9 @@ def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:
     name, term = type(encoding).__name__, first(encoding, ScoreTerm, OutputTerm, Branches)
     if term:
         return f"{name} uses {term.hook}"
-    masks = every(encoding, Visibility)
-    if len(masks) > 1 or any(not mask.whole for mask in masks):
+    if not hides_by_reach(encoding):
         return f"{name} has a mask that is no window"
-    if encoding.axes > 1 and (masks or first(encoding, Bias)):
+    if encoding.axes > 1 and first(encoding, Visibility, Bias):
         return f"{name} has positions of {encoding.axes} axes"
     if first(encoding, BiasByDistance) and not slots.counted:
         return f"{name} has a bias by distance, and positions were given"
@@ -129,8 +130,7 @@ def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:
 
 def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> DecodingStep:
     """The step for tensors that ``why_not_decode`` has let pass, and others of their kinds."""
-    bias, masks = first(encoding, Bias), every(encoding, Visibility)
-    reach = masks[0].reach if masks else None
+    bias, reach = first(encoding, Bias), encoding.reach
     by_distance = bias if isinstance(bias, BiasByDistance) and bias.formula else None
     if by_distance is not None:
         bias_of = _bias_by_distance(by_distance)
@@ -152,29 +152,26 @@ def _window(reach: Reach | None) -> tuple[int, int] | None:
 
 def _place(encoding: Encoding, slots: Slots, device: torch.device, length: int | None) -> Place:
     """The function of (q, k, v, slots, now) that puts keys and values into their slots and returns placed queries."""
-    places = every(encoding, Placement, QueryScale)
-    if not places:
-        return _copy
-    only = places[0]
-    if len(places) == 1 and isinstance(only, Placement) and only.rotary is not None and slots.counted:
-        tables = only.rotary.counted_tables(slots.room, length, device)
-        if tables is not None:
-            return _turn(only.rotary, tables)
+    copy = _copy()
+    if first(encoding, Placement, QueryScale) is None:
+        return copy
+    rotary = lone_rotation(encoding)
+    tables = None if rotary is None or not slots.counted else rotary.counted_tables(slots.room, length, device)
+    if rotary is not None and tables is not None:
+        return _turn(rotary.rotation(), tables)
 
     @torch.no_grad()
     def by_hook(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
         here = slots.positions.index_select(-1, now)
         q, k = encoding.transform_qk(q, k, here, here, length)
-        return _copy(q if q.stride(-1) == 1 else q.contiguous(), k, v, slots, now)
+        return copy(q if q.stride(-1) == 1 else q.contiguous(), k, v, slots, now)
 
     return by_hook
 
 
-def _turn(rotary: Rotary, tables: Counted) -> Place:
-    from whorl.kernels.append import Step
+def _turn(rotation: Rotation, tables: Counted) -> Place:
     from whorl.kernels.append_triton import ready
 
-    rotation = Rotation("bhld", *layout_ends(rotary.layout), rotary.config.start, rotary.config.blocks)
     run: Callable[[Step, Tensor], None] | None = None
 
     def turn(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
@@ -191,12 +188,20 @@ def _turn(rotary: Rotary, tables: Counted) -> Place:
     return turn
 
 
-def _copy(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
+def _copy() -> Place:
     from whorl.kernels.append_triton import ready_copy
 
-    moved = k, v, slots.keys, slots.values, now
-    prepared(("copy",), moved, lambda: ready_copy(*moved))(*moved)
-    return q
+    run: Callable[..., None] | None = None
+
+    def copy(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
+        nonlocal run
+        moved = k, v, slots.keys, slots.values, now
+        if run is None:
+            run = prepared(("copy",), moved, lambda: ready_copy(*moved))
+        run(*moved)
+        return q
+
+    return copy
 
 
 def _no_bias(slots: Slots, now: Tensor) -> None:
@@ -216,28 +221,20 @@ def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
     return bias
 
 
-TABLES: WeakKeyDictionary[nn.Module, tuple[int, torch.device, MadeOf]] = WeakKeyDictionary()
-
-
 class TableByDistance:
     """A table of a bias by distance, made anew when what it was learned changes, and shared by all layers."""
 
     def __init__(self, part: BiasByDistance) -> None:
-        self._source: Any = part.encoding  # a DistanceBias, or whatever else declares such a bias
+        self._part = part
 
     def __call__(self, room: int, device: torch.device) -> Tensor:
         """The bias (heads, distances) in float32, for as many distances as there is room, or more."""
-        kept = TABLES.get(self._source)
-        if kept is None or kept[0] < room or kept[1] != device:
-            source = proxy(self._source)  # what is kept under an encoding must not keep it
-
-            def make() -> Tensor:
-                heads = torch.arange(source.heads, device=device)[:, None]
-                bias = source.bias_of(heads, slot_numbers(room, device)[None, :room])
-                return bias.float().expand(len(heads), -1).contiguous()  # also where it is the same for every head
-
-            kept = TABLES[self._source] = room, device, MadeOf(self._source, make)
-        return kept[2]()
+        part, calls, key = self._part, self._part.encoding._calls, ("table by distance", device)
+        kept = calls.get(key)
+        if kept is None or kept[0] < room:
+            distances = slot_numbers(room, device)[:room]
+            kept = calls[key] = room, MadeOf(part.encoding, lambda: part.table(distances).contiguous())
+        return kept[1]()
 
 
 def _bias_by_distance(part: BiasByDistance) -> BiasOf:

@@ -23,14 +23,14 @@ from whorl.encodings.parts import (
     Placement,
     QueryScale,
     ScoreTerm,
-    Visibility,
-    every,
     first,
+    hides_by_reach,
+    lone_rotation,
 )
-from whorl.encodings.rotary import Counted, Rotary
+from whorl.encodings.rotary import Counted
 from whorl.kernels.ops import ready_kernel
 from whorl.kernels.refusals import choose_rotate
-from whorl.rotary.rotation import Rotation, layout_ends
+from whorl.rotary.rotation import Rotation
 from whorl.tracing import operators_are_watched
 
 Place = Callable[[Tensor, Tensor, Slots, int], Tensor]
@@ -46,14 +46,10 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return "there is padding, or positions were given"
     if operators_are_watched() or type(q) is not Tensor or torch.is_autocast_enabled("cpu"):
         return "a compiler, a mode, autocast or a tensor of another class is at work"
-    term, bias, masks = (
-        first(encoding, ScoreTerm, OutputTerm, Branches),
-        first(encoding, Bias),
-        every(encoding, Visibility),
-    )
+    term, bias, reach = first(encoding, ScoreTerm, OutputTerm, Branches), first(encoding, Bias), encoding.reach
     if term or (bias and not (isinstance(bias, BiasByDistance) and bias.formula)):
         return f"{type(encoding).__name__} has more than a bias by distance"
-    if len(masks) > 1 or any(not mask.whole or mask.reach is None or mask.reach.first for mask in masks):
+    if not hides_by_reach(encoding) or (reach is not None and reach.first):
         return f"{type(encoding).__name__} has a mask that is no window"
     return None
 
@@ -63,9 +59,9 @@ class CpuStep:
 
     def __init__(self, encoding: Encoding, slots: Slots, asked: Asked) -> None:
         self._place, self._scale = _place(encoding, slots, asked.length), asked.scale
-        bias, masks = first(encoding, Bias), every(encoding, Visibility)
+        bias, reach = first(encoding, Bias), encoding.reach
         self._table = TableByDistance(bias) if isinstance(bias, BiasByDistance) else None
-        self._window = masks[0].reach.before + 1 if masks and masks[0].reach is not None else slots.room
+        self._window = slots.room if reach is None else reach.before + 1
         self._reversed: tuple[Tensor, Tensor] | None = None  # the table, and what is made of it
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None = None) -> Tensor:
@@ -94,15 +90,13 @@ class CpuStep:
 
 def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:
     """The function of (q, k, slots, slot) that puts the next key into its slot and returns the placed query."""
-    places = every(encoding, Placement, QueryScale)
-    if not places:
+    if first(encoding, Placement, QueryScale) is None:
         return _put
-    only = places[0]
-    narrow = slots.keys.dtype != torch.float64  # whose tables are float64, and looked up by the hook
-    if len(places) == 1 and isinstance(only, Placement) and only.rotary is not None and narrow:
-        tables = only.rotary.counted_tables(slots.room, length, slots.keys.device)
+    rotary = lone_rotation(encoding)
+    if rotary is not None and slots.keys.dtype != torch.float64:  # whose tables are float64, looked up by the hook
+        tables = rotary.counted_tables(slots.room, length, slots.keys.device)
         if tables is not None and choose_rotate("auto", slots.keys, tables.cos, tables.sin) == "numba":
-            return _turn(only.rotary, tables)
+            return _turn(rotary.rotation(), tables)
 
     def by_hook(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
         here = slots.positions[..., slot : slot + 1]
@@ -116,9 +110,8 @@ def _put(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
     return q
 
 
-def _turn(rotary: Rotary, tables: Counted) -> Place:
+def _turn(rotation: Rotation, tables: Counted) -> Place:
     """Turns the key into its slot, past all checks: they were made when the step was prepared."""
-    rotation = Rotation("bhld", *layout_ends(rotary.layout), rotary.config.start, rotary.config.blocks)
     run: Callable[..., None] | None = None
 
     def turn(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:

@@ -16,7 +16,6 @@ class MadeOf:
     """
 
     def __init__(self, module: nn.Module, make: Callable[[], Tensor]) -> None:
-        # the dicts and not the modules: what is made may be kept under its module, which must not keep that
         self._places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
         self._make, self._made = make, None
         self._of: list[tuple[Tensor | None, int]] = []

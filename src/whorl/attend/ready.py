@@ -19,7 +19,8 @@ from whorl.attend.call import Call
 from whorl.attend.learned import MadeOf
 from whorl.attend.tiles import tiles_of
 from whorl.encodings.base import Encoding
-from whorl.encodings.parts import Placement, QueryScale, every
+from whorl.encodings.parts import Placement, QueryScale, first, lone_rotation
+from whorl.kernels.launches import kinds_of
 from whorl.kernels.rotate import rotate_qk
 from whorl.tracing import operators_are_watched, takes_derivatives, takes_gradients
 
@@ -35,15 +36,12 @@ def kind_of(q: Tensor, k: Tensor, v: Tensor, scale: float | None, length: int | 
         return None
     if takes_derivatives(q, k, v) or torch.is_autocast_enabled("cuda"):
         return None
-    return (
-        q.shape, q.stride(), q.dtype, q.device, k.shape, k.stride(), k.dtype, k.device, v.shape, v.stride(), v.dtype,
-        v.device, scale, length, torch.is_grad_enabled(),
-    )  # fmt: skip
+    return *kinds_of(q, k, v), scale, length, torch.is_grad_enabled()
 
 
 def find(encoding: Encoding, kind: Kind) -> Ready | None:
     """The function for a kind of call, or None where it is new or goes another way."""
-    return None if encoding._calls is None else encoding._calls.get(kind)
+    return encoding._calls.get(kind)
 
 
 def keep(kind: Kind, call: Call, path: str) -> None:
@@ -53,10 +51,9 @@ def keep(kind: Kind, call: Call, path: str) -> None:
         made = _by_torch(call) if path == "sdpa" else _by_tiles(call) if path == "tiles" else None
     if made is None:
         return
-    known = call.encoding._calls
-    if known is None or len(known) >= MOST_KINDS:
-        known = call.encoding._calls = {}
-    known[kind] = made
+    if len(call.encoding._calls) >= MOST_KINDS:
+        call.encoding._calls.clear()
+    call.encoding._calls[kind] = made
 
 
 def _by_torch(call: Call) -> Ready | None:
@@ -87,21 +84,17 @@ def _by_tiles(call: Call) -> Ready | None:
 
 def _place(call: Call) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
     """The function that places queries and keys at 0, 1, 2, …, or None where it takes more than a rotation."""
-    places = every(call.encoding, Placement, QueryScale)
-    if not places:
+    if first(call.encoding, Placement, QueryScale) is None:
         return lambda q, k: (q, k)
-    only = places[0]
-    if len(places) > 1 or not isinstance(only, Placement) or only.rotary is None:
+    rotary, count = lone_rotation(call.encoding), call.q.shape[2]
+    if rotary is None or call.q.dtype == torch.float64:
         return None
-    rotary, count = only.rotary, call.q.shape[2]
     tables = rotary.counted_tables(count, call.length, call.q.device)
-    if tables is None or call.q.dtype == torch.float64:
+    if tables is None:
         return None
     layout, start, blocks = rotary.layout, rotary.config.start, rotary.config.blocks
-    cos, sin = tables.cos[:count], tables.sin[:count]
 
     def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return rotate_qk(q, k, cos, sin, layout, start=start, blocks=blocks)
+        return rotate_qk(q, k, tables.cos[:count], tables.sin[:count], layout, start=start, blocks=blocks)
 
-    turn.holds = tables  # pyright: ignore[reportFunctionMemberAccess]  # shared as long as somebody has them
     return turn

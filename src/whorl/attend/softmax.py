@@ -111,21 +111,25 @@ def attention(
         given = positions is not None and key_positions is not None and positions is not key_positions
         ordered, put_back = in_order(call, same_tokens=q.shape[2] == k.shape[2] and not given)
         return put_back(run(ordered, impl))
-    out = run(call, impl)
+    path, _ = choose_path(call, impl)
+    out = _run_by(path, call)
     if kind is not None:
-        keep(kind, call, choose_path(call, impl)[0])
+        keep(kind, call, path)
     return out
 
 
 def run(call: Call, impl: Impl = "auto") -> Any:
     """What ``attention`` returns for a checked call, computed in the dtype of its input, autocast or not."""
+    return _run_by(choose_path(call, impl)[0], call)
+
+
+def _run_by(path: Path, call: Call) -> Any:
     # autocast would round positions inside the kernel; queries and keys come from layers it has cast already
     with without_autocast(call.q.device.type):
-        return _by_path(call, impl)
+        return _by_path(path, call)
 
 
-def _by_path(call: Call, impl: Impl) -> Any:
-    path, _ = choose_path(call, impl)
+def _by_path(path: Path, call: Call) -> Any:
     if path == "dense":
         found = _dense(call)
         extra = [found.lse] * call.wants_lse + [found.weights] * call.wants_weights

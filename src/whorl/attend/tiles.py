@@ -20,9 +20,8 @@ from whorl.encodings.parts import (
     Branches,
     OutputTerm,
     ScoreTerm,
-    Visibility,
-    every,
     first,
+    hides_by_reach,
 )
 from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
@@ -97,8 +96,7 @@ def why_not_tiles(call: Call) -> str | None:
     other = first(encoding, ScoreTerm, OutputTerm, Branches)
     if other:
         return f"{type(encoding).__name__} uses {other.hook}"
-    masks = every(encoding, Visibility)
-    if len(masks) > 1 or any(not mask.whole for mask in masks) or (masks and visible.causal is not True):
+    if not hides_by_reach(encoding) or (encoding.reach is not None and visible.causal is not True):
         return f"{KERNEL} has one causal window and no other mask"
     bias = first(encoding, Bias)
     if bias is not None and not (isinstance(bias, BiasByDistance) and bias.formula):
@@ -118,8 +116,7 @@ def are_usual(call: Call) -> bool:
 
 def tiles_of(call: Call) -> Tiles:
     """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
-    masks, causal, device = every(call.encoding, Visibility), call.visible.causal is True, call.q.device
-    reach = masks[0].reach if masks else None
+    reach, causal, device = call.encoding.reach, call.visible.causal is True, call.q.device
     before, near = (-1, 0) if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
     plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near)
     bias = first(call.encoding, BiasByDistance)
@@ -128,16 +125,15 @@ def tiles_of(call: Call) -> Tiles:
     if bias.slopes is not None and causal:
         slopes = _slopes_on(bias.slopes, device)
         return plain._replace(kind="line", numbers=lambda: slopes, order=_order_on(bias.slopes, device))
-    source: Any = bias.encoding
     if bias.curve is not None:
+        source: Any = bias.encoding
         return plain._replace(kind=bias.curve, numbers=source.curve_numbers)
     lowest, highest = 0 if causal else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them
         lowest, highest = 0 if causal else -bias.flat_beyond, bias.flat_beyond
 
     def table() -> Tensor:
-        heads, distances = torch.arange(source.heads, device=device), torch.arange(lowest, highest + 1, device=device)
-        return source.bias_of(heads[:, None], distances[None, :]).float().expand(source.heads, -1)
+        return bias.table(torch.arange(lowest, highest + 1, device=device))
 
     return plain._replace(kind="table", numbers=table, lowest=lowest)
 

@@ -57,7 +57,7 @@ class EncodingType(type):
 
     def __call__(cls, *args: Any, **settings: Any):
         encoding = super().__call__(*args, **settings)
-        encoding._parts = settled(encoding)
+        encoding._parts, encoding._calls = settled(encoding), {}
         return encoding
 
 
@@ -66,7 +66,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
 
     Config: ClassVar[type[Config]]
     _parts: tuple[Part, ...] | None = None
-    _calls: dict[Any, Any] | None = None  # what calls of known kinds run, kept by who runs them
+    _calls: dict[Any, Any]  # what was made ready for calls of known kinds, by who runs them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -83,7 +83,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._restore()
-        self._parts = settled(self)
+        self._parts, self._calls = settled(self), {}
 
     def _restore(self) -> None:
         """Makes anew what a pickle of another process or an older version has otherwise."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
@@ -156,6 +157,13 @@ class BiasByDistance(Bias):
     curve: str | None = None
     flat_beyond: int | None = None
 
+    def table(self, distances: Tensor) -> Tensor:
+        """The bias (heads, distances) in float32, with gradients to what is learned."""
+        source: Any = self.encoding  # a DistanceBias, or whatever else declares such a bias
+        heads = torch.arange(source.heads, device=distances.device)
+        bias = source.bias_of(heads[:, None], distances[None, :])
+        return bias.float().expand(source.heads, -1)  # also where it is the same for every head
+
     def without(self, written_over: set[str]) -> Part:
         part = super().without(written_over)
         if not written_over & {"score_bias", "bias_at"}:
@@ -266,3 +274,16 @@ def first(encoding: Encoding, *kinds: type[Kind]) -> Kind | None:
 def every(encoding: Encoding, *kinds: type[Kind]) -> list[Kind]:
     """All parts of these kinds, in order."""
     return [part for part in encoding.parts if isinstance(part, kinds)]
+
+
+def lone_rotation(encoding: Encoding) -> Rotary | None:
+    """The rotation that places queries and keys, or None where something else does, too or instead."""
+    places = every(encoding, Placement, QueryScale)
+    only = places[0] if len(places) == 1 else None
+    return only.rotary if isinstance(only, Placement) else None
+
+
+def hides_by_reach(encoding: Encoding) -> bool:
+    """Whether a query sees every key within the encoding's ``reach``, so that nobody need ask for its mask."""
+    masks = every(encoding, Visibility)
+    return len(masks) <= 1 and all(mask.whole for mask in masks)

@@ -26,7 +26,7 @@ from whorl.kernels.tables import exact_tables
 from whorl.position_checks import check_positions, first_of_consecutive
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
-from whorl.rotary.rotation import Layout, Order
+from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
 from whorl.tracing import is_symbol, may_keep_tensors, takes_derivatives
 
@@ -236,6 +236,10 @@ class Rotary(Encoding):
             return cos, sin
 
         return by_axis(axes_first, self.config.axis_of_pair, look_up)
+
+    def rotation(self) -> Rotation:
+        """What is done to tensors (batch, heads, length, dim), but for the angles."""
+        return Rotation("bhld", *layout_ends(self.layout), self.config.start, self.config.blocks)
 
     def counted_tables(self, count: int, length: int | None, device: torch.device) -> Counted | None:
         """The float32 tables of positions 0, 1, 2, …, at least ``count`` of them, the same on every axis.

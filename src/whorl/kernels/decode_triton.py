@@ -23,6 +23,7 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from whorl.kernels.decode import Kept, Rules
 from whorl.kernels.triton_launch import Launch, kernel, multiprocessors, power_of_2, shared_memory
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
@@ -31,31 +32,6 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 # Programs for each multiprocessor, and keys below which a part is not worth its own.
 PROGRAMS, FEWEST_KEYS = 1, 64
 MOST_PARTS = 64
-
-
-class Kept(NamedTuple):
-    """What a step reads beside its queries: the memory of a cache, and what is added to scores or hidden from them.
-
-    slots      (queries,) int64: the slots of the new tokens, the last ones that are filled
-    bias       (heads, distances) by distance, or (batch, heads, queries, slots) by slot; float32, or None
-    positions  (batch, slots) where distances are not those of the slots, or None
-    real       (batch, slots), False for padding, or None
-    """
-
-    keys: Tensor
-    values: Tensor
-    slots: Tensor
-    bias: Tensor | None = None
-    positions: Tensor | None = None
-    real: Tensor | None = None
-
-
-class Rules(NamedTuple):
-    """The numbers of a step. ``window``: how many positions back a query sees, and how many of the first ones."""
-
-    scale: float
-    softcap: float | None = None
-    window: tuple[int, int] | None = None
 
 
 @triton.jit

@@ -56,6 +56,11 @@ def look_up(
         return None, None
 
 
+def kinds_of(*tensors: Tensor) -> Key:
+    """Shape, strides, dtype, device and class of each tensor, of which a call's kind is made."""
+    return tuple([part for x in tensors for part in (x.shape, x.stride(), x.dtype, x.device, type(x))])
+
+
 def keep(key: Key | None, launch: Launch) -> Launch:
     """The launch, kept for the next call of its kind unless there is no key."""
     if key is not None:

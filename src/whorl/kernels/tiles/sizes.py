@@ -61,8 +61,6 @@ APART: dict[tuple[str, str], Tile] = {
 # For few queries, as in decoding.
 SHORT = Tile(16, 64, 4, 3)
 
-LARGEST_DIM = 256
-
 
 def tile_of(
     kernel: str, most: str, queries: int, dims: tuple[int, int], dtype: torch.dtype, device: torch.device
