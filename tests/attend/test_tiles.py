@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import whorl
+from helpers import draw
 from whorl.encodings.bias import DistanceBias
 from whorl.registry import build_for
 
@@ -32,13 +33,28 @@ def encodings():
     sizes = {"heads": HEADS, "head_dim": DIM, "width": HEADS * DIM, "length": 256}
     rope = whorl.Rope(head_dim=DIM)
     made = {name: build_for(name, **sizes) for name in ("alibi", "t5", "kerple", "sandwich")}
-    return made | {
-        "window": whorl.Combined(rope, whorl.Window(size=9)),
-        "sinks": whorl.Combined(rope, whorl.Sinks(size=7, count=3)),
-        "kerple power": whorl.Kerple(heads=HEADS, variant="power"),
-        "symmetric alibi": whorl.Alibi(heads=HEADS, form="symmetric"),
-        "a user's": Mine(heads=HEADS),
-        "rope and t5 in a window": whorl.Combined(rope, whorl.T5(heads=HEADS), whorl.Window(size=20)),
+    return (
+        made
+        | {
+            "window": whorl.Combined(rope, whorl.Window(size=9)),
+            "sinks": whorl.Combined(rope, whorl.Sinks(size=7, count=3)),
+            "kerple power": whorl.Kerple(heads=HEADS, variant="power"),
+            "symmetric alibi": whorl.Alibi(heads=HEADS, form="symmetric"),
+            "a user's": Mine(heads=HEADS),
+            "rope and t5 in a window": whorl.Combined(rope, whorl.T5(heads=HEADS), whorl.Window(size=20)),
+        }
+        | branches()
+    )
+
+
+def branches():
+    rerope = whorl.ReRope(head_dim=DIM, window=9)
+    return {
+        "rerope": rerope,
+        "leaky rerope": whorl.LeakyReRope(head_dim=DIM, window=9, factor=4.0),
+        "self-extend": whorl.SelfExtend(head_dim=DIM, window=16, group=4),
+        "rerope and log-n": whorl.Combined(rerope, whorl.LogN(trained_length=12)),
+        "rerope for encoders": whorl.ReRope(head_dim=DIM, window=9, bidirectional=True),
     }
 
 
@@ -78,6 +94,60 @@ def test_both_sides_and_the_log_sum_exp(device):
         )
 
 
+@pytest.mark.parametrize("sizes", [(7, 45), (45, 45), (3, 10), (5, 9), (1, 1)], ids=str)
+@pytest.mark.parametrize("name", branches())
+def test_near_and_far_keys_are_of_one_softmax(name, sizes, device, poisoned):
+    """With the log-sum-exp, queries that are the last of the keys, and texts with few far keys or none."""
+    queries, keys = sizes
+    encoding = branches()[name]
+    inputs = [draw(2, *shape, device=device, seed=i) for i, shape in enumerate(((4, queries, DIM), (2, keys, DIM)))]
+    inputs.append(draw(2, 2, keys, 24, device=device, seed=2))
+    weight, found = draw(2, 4, queries, 24, device=device, seed=3), {}
+    for impl, dtype in (("triton", torch.float32), ("torch", torch.float64)):
+        given = [x.to(dtype).requires_grad_() for x in inputs]
+        out, lse = whorl.attention(*given, encoding=encoding, impl=impl, return_lse=True, softcap=3.0)
+        loss = (out * weight).sum() + lse.square().sum()
+        found[impl] = [out.detach(), lse.detach(), *torch.autograd.grad(loss, given)]
+    for one, other in zip(found["triton"], found["torch"], strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def test_two_placements_compile_in_one_graph_for_all_lengths(device):
+    encoding = branches()["leaky rerope"]
+
+    @torch.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    def compiled(q, k, v):
+        return whorl.attention(q, k, v, encoding=encoding, impl="triton")
+
+    for keys in (20, 33):
+        inputs = [draw(1, 2, keys, DIM, device=device, seed=i).requires_grad_() for i in range(3)]
+        outs = [compiled(*inputs), whorl.attention(*inputs, encoding=encoding, impl="triton")]
+        torch.testing.assert_close(*outs, rtol=0, atol=1e-5)
+        for one, other in zip(*(torch.autograd.grad(out.square().sum(), inputs) for out in outs), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=5e-5)
+
+
+def test_the_operators_of_two_placements_are_registered_right(device):
+    q, far_q = (draw(1, 2, 5, 16, device=device, seed=i).requires_grad_() for i in (0, 1))
+    k, far_k, v = (draw(1, 1, 9, 16, device=device, seed=i).requires_grad_() for i in (2, 3, 4))
+    torch.library.opcheck(torch.ops.whorl.branches_forward.default, (q, k, far_q, far_k, v, 0.25, 0.0, 3))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "options", "reason"),
+    [
+        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Alibi(heads=HEADS)), {}, "no bias and no window"),
+        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Window(size=7)), {}, "no bias and no window"),
+        (whorl.ReRope(head_dim=DIM, window=5, bidirectional=True), {"causal": False}, "two branches"),
+    ],
+    ids=["bias", "window", "both sides"],
+)
+def test_other_branches_are_refused(encoding, options, reason, device):
+    inputs = [draw(1, HEADS, 12, DIM, device=device, seed=i) for i in range(3)]
+    with pytest.raises(whorl.WhorlError, match=reason):
+        whorl.attention(*inputs, encoding=encoding, impl="triton", **options)
+
+
 def test_a_bias_written_over_is_called_and_not_passed_by(device):
     class Louder(whorl.Kerple):
         def bias_of(self, head, distance):
@@ -112,7 +182,7 @@ def test_a_call_seen_before_is_the_same_and_learns(name):
     with torch.no_grad():
         for _ in range(2):
             first, again = (whorl.attention(*inputs, encoding=encoding) for _ in range(2))
-            assert encoding._calls
+            assert encoding._calls or name in branches()
             torch.testing.assert_close(first, again, atol=5e-6, rtol=0)  # tables are made, or looked up
             for learned in encoding.parameters():
                 learned.mul_(0.5)

@@ -6,7 +6,7 @@ pairs would have weighed them:   out = sum_b exp(z_b - z) o_b,   z = log sum_b e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,27 +18,24 @@ from whorl.attend.flex import flex_attention_of
 
 def attend_branches(call: Call) -> Any:
     """The call by FlexAttention, once for each branch; with the log-sum-exp where it is asked for."""
-    encoding = call.encoding
-    q = encoding.scale_queries(call.q, call.q_positions, call.length)
-    parts = []
-    for branch, places in enumerate(placements(call)):
-        placed = encoding.transform_branch(q, call.k, *places, call.length)
-        parts.append(flex_attention_of(call, *placed, branch=branch))
+    parts = [flex_attention_of(call, *placed, branch=branch) for branch, placed in enumerate(placed_by_branch(call))]
     out, lse = merged([part[0] for part in parts], [part[1] for part in parts])
     return (out, lse) if call.wants_lse else out
 
 
-def placements(call: Call) -> list[tuple[Tensor, Tensor]]:
-    """Where each branch puts queries and keys.
+def placed_by_branch(call: Call) -> Iterator[tuple[Tensor, Tensor]]:
+    """Queries and keys where each branch puts them.
 
     A query is put somewhere whatever key it meets, so one key is enough to ask, and the masks that come along are of
     one row or one column.
     """
-    ask = call.encoding.branches
-    by_query = ask(call.q_positions, call.k_positions[..., :1])
-    by_key = ask(call.q_positions[..., :1], call.k_positions)
+    encoding = call.encoding
+    by_query = encoding.branches(call.q_positions, call.k_positions[..., :1])
+    by_key = encoding.branches(call.q_positions[..., :1], call.k_positions)
     assert by_query is not None and by_key is not None
-    return [(one.q_positions, two.k_positions) for one, two in zip(by_query, by_key, strict=True)]
+    q = encoding.scale_queries(call.q, call.q_positions, call.length)
+    for one, two in zip(by_query, by_key, strict=True):
+        yield encoding.transform_branch(q, call.k, one.q_positions, two.k_positions, call.length)
 
 
 def merged(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

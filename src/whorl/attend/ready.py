@@ -19,7 +19,7 @@ from whorl.attend.call import Call
 from whorl.attend.learned import MadeOf
 from whorl.attend.tiles import tiles_of
 from whorl.encodings.base import Encoding
-from whorl.encodings.parts import Placement, QueryScale, first, lone_rotation
+from whorl.encodings.parts import Branches, Placement, QueryScale, first, lone_rotation
 from whorl.kernels.launches import kinds_of
 from whorl.kernels.rotate import rotate_qk
 from whorl.tracing import operators_are_watched, takes_derivatives, takes_gradients
@@ -71,7 +71,7 @@ def _by_torch(call: Call) -> Ready | None:
 
 def _by_tiles(call: Call) -> Ready | None:
     place, encoding = _place(call), call.encoding
-    if place is None or takes_gradients(*encoding.parameters()):
+    if place is None or first(encoding, Branches) or takes_gradients(*encoding.parameters()):
         return None
     tiles = tiles_of(call)
     numbers = None if tiles.numbers is None else MadeOf(encoding, tiles.numbers)

@@ -182,11 +182,12 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
-    bare = bias is None and call.softcap is None and not call.wants_lse and not first(call.encoding, Visibility)
+    branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
+    plain = bias is None and call.softcap is None and not call.wants_lse
+    bare = plain and not branches and not first(call.encoding, Visibility)
     unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
     if unfit is None and are_usual(call):
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
-    branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
     refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
     # few rows of scores are small, and need no compiling
     several: Path = "flex" if refusal is None and call.q.shape[2] >= BLOCK else "dense"

@@ -2,17 +2,19 @@
 
 A bias of the distance is a line (ALiBi), a curve of two numbers (KERPLE) or a table with a number for each distance,
 made by the encoding's own ``bias_of``: gradients reach what it learned through the table. A window is tiles that are
-not visited. Memory is that of queries, keys and values.
+not visited. Two placements, near and far, are two such attentions. Memory is that of queries, keys and values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from whorl.attend.branches import placed_by_branch
 from whorl.attend.call import Call
 from whorl.encodings.parts import (
     Bias,
@@ -20,12 +22,13 @@ from whorl.encodings.parts import (
     Branches,
     OutputTerm,
     ScoreTerm,
+    Visibility,
     first,
     hides_by_reach,
 )
 from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
-from whorl.kernels.tiles.op import tiles_attention
+from whorl.kernels.tiles.op import branches_attention, tiles_attention
 from whorl.tracing import in_functorch, making_graph, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
@@ -71,9 +74,16 @@ class Tiles(NamedTuple):
 
 def attend_by_tiles(call: Call) -> Any:
     """The output, and the log-sum-exp where it is asked for."""
-    tiles = tiles_of(call)
-    numbers = None if tiles.numbers is None else tiles.numbers()
-    out, lse = tiles(*call.placed_qk(), call.v, numbers)
+    branches = first(call.encoding, Branches)
+    if branches is not None:
+        near, far = islice(placed_by_branch(call), 2)  # a third one has keys after the query
+        out, lse = branches_attention(
+            *near, *far, call.v, scale=call.scale, near=branches.near, cap=call.softcap or 0.0
+        )
+    else:
+        tiles = tiles_of(call)
+        numbers = None if tiles.numbers is None else tiles.numbers()
+        out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
 
 
@@ -93,14 +103,18 @@ def why_not_tiles(call: Call) -> str | None:
         return f"{KERNEL} has no mask, padding or documents"
     if call.dropout or call.wants_weights:
         return f"{KERNEL} has no {'dropout' if call.dropout else 'return_weights'}"
-    other = first(encoding, ScoreTerm, OutputTerm, Branches)
+    name, other, branches = type(encoding).__name__, first(encoding, ScoreTerm, OutputTerm), first(encoding, Branches)
     if other:
-        return f"{type(encoding).__name__} uses {other.hook}"
+        return f"{name} uses {other.hook}"
+    if branches and not (branches.near and visible.causal is True):
+        return f"{KERNEL} has two branches, of near keys and of far ones before the query"
+    if branches and first(encoding, Bias, Visibility):
+        return f"{KERNEL} has no bias and no window beside branches"
     if not hides_by_reach(encoding) or (encoding.reach is not None and visible.causal is not True):
         return f"{KERNEL} has one causal window and no other mask"
     bias = first(encoding, Bias)
     if bias is not None and not (isinstance(bias, BiasByDistance) and bias.formula):
-        return f"{type(encoding).__name__} has a bias that is not of the distance alone"
+        return f"{name} has a bias that is not of the distance alone"
     if bias is not None and torch.are_deterministic_algorithms_enabled() and takes_gradients(*encoding.parameters()):
         return "sums of a learned bias are not taken in one order, which deterministic algorithms ask for"
     if not making_graph() and in_functorch():

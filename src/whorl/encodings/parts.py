@@ -200,7 +200,11 @@ class OutputTerm(Part):
 
 
 class Branches(Part):
-    """Several placements, each for a region of pairs. Of so many keys, ``near``, all pairs are in the first one."""
+    """Several placements, each for a region of pairs.
+
+    ``near`` is the distance of consecutive tokens up to which pairs are in the first one, and from which on keys before
+    the query are in the second; 0 where that is not known.
+    """
 
     hook = "branches"
     known = dict.fromkeys(("branches", "transform_branch", "scale_queries"), ("near",))

@@ -4,7 +4,8 @@
 
 A program holds its queries and walks over tiles of keys, first those where some pairs are hidden, then those that all
 its queries see: without a mask, and beyond the reach of a table with one number for the bias. ALiBi's line is known to
-hide keys that are far, so their tiles are not visited (``biases/line.py``). Scores are in powers of two.
+hide keys that are far, so their tiles are not visited (``biases/line.py``). Scores are in powers of two. Where the last
+queries have attended to other keys before, they go on from the output and log-sum-exp of that.
 
 The programs with most work are started first: the last queries before the first, and heads in the order that is given.
 """
@@ -51,14 +52,15 @@ def take_tile(
     return b_out, b_sum, b_more
 
 
-@kernel(pointers=9)
+@kernel(pointers=11)
 def attend(
-    p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_norms, p_reach,
+    p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_norms, p_reach, p_earlier, p_earlier_lse,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
-    batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
+    batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap, earlier,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
     ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
     CAPPED: tl.constexpr, SKIPS: tl.constexpr, ORDERED: tl.constexpr, MARGIN: tl.constexpr, CHUNK: tl.constexpr,
+    GOES_ON: tl.constexpr,
 ):  # fmt: skip
     i = tl.program_id(0)
     blocks = tl.cdiv(queries, ROWS)
@@ -85,6 +87,14 @@ def attend(
     b_out = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     b_sum = tl.zeros([ROWS], tl.float32)
     b_best = tl.full([ROWS], float("-inf"), tl.float32)
+    if GOES_ON:  # the last ``earlier`` of the queries
+        o_earlier = o_row - (queries - earlier)
+        m_earlier = m_row & (o_earlier >= 0)
+        i_earlier = (i_b * heads + i_h) * earlier + o_earlier
+        b_best = tl.load(p_earlier_lse + i_earlier, mask=m_earlier, other=float("-inf")) * 1.4426950408889634
+        b_sum = tl.where(b_best == float("-inf"), 0.0, 1.0)
+        p_earlier += i_earlier[:, None] * VALUE_DIM + tl.arange(0, VALUE_PADDED)[None, :]
+        b_out = load_rows(p_earlier, m_earlier, VALUE_DIM, BY_ROW=True)
 
     for t in range(0, sinks + lefts + rights):
         n = edge_at(t, sinks, left, lefts, right, KEYS)

@@ -103,21 +103,31 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the others."""
-    shape, asked = Shape.of(q, k, v), Settings(*settings)
+    asked = Settings(*settings)
     found = out, lse, reach = outputs_of(q, k, v, *settings)
     if asked.skips:
         reach.zero_()
-    if not out.numel():
-        return found
+    if out.numel():
+        attend_into(out, lse, reach, q, k, v, numbers, order, asked)
+    return found
+
+
+def attend_into(
+    out: Tensor, lse: Tensor, reach: Tensor, q: Tensor, k: Tensor, v: Tensor,
+    numbers: Tensor | None, order: Tensor | None, asked: Settings, earlier: tuple[Tensor, Tensor] | None = None,
+) -> None:  # fmt: skip
+    """Writes the results; ``earlier`` is the output, contiguous in float32, and log-sum-exp that the last queries have
+    of other keys.
+    """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     numbers = _in_powers_of_two(numbers, asked)
+    more = 0 if earlier is None else earlier[1].shape[2]
     run = prepared(
-        ("tiles_forward", asked, order is None),
-        (q, k, v, numbers),
-        lambda: _ready_forward(q, k, v, out, numbers, order is not None, shape, asked),
+        ("tiles_forward", asked, order is None, more),
+        (q, k, v, numbers, out),
+        lambda: _ready_forward(q, k, v, out, numbers, order is not None, more, Shape.of(q, k, v), asked),
     )
-    run(q, k, v, out, lse, numbers, order, reach)
-    return found
+    run(q, k, v, out, lse, numbers, order, reach, earlier or (lse, lse))
 
 
 def outputs_of(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -143,9 +153,10 @@ def _steps(*tensors: Tensor) -> tuple[int, list[int]]:
 
 
 def _over_tiles(
-    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, shape: Shape, asked: Settings, *constants: Any
-) -> Launch:
-    """A kernel that walks over tiles, for tensors of these strides, with the constants that it alone has."""
+    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, shape: Shape, asked: Settings,
+    constants: tuple[Any, ...], *more: int,
+) -> Launch:  # fmt: skip
+    """A kernel that walks over tiles, for tensors of these strides, with constants and numbers that it alone has."""
     count, most = 0 if numbers is None else numbers.shape[1], asked.kind
     lowest = asked.lowest if asked.kind == "table" else 0
     if asked.kind == "none" and asked.before >= 0:
@@ -161,7 +172,7 @@ def _over_tiles(
     return Launch(
         KERNELS[name],
         (shape.batch * programs, 1, 1),
-        [*steps, *lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E],
+        [*steps, *lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E, *more],
         (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, *constants),
         warps=tile.warps,
         stages=tile.stages,
@@ -169,8 +180,9 @@ def _over_tiles(
 
 
 def _ready_forward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, shape: Shape, asked: Settings
-) -> Callable[..., None]:
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, ordered: bool, earlier: int,
+    shape: Shape, asked: Settings,
+) -> Callable[..., None]:  # fmt: skip
     """The function that attends with tensors of these shapes and strides."""
     unit, steps = _steps(k)
     norms_of = Launch(
@@ -180,11 +192,12 @@ def _ready_forward(
         (unit, shape.dim, shape.padded[0], 64, line.CHUNK),
         warps=4,
     )
-    launch = _over_tiles("forward", (q, k, v, out), numbers, shape, asked, ordered, line.MARGIN, line.CHUNK)
+    constants = ordered, line.MARGIN, line.CHUNK, earlier > 0
+    launch = _over_tiles("forward", (q, k, v, out), numbers, shape, asked, constants, earlier)
 
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
-        numbers: Tensor | None, order: Tensor | None, reach: Tensor,
+        numbers: Tensor | None, order: Tensor | None, reach: Tensor, earlier: tuple[Tensor, Tensor],
     ) -> None:  # fmt: skip
         norms = lse
         if asked.skips:
@@ -192,7 +205,7 @@ def _ready_forward(
             norms_of(k, norms)
         # what a kernel does not read stands for nothing
         numbers, order = lse if numbers is None else numbers, lse if order is None else order
-        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse)
+        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse, *earlier)
 
     return run
 
@@ -202,14 +215,22 @@ def backward(
     out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
-    shape, asked = Shape.of(q, k, v), Settings(*settings)
     gradients = gradients_of(q, k, v, numbers, learned)
-    dq, dk, dv, dnumbers = gradients
-    dnumbers.zero_()
-    if not out.numel():
+    gradients[3].zero_()
+    if out.numel():
+        backward_into(gradients, grad, grad_lse, q, k, v, numbers, out, lse, reach, learned, Settings(*settings))
+    else:
         for each in gradients:
             each.zero_()
-        return gradients
+    return gradients
+
+
+def backward_into(
+    gradients: tuple[Tensor, Tensor, Tensor, Tensor], grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor,
+    v: Tensor, numbers: Tensor | None, out: Tensor, lse: Tensor, reach: Tensor, learned: bool, asked: Settings,
+) -> None:  # fmt: skip
+    """Writes the gradients. The output and log-sum-exp may be those of more keys than are given."""
+    dq, dk, dv, _ = gradients
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     if grad.stride() != out.stride():
         grad = torch.empty_like(out).copy_(grad)  # their rows are read side by side
@@ -217,11 +238,12 @@ def backward(
     numbers = _in_powers_of_two(numbers, asked)
     run = prepared(
         ("tiles_backward", asked, learned),
-        (q, k, v, numbers, out, grad_lse),
-        lambda: _ready_backward(q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, shape, asked),
+        (q, k, v, numbers, out, grad_lse, dq, dk, dv),
+        lambda: _ready_backward(
+            q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, Shape.of(q, k, v), asked
+        ),
     )
     run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients)
-    return gradients
 
 
 def gradients_of(
@@ -248,8 +270,8 @@ def _ready_backward(
         (unit, shape.value_dim, shape.padded[1], DELTA_ROWS, precise, has_grad_lse),
         warps=4,
     )
-    by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), numbers, shape, asked, precise, shape.groups)
-    by_queries = _over_tiles("queries", (q, k, v, out, dq), numbers, shape, asked, precise, learned)
+    by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), numbers, shape, asked, (precise, shape.groups))
+    by_queries = _over_tiles("queries", (q, k, v, out, dq), numbers, shape, asked, (precise, learned))
 
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,

@@ -1,4 +1,4 @@
-"""Attention by tiles as operators of torch: ``whorl::tiles_forward`` and ``whorl::tiles_backward``.
+"""Attention by tiles as operators of torch: ``whorl::tiles_…`` with one placement, ``whorl::branches_…`` with two.
 
 Compiled graphs see them whole, and their kernels are imported when they first run. Nothing is checked here;
 ``attention`` is the public call.
@@ -98,3 +98,63 @@ def _back(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, *_: Any) -> tu
 
 gradient("tiles_forward", _back, _keep)
 gradient("tiles_backward", no_second_gradient("attention"))
+
+
+# What both operators of two placements take.
+PLACED_TWICE = "Tensor q, Tensor k, Tensor far_q, Tensor far_k, Tensor v"
+RULES = "float scale, float cap, int near"
+
+
+def branches_attention(
+    q: Tensor, k: Tensor, far_q: Tensor, far_k: Tensor, v: Tensor, *, scale: float, near: int, cap: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """The causal output and log-sum-exp, with gradients: keys ``near`` positions back and more are met as far ones."""
+    return torch.ops.whorl.branches_forward(q, k, far_q, far_k, v, scale, cap, near)
+
+
+def _branch_outputs(q: Tensor, k: Tensor, far_q: Tensor, far_k: Tensor, v: Tensor, *rules: Any) -> Tensors:
+    from whorl.kernels.tiles.branches import outputs_of
+
+    return outputs_of(q, v)
+
+
+@operator(f"branches_forward({PLACED_TWICE}, {RULES}) -> (Tensor out, Tensor lse)", _branch_outputs)
+def _branches_forward(*given: Any) -> Tensors:
+    from whorl.kernels.tiles.branches import forward
+
+    return forward(*given)
+
+
+def _branch_gradients(grad: Tensor, grad_lse: Tensor | None, *given: Any) -> Tensors:
+    from whorl.kernels.tiles.branches import gradients_of
+
+    return gradients_of(*given[:5])
+
+
+@operator(
+    f"branches_backward(Tensor grad, Tensor? grad_lse, {PLACED_TWICE}, Tensor out, Tensor lse, {RULES}) -> "
+    "(Tensor dq, Tensor dk, Tensor far_dq, Tensor far_dk, Tensor dv)",
+    _branch_gradients,
+)
+def _branches_backward(*given: Any) -> Tensors:
+    from whorl.kernels.tiles.branches import backward
+
+    return backward(*given)
+
+
+def _keep_branches(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.rules = inputs[5:]
+    ctx.set_materialize_grads(False)
+
+
+def _back_branches(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+    if grad is None and grad_lse is None:
+        return (None,) * 8
+    kept = ctx.saved_tensors
+    grad = torch.zeros_like(kept[5]) if grad is None else grad
+    return *torch.ops.whorl.branches_backward(grad, grad_lse, *kept, *ctx.rules), None, None, None
+
+
+gradient("branches_forward", _back_branches, _keep_branches)
+gradient("branches_backward", no_second_gradient("attention"))
