@@ -8,10 +8,14 @@ A decoding step waits for these answers, hence the functions of torch by their s
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import wraps
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from whorl.graphs import constant_in_graphs
+from whorl.graphs import Function, constant_in_graphs, held
 
 _functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 _forward_ad = torch.autograd.forward_ad
@@ -95,6 +99,21 @@ def may_read_addresses(*tensors: Tensor | None) -> bool:
 def may_keep_tensors() -> bool:
     """Whether a tensor that is made now is a plain one, which later calls may use."""
     return not values_are_hidden() and not in_mode()
+
+
+def held_where_plain(function: Function) -> Function:
+    """As ``held``, for torch.compile and where tensors are plain ones; every other call computes its own result.
+
+    A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
+    """
+    constant = held(function)
+
+    @wraps(function)
+    def constant_or_computed(*given: Hashable) -> Any:
+        shared = torch.compiler.is_dynamo_compiling() or may_keep_tensors()
+        return constant(*given) if shared else function(*given)
+
+    return constant_or_computed  # pyright: ignore[reportReturnType]
 
 
 def takes_gradients(*tensors: Tensor | None) -> bool:

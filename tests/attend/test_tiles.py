@@ -32,7 +32,7 @@ class Mine(DistanceBias):
 def encodings():
     sizes = {"heads": HEADS, "head_dim": DIM, "width": HEADS * DIM, "length": 256}
     rope = whorl.Rope(head_dim=DIM)
-    made = {name: build_for(name, **sizes) for name in ("alibi", "t5", "kerple", "sandwich")}
+    made = {name: build_for(name, **sizes) for name in ("alibi", "t5", "kerple", "sandwich", "fire")}
     return (
         made
         | {
@@ -80,8 +80,10 @@ def test_values_and_gradients_are_those_of_the_reference(name, options, device):
     wide = [x.double() for x in inputs]
     expected = attended(wide, encoding.double(), weight.double(), impl="torch", **options)
     for found, wanted in zip(got, expected, strict=True):
-        error = (found.double() - wanted).norm() / wanted.norm().clamp(min=1e-12)
-        assert error < 3e-5
+        if wanted.norm() < 1e-12:  # what is added to all scores of a head alike changes nothing
+            assert float(found.abs().max()) < 1e-5
+        else:
+            assert float((found.double() - wanted).norm() / wanted.norm()) < 3e-5
 
 
 def test_both_sides_and_the_log_sum_exp(device):
@@ -171,7 +173,7 @@ def test_it_is_chosen_on_a_gpu(name):
             impl: (whorl.attention(*inputs, encoding=encoding, impl=impl).double() - expected).norm() / expected.norm()
             for impl in ("auto", "torch")
         }
-    assert errors["auto"] < max(2.2e-3, 1.1 * errors["torch"])  # both round queries and keys once they are turned
+    assert errors["auto"] < max(2.2e-3, 1.15 * errors["torch"])  # both round queries and keys once they are turned
 
 
 @pytest.mark.gpu

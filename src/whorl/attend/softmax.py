@@ -25,7 +25,7 @@ from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kern
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
-from whorl.attend.tiles import are_usual, attend_by_tiles, why_not_tiles
+from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
@@ -186,7 +186,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     plain = bias is None and call.softcap is None and not call.wants_lse
     bare = plain and not branches and not first(call.encoding, Visibility)
     unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
-    if unfit is None and are_usual(call):
+    if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
     refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
     # few rows of scores are small, and need no compiling

@@ -1,8 +1,9 @@
 """Attention by tiles on a GPU (``kernels/tiles``): which calls it takes, and what it is told of an encoding's parts.
 
 A bias of the distance is a line (ALiBi), a curve of two numbers (KERPLE) or a table with a number for each distance,
-made by the encoding's own ``bias_of``: gradients reach what it learned through the table. A window is tiles that are
-not visited. Two placements, near and far, are two such attentions. Memory is that of queries, keys and values.
+made by the encoding's own ``bias_of``: gradients reach what it learned through the table. A bias of both positions is
+made of straight lines (FIRE). A window is tiles that are not visited. Two placements, near and far, are two such
+attentions. Memory is that of queries, keys and values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from whorl.attend.call import Call
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
+    BiasByPair,
     Branches,
     OutputTerm,
     ScoreTerm,
@@ -36,9 +38,11 @@ KERNEL = "attention by tiles"  # in reasons why it does not run
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_DIM = 256
 
-# Sizes that are chosen by themselves, as were measured; others run where they are asked for.
-FEWEST_QUERIES = 16  # of fewer a tile is mostly empty
-USUAL_DIM = {torch.bfloat16: 128, torch.float16: 128, torch.float32: 64}
+MOST_LINES = 64  # of a bias by pair
+MOST_ROWS = 128  # of queries in a tile: numbers of queries are read for all of them
+
+# Of fewer queries a tile is mostly empty: it runs where it is asked for.
+FEWEST_QUERIES = 16
 
 
 class Tiles(NamedTuple):
@@ -113,8 +117,10 @@ def why_not_tiles(call: Call) -> str | None:
     if not hides_by_reach(encoding) or (encoding.reach is not None and visible.causal is not True):
         return f"{KERNEL} has one causal window and no other mask"
     bias = first(encoding, Bias)
-    if bias is not None and not (isinstance(bias, BiasByDistance) and bias.formula):
-        return f"{name} has a bias that is not of the distance alone"
+    if isinstance(bias, BiasByPair) and not 0 < bias.lines <= MOST_LINES:
+        return f"{name} has a bias that is not of the distance alone, nor of up to {MOST_LINES} straight lines"
+    if isinstance(bias, BiasByDistance) and not bias.formula:
+        return f"{name} has a bias without a formula of the distance"
     if bias is not None and torch.are_deterministic_algorithms_enabled() and takes_gradients(*encoding.parameters()):
         return "sums of a learned bias are not taken in one order, which deterministic algorithms ask for"
     if not making_graph() and in_functorch():
@@ -122,25 +128,24 @@ def why_not_tiles(call: Call) -> str | None:
     return None
 
 
-def are_usual(call: Call) -> bool:
-    """Whether the sizes of a call are among those that were measured."""
-    q, v = call.q, call.v
-    return q.shape[2] >= FEWEST_QUERIES and max(q.shape[3], v.shape[3]) <= USUAL_DIM[q.dtype]
-
-
 def tiles_of(call: Call) -> Tiles:
     """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
     reach, causal, device = call.encoding.reach, call.visible.causal is True, call.q.device
     before, near = (-1, 0) if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
     plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near)
-    bias = first(call.encoding, BiasByDistance)
+    bias = first(call.encoding, BiasByDistance, BiasByPair)
     if bias is None:
         return plain
+    source: Any = bias.encoding
+    if isinstance(bias, BiasByPair):
+        room = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS
+        return plain._replace(
+            kind="broken", numbers=lambda: source.line_numbers(call.q_positions, room), lowest=bias.lines
+        )
     if bias.slopes is not None and causal:
         slopes = _slopes_on(bias.slopes, device)
         return plain._replace(kind="line", numbers=lambda: slopes, order=_order_on(bias.slopes, device))
     if bias.curve is not None:
-        source: Any = bias.encoding
         return plain._replace(kind=bias.curve, numbers=source.curve_numbers)
     lowest, highest = 0 if causal else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from whorl.benchmarks.runner import Check
 from whorl.encodings.base import Encoding
+from whorl.encodings.combined import Combined
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.registry import build_for
+from whorl.registry import build_for, encoding_class
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,11 +58,18 @@ def drawn(shape: tuple[int, ...], dtype: torch.dtype, device: str, count: int = 
     return [torch.randn(shape, generator=generator, device=device).to(dtype) for _ in range(count)]
 
 
-def encoding_for(name: str, queries: Tensor) -> Encoding:
-    """The encoding of that name for queries (batch, heads, length, head_dim), on their device."""
+def encoding_for(name: str, queries: Tensor, window: int | None = None) -> Encoding:
+    """The encoding of that name for queries (batch, heads, length, head_dim), on their device.
+
+    Several are joined by "+". ``window`` is for those that have one: how far a query sees, or where far keys begin.
+    """
     _, heads, length, head_dim = queries.shape
-    encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=length)
-    return encoding.to(queries.device)
+    sizes, made = {"heads": heads, "head_dim": head_dim, "width": heads * head_dim, "length": length}, []
+    for each in name.split("+"):
+        fields = encoding_class(each).Config.fields()
+        own = {field: window for field in ("size", "window") if field in fields and window is not None}
+        made.append(build_for(each, **sizes, **own))
+    return (made[0] if len(made) == 1 else Combined(*made)).to(queries.device)
 
 
 def relative_error(got: Tensor, expected: Tensor) -> float:

@@ -34,9 +34,10 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import held, held_in_graphs, value_of, with_text
+from whorl.graphs import held, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import from_last_key
+from whorl.tracing import held_where_plain
 
 RULES = ("press", "geometric")
 
@@ -166,7 +167,7 @@ def key_form(slope: Tensor, position: Tensor, rounding: str) -> Tensor:
     return round_to_bfloat16(slope * position)
 
 
-@held_in_graphs  # where FlexAttention takes them into its kernel
+@held_where_plain  # where FlexAttention takes them into its kernel
 def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers as a tensor."""
     return torch.tensor(numbers, dtype=dtype, device=device)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from whorl.config import Config, config
 from whorl.encodings import parts
@@ -121,7 +122,7 @@ class Fire(Bias):
     def declare(self) -> tuple[parts.Part, ...]:
         # a network of one number, unrolled, needs more shared memory than there is, or does not compile
         refusal = "FlexAttention cannot compile the network of Fire there"
-        return (parts.BiasByPair(self, formula=True, not_in_flex=refusal),)
+        return (parts.BiasByPair(self, formula=True, not_in_flex=refusal, lines=self.config.hidden + 1),)
 
     @property
     def _wide(self) -> torch.dtype:
@@ -138,6 +139,19 @@ class Fire(Bias):
     def _segments(self) -> tuple[Tensor, Tensor, Tensor]:
         wide = self._wide
         return segments(self.w1.to(wide), self.b1.to(wide), self.w2.to(wide), self.b2.to(wide))
+
+    def line_numbers(self, q_positions: Tensor, room: int) -> Tensor:
+        """What kernels compute the bias from, (heads, numbers) in float32, with room for so many queries.
+
+        Slopes and starts of the head's lines; the knots between them and infinity; |c|; and for each query the number
+        by which log2(1 + |c| distance) is multiplied to be x.
+        """
+        knots, slopes, starts = self._segments()
+        c = self.c.to(self._wide).abs()
+        end = torch.maximum(q_positions.to(self._wide), (self.multiplier.to(self._wide) * self.config.length).abs())
+        by_query = math.log(2.0) / (torch.log1p(c * end) + EPSILON)
+        shared = torch.cat((knots, knots.new_full((1,), torch.inf), c, pad(by_query, (0, room - len(by_query)))))
+        return torch.cat((slopes.mT, starts.mT, shared.expand(self.heads, -1)), dim=1).float()
 
     def _progress(self, i: Tensor, j: Tensor) -> Tensor:
         c, multiplier = self.c[0].to(self._wide), self.multiplier[0].to(self._wide)

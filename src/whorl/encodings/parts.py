@@ -136,7 +136,16 @@ class Bias(Part):
 
 
 class BiasByPair(Bias):
-    """A bias of the head and both positions."""
+    """A bias of the head and both positions.
+
+    lines        how many straight lines it is made of, in x = log2(1 + c distance) r, c being a number of all pairs and
+                 r one of the query: ``line_numbers`` has all of them; 0 for any other
+    """
+
+    known = MappingProxyType(
+        {**Bias.known} | {method: (*Bias.known[method], "lines") for method in ("bias_at", "score_bias")}
+    )
+    lines: int = 0
 
 
 class BiasByDistance(Bias):

@@ -30,8 +30,8 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import invalid
-from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
+from whorl.tracing import held_where_plain
 
 START = 512**-0.5
 
@@ -100,7 +100,7 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     return edges
 
 
-@held_in_graphs
+@held_where_plain
 def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
     edges = _edges(buckets, max_distance)

@@ -66,12 +66,12 @@ def row_deltas(
 
 @triton.jit
 def weights_and_ds(
-    b_products, b_dp, b_lse, b_delta, o_i, o_j, nearest, text, scoring,
+    b_products, b_dp, b_lse, b_delta, o_i, o_j, corner, text, scoring,
     KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
     EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """w, ds, and ds without cap' of a tile; rows and columns may be either way round, as long as all are."""
-    b_s = scores_of(b_products, o_i, o_j, nearest, scoring, KIND, FAR, CAPPED)
+    b_s = scores_of(b_products, o_i, o_j, corner, scoring, KIND, FAR, CAPPED)
     b_w = tl.exp2(b_s - b_lse)
     if EDGE:
         b_w = tl.where(seen(o_i, o_j, text, CAUSAL, WINDOW), b_w, 0.0)
@@ -101,7 +101,7 @@ def take_queries(
     b_lse = tl.load(p_delta + total, mask=m_row, other=float("inf")) if EDGE else tl.load(p_delta + total)
     b_w, b_ds, b_straight = weights_and_ds(
         product(b_k, tl.trans(b_q)), product(b_v, tl.trans(b_do)), b_lse[None, :], b_delta[None, :],
-        (o_row + shift)[None, :], (start + tl.arange(0, KEYS))[:, None], m + shift - start - (KEYS - 1), text, scoring,
+        (o_row + shift)[None, :], (start + tl.arange(0, KEYS))[:, None], (m + shift, start), text, scoring,
         KIND, CAUSAL, WINDOW, CAPPED, EDGE, FAR,
     )  # fmt: skip
     if PRECISE:
@@ -195,7 +195,7 @@ def take_keys(
     b_v = load_rows(p_v + n * s_v, m_j, VALUE_DIM, BY_ROW=EDGE)
     _, b_ds, _ = weights_and_ds(
         product(b_q, tl.trans(b_k)), product(b_do, tl.trans(b_v)), b_lse[:, None], b_delta[:, None],
-        o_i, o_j[None, :], start - n - (KEYS - 1), text, scoring, KIND, CAUSAL, WINDOW, CAPPED, EDGE, FAR,
+        o_i, o_j[None, :], (start, n), text, scoring, KIND, CAUSAL, WINDOW, CAPPED, EDGE, FAR,
     )  # fmt: skip
     b_dq = add_product(b_dq, b_ds.to(b_k.dtype), b_k)
     if LEARNED:
@@ -203,7 +203,7 @@ def take_keys(
         if KIND == "table" and not FAR:
             add_diagonals(b_ds, start - n, p_grad, numbers[3], numbers[4])
         else:
-            b_more, b_other_more = sums_of(b_ds, o_i, o_j[None, :], numbers, KIND)
+            b_more, b_other_more = sums_of(b_ds, o_i, o_j[None, :], (start, n), numbers, p_grad, KIND)
             b_one += b_more
             b_other += b_other_more
     return b_dq, b_one, b_other
@@ -277,6 +277,9 @@ def grad_queries(
     if LEARNED:
         if KIND == "table":
             tl.atomic_add(p_grad + highest, tl.sum(b_one, 0), sem="relaxed")
+        elif KIND == "broken":  # behind the lines
+            tl.atomic_add(p_grad + 3 * lowest, tl.sum(b_one, 0), sem="relaxed")
+            tl.atomic_add(p_grad + 3 * lowest + 1 + o_row, b_other, mask=m_row, sem="relaxed")
         else:
             tl.atomic_add(p_grad, tl.sum(b_one, 0), sem="relaxed")
             if KIND != "line":

@@ -39,7 +39,7 @@ def take_tile(
     m_j = o_j < text[0]
     b_k = load_rows(p_k + n * s_k, m_j, DIM, BY_ROW=EDGE)
     b_products = product(b_q, tl.trans(b_k))
-    b_s = scores_of(b_products, o_i, o_j[None, :], start - n - (KEYS - 1), scoring, KIND, FAR, CAPPED)
+    b_s = scores_of(b_products, o_i, o_j[None, :], (start, n), scoring, KIND, FAR, CAPPED)
     if EDGE:
         b_s = tl.where(seen(o_i, o_j[None, :], text, CAUSAL, WINDOW), b_s, float("-inf"))
     b_more = tl.maximum(b_best, tl.max(b_s, 1))

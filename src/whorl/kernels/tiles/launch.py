@@ -28,8 +28,8 @@ DELTA_ROWS = 64
 class Settings(NamedTuple):
     """What is asked for beside tensors.
 
-    kind        of the bias: "none", "line", "log", "power", or "table"
-    lowest      the distance of a table's first number
+    kind        of the bias: "none", "line", "log", "power", "table", or "broken"
+    lowest      the distance of a table's first number, or how many lines a broken one has
     scale       of products of queries and keys
     cap         the soft limit of scores, or 0
     causal      whether keys after the query are hidden
@@ -158,11 +158,13 @@ def _over_tiles(
 ) -> Launch:  # fmt: skip
     """A kernel that walks over tiles, for tensors of these strides, with constants and numbers that it alone has."""
     count, most = 0 if numbers is None else numbers.shape[1], asked.kind
-    lowest = asked.lowest if asked.kind == "table" else 0
+    lowest, highest = asked.lowest, asked.lowest + count - 1
+    if asked.kind == "broken":
+        highest = shape.keys - shape.queries  # see ``biases``
     if asked.kind == "none" and asked.before >= 0:
         most = "window"
     elif asked.kind == "table" and 2 * (lowest + count) < shape.keys:
-        most = "short table"
+        most = "far table" if 100 * (lowest + count) < shape.keys else "short table"
     tile = sizes.tile_of(name, most, shape.queries, shape.padded, tensors[0].dtype, tensors[0].device)
     programs = shape.heads * -(-shape.queries // tile.rows)
     if name == "keys":
@@ -172,7 +174,7 @@ def _over_tiles(
     return Launch(
         KERNELS[name],
         (shape.batch * programs, 1, 1),
-        [*steps, *lengths, count, lowest, lowest + count - 1, asked.scale * LOG2E, asked.cap * LOG2E, *more],
+        [*steps, *lengths, count, lowest, highest, asked.scale * LOG2E, asked.cap * LOG2E, *more],
         (unit, *shape.dims, tile.rows, tile.keys, *asked.constants, *constants),
         warps=tile.warps,
         stages=tile.stages,

@@ -37,8 +37,8 @@ def tiles_attention(
     """The output (batch, heads, queries, value dim) and the log-sum-exp (batch, heads, queries), with gradients.
 
     The last query stands at the last key. ``numbers`` (heads, count) are those of the bias: of a line its slope, of
-    KERPLE p and a, of a table the biases at the distances from ``lowest`` on. ``order`` names the heads, int32, those
-    with most work first.
+    KERPLE p and a, of a table the biases at the distances from ``lowest`` on, of FIRE what ``Fire.line_numbers`` has,
+    with ``lowest`` lines. ``order`` names the heads, int32, those with most work first.
     """
     settings = (kind, lowest, scale, cap, causal, before, first)
     out, lse, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, *settings)

@@ -71,16 +71,16 @@ def add_product(b_sum, b_one, b_other):
 
 
 @triton.jit
-def scores_of(b_products, o_i, o_j, nearest, scoring, KIND: tl.constexpr, FAR: tl.constexpr, CAPPED: tl.constexpr):
+def scores_of(b_products, o_i, o_j, corner, scoring, KIND: tl.constexpr, FAR: tl.constexpr, CAPPED: tl.constexpr):
     """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
 
-    ``nearest`` is the smallest distance in the tile; ``scoring`` is the scale, the soft limit of scores, and what
-    ``numbers_of`` says of the bias, all in powers of two.
+    ``corner`` is where the first query and the first key of the tile are; ``scoring`` is the scale, the soft limit of
+    scores, and what ``numbers_of`` says of the bias, all in powers of two.
     """
     scale, cap, numbers = scoring
     b_s = b_products * scale
     if KIND != "none":
-        b_s += bias_of(o_i, o_j, nearest, numbers, KIND, FAR)
+        b_s += bias_of(o_i, o_j, corner, numbers, KIND, FAR)
     if CAPPED:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
         b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))

@@ -47,15 +47,17 @@ TILES: dict[tuple[str, int, bool], Tile] = {
 }
 
 # Where another tile is faster with heads of 128 in half precision, by kernel and what most of its tiles are: of a kind
-# of bias, of a table whose numbers end before half of the keys, or of a window without a bias.
+# of bias, of a table whose numbers end before half of the keys or before a hundredth, or of a window without a bias.
 APART: dict[tuple[str, str], Tile] = {
     ("forward", "window"): Tile(128, 64, 8, 3),
     ("forward", "table"): Tile(128, 64, 8, 3),
     ("forward", "short table"): Tile(128, 64, 8, 3),
+    ("forward", "far table"): Tile(128, 128, 8, 2),
     ("keys", "window"): Tile(32, 128, 8, 3),
     ("queries", "log"): Tile(64, 32, 4, 3),
     ("queries", "power"): Tile(64, 32, 4, 3),
     ("queries", "table"): Tile(64, 32, 4, 3),
+    ("queries", "broken"): Tile(64, 32, 4, 3),
 }
 
 # For few queries, as in decoding.

@@ -17,11 +17,12 @@ import triton.language as tl
 
 
 @triton.jit
-def looked_up(o_i, o_j, nearest, p_table, lowest, highest):
+def looked_up(o_i, o_j, corner, p_table, lowest, highest):
     """The number of each pair, by one load for each distance in the tile, from the nearest on.
 
     Shared memory hands them out: a load for each pair takes half as long again.
     """
+    nearest = corner[0] - corner[1] - (o_j.shape[0] * o_j.shape[1] - 1)
     o_index = o_i - o_j - nearest
     ROWS: tl.constexpr = o_index.shape[0]
     COLUMNS: tl.constexpr = o_index.shape[1]
