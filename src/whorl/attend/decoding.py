@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.attend.learned import MadeOf
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding, decay_rates, position_axes
 from whorl.attend.linear_forms import Fade
+from whorl.constants import numbers_on
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
@@ -175,7 +176,7 @@ def fading(
                 )
         else:  # values on a device are not read: a row that breaks the rule becomes NaN
             p = torch.where(falls, math.nan, p)
-    by_dim = None if dims is None else torch.tensor(dims, dtype=torch.float64, device=q.device)
+    by_dim = None if dims is None else numbers_on(tuple(dims), torch.float64, q.device)
     return Fade(p, consecutive, heads, by_dim)
 
 

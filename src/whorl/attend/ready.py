@@ -16,9 +16,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.blocks import rows_of_window
 from whorl.attend.call import Call
-from whorl.attend.learned import MadeOf
 from whorl.attend.tiles import tiles_of
 from whorl.encodings.base import Encoding
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import Branches, Placement, QueryScale, first, lone_rotation
 from whorl.kernels.launches import kinds_of
 from whorl.kernels.rotate import rotate_qk

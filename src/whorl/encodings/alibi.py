@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import Config, config
+from whorl.constants import numbers_on
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
@@ -37,7 +38,6 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import held, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import from_last_key
-from whorl.tracing import held_where_plain
 
 RULES = ("press", "geometric")
 
@@ -167,12 +167,6 @@ def key_form(slope: Tensor, position: Tensor, rounding: str) -> Tensor:
     return round_to_bfloat16(slope * position)
 
 
-@held_where_plain  # where FlexAttention takes them into its kernel
-def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers as a tensor."""
-    return torch.tensor(numbers, dtype=dtype, device=device)
-
-
 @held
 def slope_numbers(config_text: str) -> tuple[float, ...]:
     """The slopes of a config, times its scale where nothing is rounded before it."""
@@ -225,7 +219,7 @@ class Alibi(DistanceBias):
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""
-        return constants(self._numbers, torch.float32, device or torch.device("cpu"))
+        return numbers_on(self._numbers, torch.float32, device or torch.device("cpu")).clone()
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if self.config.rounding == "exact":
@@ -292,14 +286,14 @@ class Alibi(DistanceBias):
         check_one_axis(call, k_positions)
         if dtype not in (*FLOATS, torch.bfloat16, torch.float16):
             raise invalid(call, "dtype", "float64, float32, bfloat16 or float16", dtype)
-        slopes = [slope / scale for slope in self._numbers]
+        slopes = tuple(slope / scale for slope in self._numbers)
         queries_at, keys_at = from_last_key(q_positions, k_positions)  # keys that weigh most have small numbers
         if dtype in FLOATS:
-            return _fold_wide(queries_at, keys_at, torch.tensor(slopes, dtype=dtype, device=keys_at.device))
+            return _fold_wide(queries_at, keys_at, numbers_on(slopes, dtype, keys_at.device))
         steepest = SPLIT * max(slopes)
         if steepest > torch.finfo(dtype).max:
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
-        numbers = torch.tensor(slopes, dtype=torch.float64, device=keys_at.device)
+        numbers = numbers_on(slopes, torch.float64, keys_at.device)
         queries, keys = _fold_half(keys_at.clamp(min=-FARTHEST), numbers, dtype)
         return queries.expand(*queries_at.shape[:-1], -1, queries_at.shape[-1], -1), keys
 

@@ -22,10 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.constants import numbers_on
 from whorl.encodings.base import Claims
 from whorl.encodings.content import ContentTerms, Pairs
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError, invalid
+from whorl.tracing import may_keep_tensors, takes_derivatives
+
+# Rows of a table for each pair of a key, from which on it is cheaper to take the rows of pairs than all products.
+FEW_PAIRS = 8
 
 
 @config
@@ -103,8 +109,24 @@ def bucket_starts(span: int, max_distance: int) -> tuple[int, ...]:
 
 def bucket(distance: Tensor, span: int, starts: tuple[int, ...]) -> Tensor:
     """The signed bucket of query minus key, from -span to span; ``starts`` are those of the logarithmic ones."""
-    bounds, size = torch.tensor(starts, dtype=distance.dtype, device=distance.device), distance.abs()
+    bounds, size = numbers_on(starts, distance.dtype, distance.device), distance.abs()
     return distance.sign() * (size.clamp(max=span // 2) + torch.bucketize(size, bounds, right=True))
+
+
+def products_by_pair(k: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of each key (batch, heads, keys, d) and the row of a table (heads, rows, d) that a query has for it.
+
+    The index is (queries, keys), or with a batch. A table has more rows than a decoding step has queries, so then the
+    rows that are asked for are taken; otherwise all products are, and those asked for are chosen among them.
+    """
+    pairs_of_a_key = index.shape[:-1].numel()
+    if FEW_PAIRS * pairs_of_a_key > table.shape[-2]:
+        rows = products(k, table, dtype)
+        return rows.gather(-1, over_heads(index.mT, rows.shape)).mT  # here a row for each key, a column for each query
+    wide = torch.promote_types(torch.promote_types(k.dtype, table.dtype), dtype)
+    rows = table.to(wide)[:, index]  # (heads, queries, keys, d), or with a batch after the heads
+    rows = rows if index.ndim == 2 else rows.transpose(0, 1)
+    return (k.to(wide).unsqueeze(-3) * rows).sum(-1)
 
 
 def row_index(place: Tensor, span: int) -> Tensor:
@@ -169,12 +191,19 @@ class Deberta(ContentTerms):
             rows = products(q, self._by_head(self.position_key), scores.dtype)
             out = out + scale * rows.gather(-1, over_heads(row_index(place, own.span), rows.shape))
         if self.position_query is not None:
-            rows = products(k, self._by_head(self.position_query), scores.dtype)
             index = row_index(place if own.position_to_content == "code" else -place, own.span)
-            # here a row for each key, a column for each query
-            out = out + scale * rows.gather(-1, over_heads(index.mT, rows.shape)).mT
+            out = out + scale * products_by_pair(k, self._by_head(self.position_query), index, scores.dtype)
         return out
 
     def _by_head(self, projection: nn.Linear) -> Tensor:
-        """P projected, shape (heads, 2 span, head_dim)."""
+        """P projected, shape (heads, 2 span, head_dim); the same at every step of decoding, and kept for the next."""
+        if takes_derivatives(*self.parameters()) or not may_keep_tensors():
+            return self._projected(projection)
+        key = "projected", projection is self.position_key, self.relative.dtype, self.relative.device
+        kept = self._calls.get(key)
+        if kept is None:
+            kept = self._calls[key] = MadeOf(self, lambda: self._projected(projection))
+        return kept()
+
+    def _projected(self, projection: nn.Linear) -> Tensor:
         return projection(self.relative).unflatten(-1, (self.config.heads, -1)).transpose(0, 1)

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
+from whorl.constants import numbers_on
 from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
@@ -169,7 +170,7 @@ class XPos(Encoding):
         """cos and sin for these positions, each times zeta^(-distance / B)."""
         dtype = wide_dtype(x)
         cos, sin = self.rope._shared_tables(positions, length, dtype)
-        rates = torch.tensor(self.config.rates, dtype=torch.float64, device=distance.device)
+        rates = numbers_on(self.config.rates, torch.float64, distance.device)
         factor = (distance.unsqueeze(-1) * rates).exp().to(dtype)
         return cos * factor, sin * factor
 
