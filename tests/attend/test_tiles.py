@@ -96,6 +96,90 @@ def test_both_sides_and_the_log_sum_exp(device):
         )
 
 
+def apart(device):
+    """Documents in order and in none, padding in front and behind, a row that is padding alone; and all of it."""
+    order = torch.tensor([0] * 14 + [7] * 9 + [-3] * 17, device=device)
+    none = torch.tensor([4, 0, 0, 9, 4] * 8, device=device)
+    real = torch.ones(2, 40, dtype=torch.bool, device=device)
+    real[0, :9], real[1, -6:] = False, False
+    nothing = real.clone()
+    nothing[1] = False
+    restarted = torch.cat([torch.arange(n, device=device) for n in (14, 9, 17)])
+    return {
+        "documents": ("t5 alibi fire sinks", {"documents": order}),
+        "documents by row": ("rope kerple", {"documents": torch.stack([order, none])}),
+        "padding": ("t5 alibi rope", {"key_mask": real}),
+        "only padding": ("kerple", {"key_mask": nothing}),
+        "both": ("t5 sinks", {"documents": torch.stack([order, none]), "key_mask": real}),
+        "encoder": ("t5 rope", {"documents": order, "key_mask": real, "causal": False}),
+        "restarted positions": ("rope", {"documents": order, "positions": restarted}),
+    }
+
+
+@pytest.mark.parametrize("name", apart("cpu"))
+def test_documents_and_padding(name, device):
+    names, options = apart(device)[name]
+    sizes = {"heads": 2, "head_dim": DIM, "width": 2 * DIM, "length": 256}
+    for each in names.split():
+        encoding = whorl.Sinks(size=9, count=3) if each == "sinks" else build_for(each, **sizes).to(device)
+        inputs = [draw(2, heads, 40, DIM, device=device, seed=i) for i, heads in enumerate((2, 1, 1))]
+        weight = draw(2, 2, 40, DIM, device=device, seed=3)
+        got = attended(inputs, encoding, weight, impl="triton", **options)
+        expected = attended([x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options)
+        for found, wanted in zip(got, expected, strict=True):
+            torch.testing.assert_close(found.double(), wanted, rtol=2e-5, atol=2e-5, msg=each)
+
+
+@pytest.mark.gpu
+def test_documents_and_padding_are_left_to_tiles_on_a_gpu():
+    inputs = [torch.randn(2, HEADS, 64, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    documents, real = torch.arange(64, device="cuda") // 20, torch.ones(2, 64, dtype=torch.bool, device="cuda")
+    rope, positions = whorl.Rope(head_dim=DIM), torch.arange(64, device="cuda") % 20
+    for options in ({"documents": documents, "positions": positions}, {"key_mask": real}):
+        assert whorl.explain_attention(*inputs, encoding=rope, **options).startswith("tiles: ")
+    assert not whorl.explain_attention(*inputs, encoding=rope, key_mask=real, causal=False).startswith("tiles: ")
+
+
+def test_other_masks_are_refused(device):
+    inputs = [draw(1, HEADS, 12, DIM, device=device, seed=i) for i in range(3)]
+    for options, reason in (
+        ({"mask": torch.ones(12, 12, dtype=torch.bool, device=device)}, "no other mask"),
+        ({"documents": torch.zeros(12, device=device)}, "whole numbers"),
+        ({"positions": torch.arange(12, device=device), "encoding": whorl.Alibi(heads=HEADS)}, "counts positions"),
+        ({"documents": torch.arange(12, device=device), "encoding": branches()["rerope"]}, "beside branches"),
+    ):
+        with pytest.raises(whorl.WhorlError, match=reason):
+            whorl.attention(*inputs, impl="triton", **options)
+
+
+def fires():
+    plain, negative, none, many = (whorl.Fire(heads=HEADS, length=16, hidden=n) for n in (32, 32, 32, 63))
+    with torch.no_grad():
+        negative.c.neg_()
+        none.c.zero_()
+        many.w1[3] = 0.0
+        many.b1.copy_(-torch.linspace(0.01, 1.0, 63) * many.w1)  # all of its knots between 0 and 1
+    return {
+        "both sides": (plain, {"causal": False}),
+        "negative c": (negative, {}),
+        "c of 0": (none, {"softcap": 2.0}),
+        "many knots": (many, {"softcap": 2.0}),
+        "in a window": (whorl.Combined(whorl.Rope(head_dim=DIM), plain, whorl.Window(size=9)), {}),
+    }
+
+
+@pytest.mark.parametrize("name", fires())
+def test_fire_of_all_kinds(name, device):
+    torch.manual_seed(0)
+    encoding, options = fires()[name]
+    inputs = [draw(1, HEADS, 40, DIM, device=device, seed=i) for i in range(3)]
+    weight = draw(1, HEADS, 40, DIM, device=device, seed=3)
+    got = attended(inputs, encoding.to(device), weight, impl="triton", **options)
+    expected = attended([x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options)
+    for found, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=5e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize("sizes", [(7, 45), (45, 45), (3, 10), (5, 9), (1, 1)], ids=str)
 @pytest.mark.parametrize("name", branches())
 def test_near_and_far_keys_are_of_one_softmax(name, sizes, device, poisoned):
@@ -138,8 +222,8 @@ def test_the_operators_of_two_placements_are_registered_right(device):
 @pytest.mark.parametrize(
     ("encoding", "options", "reason"),
     [
-        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Alibi(heads=HEADS)), {}, "no bias and no window"),
-        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Window(size=7)), {}, "no bias and no window"),
+        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Alibi(heads=HEADS)), {}, "beside branches"),
+        (whorl.Combined(whorl.ReRope(head_dim=DIM, window=5), whorl.Window(size=7)), {}, "beside branches"),
         (whorl.ReRope(head_dim=DIM, window=5, bidirectional=True), {"causal": False}, "two branches"),
     ],
     ids=["bias", "window", "both sides"],

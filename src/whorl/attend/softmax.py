@@ -1,11 +1,11 @@
 """``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
 
 sdpa     no bias: rotated queries and keys on torch's fused kernel
-tiles    a bias by distance, a window, a softcap or the log-sum-exp on a GPU: kernels that compute the bias, and leave
-         out keys that are hidden or too far to weigh anything
+tiles    a bias by distance, FIRE, a window, documents, padding, two placements, a softcap or the log-sum-exp on a GPU:
+         kernels that compute the bias, and leave out keys that are hidden or too far to weigh anything
 folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
 masked   a bias that is not learned from on the CPU: formed, and added inside torch's fused kernel
-flex     any bias written element by element, inside FlexAttention's kernel, and several placements of queries and keys
+flex     where it is asked for: any bias written element by element, and several placements, by FlexAttention's kernel
 dense    everything: the reference, a block of queries at a time
 """
 
@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from whorl.attend.blocks import MOST_SCORES, in_blocks, seen, taken
+from whorl.attend.blocks import in_blocks, seen, taken
 from whorl.attend.branches import attend_branches
 from whorl.attend.call import Call, checked
-from whorl.attend.flex import BLOCK, flex_attention_of, why_not_flex
+from whorl.attend.flex import flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kernel
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
@@ -184,37 +184,30 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", "return_weights is asked for"
     branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
     plain = bias is None and call.softcap is None and not call.wants_lse
-    bare = plain and not branches and not first(call.encoding, Visibility)
+    # torch's kernel would take a mask of all pairs for these
+    hides = first(call.encoding, Visibility) or (call.visible.causal is True and call.visible.given)
+    bare = plain and not branches and not hides and call.visible.q_documents is None
     unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
     if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
-    refusal = why_not_flex(call) if cuda else "it is for CUDA devices"
-    # few rows of scores are small, and need no compiling
-    several: Path = "flex" if refusal is None and call.q.shape[2] >= BLOCK else "dense"
+    instead = f", and {unfit or 'tiles are for more queries'}" if cuda else ""
     for reason, holds in (
         (f"{name} uses branches", branches),
         ("softcap is asked for", call.softcap is not None),
         ("return_lse is asked for", call.wants_lse),
     ):
         if holds:
-            return several, reason
+            return "dense", reason + instead
     if bias is None:
         return "sdpa", "nothing is added to the scores"
-    separable = f"the bias of {name} is separable"
-    if cuda:
-        separable += f", and {unfit or 'tiles are for other sizes'}"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
     if bias.fold_dims and (half or cuda or bias.fold_dims <= MOST_FOLDED):
-        return "folded", separable
+        return "folded", f"the bias of {name} is separable{instead}"
     learned = takes_derivatives(*call.encoding.parameters())
     if call.q.device.type == "cpu" and not half and not learned:
         return "masked", f"the bias of {name} is a mask of torch's kernel where nobody learns from it"
-    scores = call.q[..., 0].numel() * call.k.shape[2]
-    if several == "flex" and learned and scores <= MOST_SCORES["cuda"]:
-        return "dense", f"the few parameters of {name} gather their gradients faster from scores that are formed"
-    refused = f", and {refusal}" if cuda and refusal else ""
-    return several, f"{name} has a bias for each pair of positions{refused}"
+    return "dense", f"{name} has a bias for each pair of positions{instead}"
 
 
 def _one_branch(call: Call) -> bool:

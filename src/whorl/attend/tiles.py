@@ -31,12 +31,15 @@ from whorl.encodings.parts import (
 from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
 from whorl.kernels.tiles.op import branches_attention, tiles_attention
+from whorl.position_checks import INTEGERS
 from whorl.tracing import in_functorch, making_graph, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LARGEST_DIM = 256
+
+NO_DOCUMENT = torch.iinfo(torch.int64).min  # of padding
 
 MOST_LINES = 64  # of a bias by pair
 MOST_ROWS = 128  # of queries in a tile: numbers of queries are read for all of them
@@ -57,6 +60,7 @@ class Tiles(NamedTuple):
     numbers: Callable[[], Tensor] | None = None  # (heads, count)
     lowest: int = 0  # the distance of a table's first number
     order: Tensor | None = None  # of heads, those with most work first
+    documents: tuple[Tensor, Tensor] | None = None  # of queries and keys
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp of placed queries and keys."""
@@ -73,6 +77,7 @@ class Tiles(NamedTuple):
             causal=self.causal,
             before=self.before,
             first=self.first,
+            documents=self.documents,
         )
 
 
@@ -101,10 +106,12 @@ def why_not_tiles(call: Call) -> str | None:
         return f"{KERNEL} has no {q.dtype}"
     if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
         return f"{KERNEL} has heads of up to {LARGEST_DIM} dimensions"
-    if visible.causal == "positions" or not call.consecutive:
+    if visible.causal == "positions" or (not call.consecutive and first(encoding, Bias, Branches, Visibility)):
         return f"{KERNEL} counts positions 0, 1, 2, … itself"
-    if visible.given:
-        return f"{KERNEL} has no mask, padding or documents"
+    if visible.mask is not None:
+        return f"{KERNEL} has documents and padding, and no other mask"
+    if visible.q_documents is not None and visible.q_documents.dtype not in INTEGERS:
+        return f"{KERNEL} has documents that are whole numbers"
     if call.dropout or call.wants_weights:
         return f"{KERNEL} has no {'dropout' if call.dropout else 'return_weights'}"
     name, other, branches = type(encoding).__name__, first(encoding, ScoreTerm, OutputTerm), first(encoding, Branches)
@@ -112,8 +119,8 @@ def why_not_tiles(call: Call) -> str | None:
         return f"{name} uses {other.hook}"
     if branches and not (branches.near and visible.causal is True):
         return f"{KERNEL} has two branches, of near keys and of far ones before the query"
-    if branches and first(encoding, Bias, Visibility):
-        return f"{KERNEL} has no bias and no window beside branches"
+    if branches and (visible.given or first(encoding, Bias, Visibility)):
+        return f"{KERNEL} has no bias, window, padding or documents beside branches"
     if not hides_by_reach(encoding) or (encoding.reach is not None and visible.causal is not True):
         return f"{KERNEL} has one causal window and no other mask"
     bias = first(encoding, Bias)
@@ -132,7 +139,7 @@ def tiles_of(call: Call) -> Tiles:
     """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
     reach, causal, device = call.encoding.reach, call.visible.causal is True, call.q.device
     before, near = (-1, 0) if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
-    plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near)
+    plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near, documents=_documents(call))
     bias = first(call.encoding, BiasByDistance, BiasByPair)
     if bias is None:
         return plain
@@ -155,6 +162,20 @@ def tiles_of(call: Call) -> Tiles:
         return bias.table(torch.arange(lowest, highest + 1, device=device))
 
     return plain._replace(kind="table", numbers=table, lowest=lowest)
+
+
+def _documents(call: Call) -> tuple[Tensor, Tensor] | None:
+    """The documents of queries and keys; padding is keys of a document that no query is of."""
+    visible, batch = call.visible, call.q.shape[0]
+    if visible.q_documents is None and visible.key_mask is None:
+        return None
+    found = []
+    for ids, count in ((visible.q_documents, visible.queries), (visible.k_documents, visible.keys)):
+        ids = call.q.new_zeros((), dtype=torch.int64) if ids is None else ids.long().clamp(min=NO_DOCUMENT + 1)
+        found.append(ids.expand(batch, count).contiguous())
+    if visible.key_mask is not None:
+        found[1] = found[1].masked_fill(~visible.key_mask, NO_DOCUMENT)
+    return found[0], found[1]
 
 
 @held  # on the device: copying them there would wait for it at every call

@@ -27,7 +27,7 @@ import triton.language as tl
 from whorl.kernels.tiles.biases import numbers_of, sums_of
 from whorl.kernels.tiles.biases.table import add_diagonals
 from whorl.kernels.tiles.products import add_product, load_rows, product, rows_at, scores_of, store_rows
-from whorl.kernels.tiles.visits import edge_at, keys_of, queries_of, seen
+from whorl.kernels.tiles.visits import DOCUMENTS, edge_at, keys_of, may_meet, queries_of, seen
 from whorl.kernels.triton_launch import kernel
 
 
@@ -67,14 +67,14 @@ def row_deltas(
 @triton.jit
 def weights_and_ds(
     b_products, b_dp, b_lse, b_delta, o_i, o_j, corner, text, scoring,
-    KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr, CAPPED: tl.constexpr,
+    KIND: tl.constexpr, RULES: tl.constexpr, CAPPED: tl.constexpr,
     EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """w, ds, and ds without cap' of a tile; rows and columns may be either way round, as long as all are."""
     b_s = scores_of(b_products, o_i, o_j, corner, scoring, KIND, FAR, CAPPED)
     b_w = tl.exp2(b_s - b_lse)
     if EDGE:
-        b_w = tl.where(seen(o_i, o_j, text, CAUSAL, WINDOW), b_w, 0.0)
+        b_w = tl.where(seen(o_i, o_j, text, RULES), b_w, 0.0)
     b_straight = b_w * (b_dp - b_delta)
     b_ds = b_straight
     if CAPPED:
@@ -86,39 +86,40 @@ def weights_and_ds(
 @triton.jit
 def take_queries(
     b_k, b_v, p_q, p_do, p_delta, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, PRECISE: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """The queries from m on joined to the gradients of a tile of keys and values, which begins at start."""
     KEYS: tl.constexpr = b_k.shape[0]
     shift = text[0] - queries
-    o_row = m + tl.arange(0, p_q.shape[0])
-    m_row = o_row < queries
-    b_q = load_rows(p_q + m * s_q, m_row, DIM, BY_ROW=EDGE)
-    b_do = load_rows(p_do + m * s_o, m_row, VALUE_DIM, BY_ROW=EDGE)
-    p_delta += o_row
-    b_delta = tl.load(p_delta, mask=m_row, other=0.0) if EDGE else tl.load(p_delta)
-    b_lse = tl.load(p_delta + total, mask=m_row, other=float("inf")) if EDGE else tl.load(p_delta + total)
-    b_w, b_ds, b_straight = weights_and_ds(
-        product(b_k, tl.trans(b_q)), product(b_v, tl.trans(b_do)), b_lse[None, :], b_delta[None, :],
-        (o_row + shift)[None, :], (start + tl.arange(0, KEYS))[:, None], (m + shift, start), text, scoring,
-        KIND, CAUSAL, WINDOW, CAPPED, EDGE, FAR,
-    )  # fmt: skip
-    if PRECISE:
-        tl.atomic_add(p_delta + 2 * total, tl.sum(b_straight, 0), mask=m_row, sem="relaxed")
-    b_dv = add_product(b_dv, b_w.to(b_do.dtype), b_do)
-    b_dk = add_product(b_dk, b_ds.to(b_q.dtype), b_q)
+    if not DOCUMENTS & RULES or may_meet(m + shift, start, text, p_q.shape[0], KEYS):
+        o_row = m + tl.arange(0, p_q.shape[0])
+        m_row = o_row < queries
+        b_q = load_rows(p_q + m * s_q, m_row, DIM, BY_ROW=EDGE)
+        b_do = load_rows(p_do + m * s_o, m_row, VALUE_DIM, BY_ROW=EDGE)
+        p_rows = p_delta + o_row
+        b_delta = tl.load(p_rows, mask=m_row, other=0.0) if EDGE else tl.load(p_rows)
+        b_lse = tl.load(p_rows + total, mask=m_row, other=float("inf")) if EDGE else tl.load(p_rows + total)
+        b_w, b_ds, b_straight = weights_and_ds(
+            product(b_k, tl.trans(b_q)), product(b_v, tl.trans(b_do)), b_lse[None, :], b_delta[None, :],
+            (o_row + shift)[None, :], (start + tl.arange(0, KEYS))[:, None], (m + shift, start), text, scoring,
+            KIND, RULES, CAPPED, EDGE, FAR,
+        )  # fmt: skip
+        if PRECISE:
+            tl.atomic_add(p_rows + 2 * total, tl.sum(b_straight, 0), mask=m_row, sem="relaxed")
+        b_dv = add_product(b_dv, b_w.to(b_do.dtype), b_do)
+        b_dk = add_product(b_dk, b_ds.to(b_q.dtype), b_q)
     return b_dk, b_dv
 
 
-@kernel(pointers=9)
+@kernel(pointers=11)
 def grad_keys(
-    p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dk, p_dv,
+    p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dk, p_dv, p_q_documents, p_k_documents,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
     s_dk_b, s_dk_h, s_dk_l, s_dv_b, s_dv_h, s_dv_l,
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr, GROUPS: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of keys and values, from all query heads that share them."""
@@ -127,7 +128,7 @@ def grad_keys(
     start = (i % blocks) * KEYS  # the first keys are seen by most queries
     i_b = ((i // blocks) % batch).to(tl.int64)
     i_kv = (i // (blocks * batch)).to(tl.int64)
-    text = keys, before, first
+    text = keys, before, first, p_q_documents + i_b * queries - (keys - queries), p_k_documents + i_b * keys
 
     o_j = start + tl.arange(0, KEYS)
     m_j = o_j < keys
@@ -145,7 +146,7 @@ def grad_keys(
     for i_group in range(0, GROUPS):  # a constant: the compiler takes a loop over one head apart
         i_h = i_kv * GROUPS + i_group
         scoring = scale, cap, numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
-        left, lefts, right, rights, full, full_end = queries_of(start, queries, text, ROWS, KEYS, CAUSAL, WINDOW)
+        left, lefts, right, rights, full, full_end = queries_of(start, queries, text, ROWS, KEYS, RULES)
         if SKIPS:  # queries that are farther give these keys no weight
             reach = tl.load(p_reach + i_b * heads + i_h)
             end = tl.maximum(tl.cdiv(start + KEYS + reach - (keys - queries), ROWS) * ROWS, full)
@@ -157,7 +158,7 @@ def grad_keys(
             m = edge_at(t, 0, left, lefts, right, ROWS)
             b_dk, b_dv = take_queries(
                 b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=True, FAR=False,
+                DIM, VALUE_DIM, KIND, RULES, CAPPED, PRECISE, EDGE=True, FAR=False,
             )  # fmt: skip
         near_end = full_end
         if KIND == "table":
@@ -166,12 +167,12 @@ def grad_keys(
             for m in range(near_end, full_end, ROWS):
                 b_dk, b_dv = take_queries(
                     b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-                    DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=True,
+                    DIM, VALUE_DIM, KIND, RULES, CAPPED, PRECISE, EDGE=False, FAR=True,
                 )  # fmt: skip
         for m in range(full, near_end, ROWS):
             b_dk, b_dv = take_queries(
                 b_k, b_v, p_q_h, p_do_h, p_delta_h, total, s_q, s_o, start, m, b_dk, b_dv, queries, text, scoring,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, PRECISE, EDGE=False, FAR=False,
+                DIM, VALUE_DIM, KIND, RULES, CAPPED, PRECISE, EDGE=False, FAR=False,
             )  # fmt: skip
 
     p_dk, _ = rows_at(p_dk, s_dk_b, s_dk_h, s_dk_l, i_b, i_kv, o_j, PADDED, UNIT)
@@ -183,39 +184,40 @@ def grad_keys(
 @triton.jit
 def take_keys(
     b_q, b_do, b_lse, b_delta, p_k, p_v, s_k, s_v, start, n, b_dq, b_one, b_other, p_grad, text, scoring,
-    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, LEARNED: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """The keys from n on joined to the gradients of a tile of queries, and of the numbers of their head."""
     KEYS: tl.constexpr = p_k.shape[0]
-    o_i = start + tl.arange(0, b_q.shape[0])[:, None]
-    o_j = n + tl.arange(0, KEYS)
-    m_j = o_j < text[0]
-    b_k = load_rows(p_k + n * s_k, m_j, DIM, BY_ROW=EDGE)
-    b_v = load_rows(p_v + n * s_v, m_j, VALUE_DIM, BY_ROW=EDGE)
-    _, b_ds, _ = weights_and_ds(
-        product(b_q, tl.trans(b_k)), product(b_do, tl.trans(b_v)), b_lse[:, None], b_delta[:, None],
-        o_i, o_j[None, :], (start, n), text, scoring, KIND, CAUSAL, WINDOW, CAPPED, EDGE, FAR,
-    )  # fmt: skip
-    b_dq = add_product(b_dq, b_ds.to(b_k.dtype), b_k)
-    if LEARNED:
-        numbers = scoring[2]
-        if KIND == "table" and not FAR:
-            add_diagonals(b_ds, start - n, p_grad, numbers[3], numbers[4])
-        else:
-            b_more, b_other_more = sums_of(b_ds, o_i, o_j[None, :], (start, n), numbers, p_grad, KIND)
-            b_one += b_more
-            b_other += b_other_more
+    if not DOCUMENTS & RULES or may_meet(start, n, text, b_q.shape[0], KEYS):
+        o_i = start + tl.arange(0, b_q.shape[0])[:, None]
+        o_j = n + tl.arange(0, KEYS)
+        m_j = o_j < text[0]
+        b_k = load_rows(p_k + n * s_k, m_j, DIM, BY_ROW=EDGE)
+        b_v = load_rows(p_v + n * s_v, m_j, VALUE_DIM, BY_ROW=EDGE)
+        _, b_ds, _ = weights_and_ds(
+            product(b_q, tl.trans(b_k)), product(b_do, tl.trans(b_v)), b_lse[:, None], b_delta[:, None],
+            o_i, o_j[None, :], (start, n), text, scoring, KIND, RULES, CAPPED, EDGE, FAR,
+        )  # fmt: skip
+        b_dq = add_product(b_dq, b_ds.to(b_k.dtype), b_k)
+        if LEARNED:
+            numbers = scoring[2]
+            if KIND == "table" and not FAR:
+                add_diagonals(b_ds, start - n, p_grad, numbers[3], numbers[4])
+            else:
+                b_more, b_other_more = sums_of(b_ds, o_i, o_j[None, :], (start, n), numbers, p_grad, KIND)
+                b_one += b_more
+                b_other += b_other_more
     return b_dq, b_one, b_other
 
 
-@kernel(pointers=9)
+@kernel(pointers=11)
 def grad_queries(
-    p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dq, p_grad,
+    p_q, p_k, p_v, p_do, p_delta, p_numbers, p_reach, p_dq, p_grad, p_q_documents, p_k_documents,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l, s_dq_b, s_dq_h, s_dq_l,
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, SKIPS: tl.constexpr, PRECISE: tl.constexpr, LEARNED: tl.constexpr,
 ):  # fmt: skip
     """The gradients of a tile of queries, and what it adds to those of the numbers of its head."""
@@ -225,7 +227,7 @@ def grad_queries(
     i_b = ((i // blocks) % batch).to(tl.int64)
     i_h = (i // (blocks * batch)).to(tl.int64)
     i_kv = i_h // groups
-    text = keys, before, first
+    text = keys, before, first, p_q_documents + i_b * queries - (keys - queries), p_k_documents + i_b * keys
     scoring = scale, cap, numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
     p_grad += i_h * count
 
@@ -244,7 +246,7 @@ def grad_queries(
     b_delta = tl.load(p_delta + 2 * total if PRECISE else p_delta, mask=m_row, other=0.0)
 
     start = i_block * ROWS + keys - queries
-    sinks, left, lefts, right, rights, full, full_end = keys_of(start, text, ROWS, KEYS, CAUSAL, WINDOW)
+    sinks, left, lefts, right, rights, full, full_end = keys_of(start, text, ROWS, KEYS, RULES)
     if SKIPS:
         reach = tl.load(p_reach + i_b * heads + i_h)
         full = tl.minimum(tl.maximum(full, (start - reach) // KEYS * KEYS), full_end)
@@ -258,18 +260,18 @@ def grad_queries(
         for n in range(full, near, KEYS):
             b_dq, b_one, b_other = take_keys(
                 b_q, b_do, b_lse, b_delta, p_k, p_v, s_k, s_v, start, n, b_dq, b_one, b_other, p_grad, text, scoring,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, LEARNED, EDGE=False, FAR=True,
+                DIM, VALUE_DIM, KIND, RULES, CAPPED, LEARNED, EDGE=False, FAR=True,
             )  # fmt: skip
     for n in range(near, full_end, KEYS):
         b_dq, b_one, b_other = take_keys(
             b_q, b_do, b_lse, b_delta, p_k, p_v, s_k, s_v, start, n, b_dq, b_one, b_other, p_grad, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, LEARNED, EDGE=False, FAR=False,
+            DIM, VALUE_DIM, KIND, RULES, CAPPED, LEARNED, EDGE=False, FAR=False,
         )  # fmt: skip
     for t in range(0, sinks + lefts + rights):
         n = edge_at(t, sinks, left, lefts, right, KEYS)
         b_dq, b_one, b_other = take_keys(
             b_q, b_do, b_lse, b_delta, p_k, p_v, s_k, s_v, start, n, b_dq, b_one, b_other, p_grad, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, LEARNED, EDGE=True, FAR=False,
+            DIM, VALUE_DIM, KIND, RULES, CAPPED, LEARNED, EDGE=True, FAR=False,
         )  # fmt: skip
 
     p_dq, _ = rows_at(p_dq, s_dq_b, s_dq_h, s_dq_l, i_b, i_h, o_row, PADDED, UNIT)

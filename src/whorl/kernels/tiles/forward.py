@@ -22,43 +22,46 @@ import triton.language as tl
 from whorl.kernels.tiles.biases import numbers_of
 from whorl.kernels.tiles.biases.line import bound_of, reach_of
 from whorl.kernels.tiles.products import add_product, load_rows, product, rows_at, scores_of, store_rows
-from whorl.kernels.tiles.visits import edge_at, keys_of, seen
+from whorl.kernels.tiles.visits import DOCUMENTS, edge_at, keys_of, may_meet, seen
 from whorl.kernels.triton_launch import kernel
 
 
 @triton.jit
 def take_tile(
     b_q, p_k, p_v, s_k, s_v, start, n, b_out, b_sum, b_best, text, scoring,
-    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """The keys from n on joined to what queries have gathered: output, sum of weights, largest score."""
     KEYS: tl.constexpr = p_k.shape[0]
-    o_i = start + tl.arange(0, b_q.shape[0])[:, None]
-    o_j = n + tl.arange(0, KEYS)
-    m_j = o_j < text[0]
-    b_k = load_rows(p_k + n * s_k, m_j, DIM, BY_ROW=EDGE)
-    b_products = product(b_q, tl.trans(b_k))
-    b_s = scores_of(b_products, o_i, o_j[None, :], (start, n), scoring, KIND, FAR, CAPPED)
-    if EDGE:
-        b_s = tl.where(seen(o_i, o_j[None, :], text, CAUSAL, WINDOW), b_s, float("-inf"))
-    b_more = tl.maximum(b_best, tl.max(b_s, 1))
-    b_base = tl.where(b_more == float("-inf"), 0.0, b_more)  # a row that has seen nothing yet
-    b_p = tl.exp2(b_s - b_base[:, None])
-    b_shrink = tl.exp2(b_best - b_base)
-    b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-    b_v = load_rows(p_v + n * s_v, m_j, VALUE_DIM, BY_ROW=EDGE)
-    b_out = add_product(b_out * b_shrink[:, None], b_p.to(b_v.dtype), b_v)
-    return b_out, b_sum, b_more
+    if not DOCUMENTS & RULES or may_meet(start, n, text, b_q.shape[0], KEYS):
+        o_i = start + tl.arange(0, b_q.shape[0])[:, None]
+        o_j = n + tl.arange(0, KEYS)
+        m_j = o_j < text[0]
+        b_k = load_rows(p_k + n * s_k, m_j, DIM, BY_ROW=EDGE)
+        b_products = product(b_q, tl.trans(b_k))
+        b_s = scores_of(b_products, o_i, o_j[None, :], (start, n), scoring, KIND, FAR, CAPPED)
+        if EDGE:
+            b_s = tl.where(seen(o_i, o_j[None, :], text, RULES), b_s, float("-inf"))
+        b_more = tl.maximum(b_best, tl.max(b_s, 1))
+        b_base = tl.where(b_more == float("-inf"), 0.0, b_more)  # a row that has seen nothing yet
+        b_p = tl.exp2(b_s - b_base[:, None])
+        b_shrink = tl.exp2(b_best - b_base)
+        b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+        b_v = load_rows(p_v + n * s_v, m_j, VALUE_DIM, BY_ROW=EDGE)
+        b_out = add_product(b_out * b_shrink[:, None], b_p.to(b_v.dtype), b_v)
+        b_best = b_more
+    return b_out, b_sum, b_best
 
 
-@kernel(pointers=11)
+@kernel(pointers=13)
 def attend(
     p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_norms, p_reach, p_earlier, p_earlier_lse,
+    p_q_documents, p_k_documents,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
     batch, heads, groups, queries, keys, before, first, count, lowest, highest, scale, cap, earlier,
     UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, KIND: tl.constexpr, RULES: tl.constexpr,
     CAPPED: tl.constexpr, SKIPS: tl.constexpr, ORDERED: tl.constexpr, MARGIN: tl.constexpr, CHUNK: tl.constexpr,
     GOES_ON: tl.constexpr,
 ):  # fmt: skip
@@ -70,7 +73,7 @@ def attend(
     if ORDERED:
         i_h = tl.load(p_order + i_h).to(tl.int64)
     i_kv = i_h // groups
-    text = keys, before, first
+    text = keys, before, first, p_q_documents + i_b * queries - (keys - queries), p_k_documents + i_b * keys
     numbers = numbers_of(p_numbers, i_h, count, lowest, highest, KIND)
     scoring = scale, cap, numbers
 
@@ -83,7 +86,7 @@ def attend(
     b_q = load_rows(p_q, m_row, DIM, BY_ROW=True)
 
     start = i_block * ROWS + keys - queries  # where queries stand among keys
-    sinks, left, lefts, right, rights, full, full_end = keys_of(start, text, ROWS, KEYS, CAUSAL, WINDOW)
+    sinks, left, lefts, right, rights, full, full_end = keys_of(start, text, ROWS, KEYS, RULES)
     b_out = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     b_sum = tl.zeros([ROWS], tl.float32)
     b_best = tl.full([ROWS], float("-inf"), tl.float32)
@@ -100,7 +103,7 @@ def attend(
         n = edge_at(t, sinks, left, lefts, right, KEYS)
         b_out, b_sum, b_best = take_tile(
             b_q, p_k, p_v, s_k, s_v, start, n, b_out, b_sum, b_best, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, EDGE=True, FAR=False,
+            DIM, VALUE_DIM, KIND, RULES, CAPPED, EDGE=True, FAR=False,
         )  # fmt: skip
     if SKIPS:
         chunks = tl.cdiv(keys, CHUNK)
@@ -113,12 +116,12 @@ def attend(
         for n in range(full, near, KEYS):
             b_out, b_sum, b_best = take_tile(
                 b_q, p_k, p_v, s_k, s_v, start, n, b_out, b_sum, b_best, text, scoring,
-                DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=True,
+                DIM, VALUE_DIM, KIND, RULES, CAPPED, EDGE=False, FAR=True,
             )  # fmt: skip
     for n in range(near, full_end, KEYS):
         b_out, b_sum, b_best = take_tile(
             b_q, p_k, p_v, s_k, s_v, start, n, b_out, b_sum, b_best, text, scoring,
-            DIM, VALUE_DIM, KIND, CAUSAL, WINDOW, CAPPED, EDGE=False, FAR=False,
+            DIM, VALUE_DIM, KIND, RULES, CAPPED, EDGE=False, FAR=False,
         )  # fmt: skip
 
     blind = b_sum == 0.0

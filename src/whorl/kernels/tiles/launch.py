@@ -14,6 +14,7 @@ from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.backward import grad_keys, grad_queries, row_deltas
 from whorl.kernels.tiles.biases import line
 from whorl.kernels.tiles.forward import attend
+from whorl.kernels.tiles.visits import CAUSAL, DOCUMENTS, WINDOW
 from whorl.kernels.triton_launch import Launch, power_of_2
 
 LOG2E = math.log2(math.e)
@@ -35,6 +36,7 @@ class Settings(NamedTuple):
     causal      whether keys after the query are hidden
     before      how many positions back a query sees, or -1
     first       the first keys of a text that every query sees beside
+    documents   whether tokens see those of their own document only
     """
 
     kind: str
@@ -44,16 +46,22 @@ class Settings(NamedTuple):
     causal: bool
     before: int
     first: int
+    documents: bool = False
 
     @property
     def skips(self) -> bool:
-        """Whether far keys can be too light to count; below a cap none is."""
-        return self.kind == "line" and self.causal and not self.cap
+        """Whether far keys can be too light to count; below a cap none is, and documents end before."""
+        return self.kind == "line" and self.causal and not self.cap and not self.documents
 
     @property
-    def constants(self) -> tuple[str, bool, bool, bool, bool]:
-        """What all kernels are compiled for: the kind of the bias; causal, windowed, capped; keys left out."""
-        return self.kind, self.causal, self.before >= 0, bool(self.cap), self.skips
+    def constants(self) -> tuple[str, int, bool, bool]:
+        """What all kernels are compiled for: the kind of the bias; which keys are seen; capped; keys left out."""
+        rules = self.causal * CAUSAL.value | (self.before >= 0) * WINDOW.value | self.documents * DOCUMENTS.value
+        return self.kind, rules, bool(self.cap), self.skips
+
+
+# Of queries and keys, (batch, length) int64, contiguous; both or none.
+Documents = tuple[Tensor | None, Tensor | None]
 
 
 class Shape(NamedTuple):
@@ -91,6 +99,11 @@ class Shape(NamedTuple):
         return -(-self.keys // line.CHUNK)
 
 
+def _or(documents: Documents, nothing: Tensor) -> list[Tensor]:
+    """The documents; what a kernel does not read stands for none."""
+    return [nothing if each is None else each for each in documents]
+
+
 def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
     """Memory for (batch, heads, length, dim), in which the heads of a token lie together where they do in x."""
     batch, _, length, _ = x.shape
@@ -100,21 +113,23 @@ def laid_out_as(x: Tensor, heads: int, dim: int) -> Tensor:
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, q_documents: Tensor | None, k_documents: Tensor | None,
+    order: Tensor | None, *settings: Any,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the others."""
     asked = Settings(*settings)
     found = out, lse, reach = outputs_of(q, k, v, *settings)
     if asked.skips:
         reach.zero_()
     if out.numel():
-        attend_into(out, lse, reach, q, k, v, numbers, order, asked)
+        attend_into(out, lse, reach, q, k, v, numbers, order, asked, documents=(q_documents, k_documents))
     return found
 
 
 def attend_into(
     out: Tensor, lse: Tensor, reach: Tensor, q: Tensor, k: Tensor, v: Tensor,
     numbers: Tensor | None, order: Tensor | None, asked: Settings, earlier: tuple[Tensor, Tensor] | None = None,
+    documents: Documents = (None, None),
 ) -> None:  # fmt: skip
     """Writes the results; ``earlier`` is the output, contiguous in float32, and log-sum-exp that the last queries have
     of other keys.
@@ -127,7 +142,7 @@ def attend_into(
         (q, k, v, numbers, out),
         lambda: _ready_forward(q, k, v, out, numbers, order is not None, more, Shape.of(q, k, v), asked),
     )
-    run(q, k, v, out, lse, numbers, order, reach, earlier or (lse, lse))
+    run(q, k, v, out, lse, numbers, order, reach, earlier or (lse, lse), documents)
 
 
 def outputs_of(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -200,6 +215,7 @@ def _ready_forward(
     def run(
         q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
         numbers: Tensor | None, order: Tensor | None, reach: Tensor, earlier: tuple[Tensor, Tensor],
+        documents: Documents,
     ) -> None:  # fmt: skip
         norms = lse
         if asked.skips:
@@ -207,20 +223,22 @@ def _ready_forward(
             norms_of(k, norms)
         # what a kernel does not read stands for nothing
         numbers, order = lse if numbers is None else numbers, lse if order is None else order
-        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse, *earlier)
+        launch(q, k, v, out, lse, numbers, order, norms, reach if asked.skips else lse, *earlier, *_or(documents, lse))
 
     return run
 
 
 def backward(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
+    q_documents: Tensor | None, k_documents: Tensor | None, out: Tensor, lse: Tensor, reach: Tensor, learned: bool,
+    *settings: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys, values and of the numbers of the bias, empty where those are not learned."""
     gradients = gradients_of(q, k, v, numbers, learned)
     gradients[3].zero_()
     if out.numel():
-        backward_into(gradients, grad, grad_lse, q, k, v, numbers, out, lse, reach, learned, Settings(*settings))
+        asked, documents = Settings(*settings), (q_documents, k_documents)
+        backward_into(gradients, grad, grad_lse, q, k, v, numbers, out, lse, reach, learned, asked, documents)
     else:
         for each in gradients:
             each.zero_()
@@ -230,6 +248,7 @@ def backward(
 def backward_into(
     gradients: tuple[Tensor, Tensor, Tensor, Tensor], grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor,
     v: Tensor, numbers: Tensor | None, out: Tensor, lse: Tensor, reach: Tensor, learned: bool, asked: Settings,
+    documents: Documents = (None, None),
 ) -> None:  # fmt: skip
     """Writes the gradients. The output and log-sum-exp may be those of more keys than are given."""
     dq, dk, dv, _ = gradients
@@ -245,7 +264,7 @@ def backward_into(
             q, k, v, out, numbers, (dq, dk, dv), grad_lse is not None, learned, Shape.of(q, k, v), asked
         ),
     )
-    run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients)
+    run(grad, grad_lse, q, k, v, numbers, out, lse, reach, *gradients, documents)
 
 
 def gradients_of(
@@ -278,11 +297,13 @@ def _ready_backward(
     def run(
         grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
         out: Tensor, lse: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
+        documents: Documents,
     ) -> None:  # fmt: skip
         delta = lse.new_empty(3 if precise else 2, *lse.shape)
         deltas(grad, out, lse, lse if grad_lse is None else grad_lse, delta)
         numbers, reach = lse if numbers is None else numbers, reach if asked.skips else lse
-        by_keys(q, k, v, grad, delta, numbers, reach, dk, dv)
-        by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse)
+        of_tokens = _or(documents, lse)
+        by_keys(q, k, v, grad, delta, numbers, reach, dk, dv, *of_tokens)
+        by_queries(q, k, v, grad, delta, numbers, reach, dq, dnumbers if learned else lse, *of_tokens)
 
     return run

@@ -14,9 +14,10 @@ from torch import Tensor
 from whorl.kernels.ops import Tensors, gradient, no_second_gradient, operator
 
 # What both operators take: queries (batch, heads, queries, dim), keys and values with as many heads or fewer, the
-# numbers of the bias (heads, count) in float32; and the fields of ``launch.Settings``.
-GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? numbers"
-SETTINGS = "str kind, SymInt lowest, float scale, float cap, bool causal, int before, int first"
+# numbers of the bias (heads, count) in float32, and the documents of queries and keys (batch, length), int64; and the
+# fields of ``launch.Settings``.
+GIVEN = "Tensor q, Tensor k, Tensor v, Tensor? numbers, Tensor? q_documents, Tensor? k_documents"
+SETTINGS = "str kind, SymInt lowest, float scale, float cap, bool causal, int before, int first, bool documents"
 
 
 def tiles_attention(
@@ -33,22 +34,24 @@ def tiles_attention(
     causal: bool = True,
     before: int = -1,
     first: int = 0,
+    documents: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The output (batch, heads, queries, value dim) and the log-sum-exp (batch, heads, queries), with gradients.
 
     The last query stands at the last key. ``numbers`` (heads, count) are those of the bias: of a line its slope, of
     KERPLE p and a, of a table the biases at the distances from ``lowest`` on, of FIRE what ``Fire.line_numbers`` has,
-    with ``lowest`` lines. ``order`` names the heads, int32, those with most work first.
+    with ``lowest`` lines. ``order`` names the heads, int32, those with most work first. ``documents`` are those of
+    queries and keys, (batch, length) in int64, where tokens see their own alone.
     """
-    settings = (kind, lowest, scale, cap, causal, before, first)
-    out, lse, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, *settings)
+    settings = (kind, lowest, scale, cap, causal, before, first, documents is not None)
+    out, lse, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, *(documents or (None, None)), order, *settings)
     return out, lse
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None, order: Tensor | None, *settings: Any) -> Tensors:
+def _outputs(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Tensors:
     from whorl.kernels.tiles.launch import outputs_of
 
-    return outputs_of(q, k, v, *settings)
+    return outputs_of(q, k, v, *others[4:])
 
 
 @operator(
@@ -63,7 +66,8 @@ def _forward(*given: Any) -> Tensors:
 
 def _gradients(
     grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None,
-    out: Tensor, lse: Tensor, reach: Tensor, learned: bool, *settings: Any,
+    q_documents: Tensor | None, k_documents: Tensor | None, out: Tensor, lse: Tensor, reach: Tensor, learned: bool,
+    *settings: Any,
 ) -> Tensors:  # fmt: skip
     from whorl.kernels.tiles.launch import gradients_of
 
@@ -82,18 +86,18 @@ def _backward(*given: Any) -> Tensors:
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Tensors) -> None:
-    ctx.save_for_backward(*inputs[:4], *output)
-    ctx.settings = inputs[5:]
+    ctx.save_for_backward(*inputs[:6], *output)
+    ctx.settings = inputs[7:]
     ctx.set_materialize_grads(False)
 
 
 def _back(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     if grad is None and grad_lse is None:
-        return (None,) * 12
+        return (None,) * 15
     kept, learned = ctx.saved_tensors, ctx.needs_input_grad[3]
-    grad = torch.zeros_like(kept[4]) if grad is None else grad
+    grad = torch.zeros_like(kept[6]) if grad is None else grad
     *gradients, dnumbers = torch.ops.whorl.tiles_backward(grad, grad_lse, *kept, learned, *ctx.settings)
-    return *gradients, dnumbers if learned else None, *(None,) * 8
+    return *gradients, dnumbers if learned else None, *(None,) * 11
 
 
 gradient("tiles_forward", _back, _keep)

@@ -2,8 +2,10 @@
 
 Positions are those of keys, and the last query stands at the last key. A row of tiles has at most three parts that need
 a mask, where some pairs are seen and others not: the first keys of a text that every query sees, the far end of a
-window, and the diagonal or the end of the text. Between the last two all pairs are seen. ``text`` is the number of
-keys, how many positions back a query sees, and how many first keys it sees beside. Parts are given as:
+window, and the diagonal or the end of the text. Between the last two all pairs are seen, unless tokens see their own
+document only: then every tile needs a mask, and those are visited whose queries and keys may be of one document.
+``text`` is the number of keys, how many positions back a query sees, how many first keys it sees beside, and pointers
+to the documents of queries and keys, at position 0. Parts are given as:
     sinks      tiles from 0 on that hold the first keys
     left       where the second part begins, and how many tiles it has
     right      where the third part begins, and how many tiles it has
@@ -16,44 +18,47 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# The rules that a kernel is compiled for, added up.
+CAUSAL, WINDOW, DOCUMENTS = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)
+
 
 @triton.jit
-def keys_of(start, text, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def keys_of(start, text, ROWS: tl.constexpr, KEYS: tl.constexpr, RULES: tl.constexpr):
     """For the queries from ``start`` on: tiles of first keys, the left and the right part, and the keys all see."""
-    keys, before, first = text
-    end = tl.maximum(tl.minimum(start + ROWS, keys), 0) if CAUSAL else keys
-    full_end = tl.maximum(tl.minimum(start + 1, keys), 0) // KEYS * KEYS if CAUSAL else keys // KEYS * KEYS
+    keys, before, first, _, _ = text
+    end = tl.maximum(tl.minimum(start + ROWS, keys), 0) if CAUSAL & RULES else keys
+    full_end = tl.maximum(tl.minimum(start + 1, keys), 0) // KEYS * KEYS if CAUSAL & RULES else keys // KEYS * KEYS
     sinks, left, full_start = 0, 0, 0
-    if WINDOW:
+    if WINDOW & RULES:
         left = tl.maximum(start - before, 0) // KEYS * KEYS
         full_start = tl.minimum(tl.cdiv(tl.maximum(start + ROWS - 1 - before, 0), KEYS) * KEYS, full_end)
         full_start = tl.maximum(full_start, left)
         full_end = tl.maximum(full_end, full_start)
         sinks = tl.minimum(tl.cdiv(first, KEYS), left // KEYS)
+    if DOCUMENTS & RULES:
+        full_end = full_start
     lefts = (full_start - left) // KEYS
     rights = tl.cdiv(tl.maximum(end - full_end, 0), KEYS)
     return sinks, left, lefts, full_end, rights, full_start, full_end
 
 
 @triton.jit
-def queries_of(
-    start, queries, text, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, WINDOW: tl.constexpr
-):
+def queries_of(start, queries, text, ROWS: tl.constexpr, KEYS: tl.constexpr, RULES: tl.constexpr):
     """For the keys from ``start`` on: the left and the right part of the queries, and those that see all of them."""
-    keys, before, first = text
+    keys, before, first, _, _ = text
     shift = keys - queries
     left, full_start, end, full_end = 0, 0, queries, queries // ROWS * ROWS
-    if CAUSAL:
+    if CAUSAL & RULES:
         left = tl.minimum(tl.maximum(start - shift, 0), queries) // ROWS * ROWS
         full_start = tl.cdiv(tl.maximum(start + KEYS - 1 - shift, 0), ROWS) * ROWS
-    if WINDOW:
+    if WINDOW & RULES:
         sink = start < first  # which all queries see, those outside the window a part of the tile only
         end = tl.where(sink, queries, tl.maximum(tl.minimum(queries, start + KEYS + before - shift), 0))
         within = tl.maximum(start + before + 1 - shift, 0) // ROWS * ROWS
         full_end = tl.where(sink, 0, tl.minimum(full_end, within))
     full_start = tl.minimum(full_start, tl.cdiv(end, ROWS) * ROWS)
     full_start = tl.maximum(full_start, left)
-    full_end = tl.maximum(full_end, full_start)
+    full_end = full_start if DOCUMENTS & RULES else tl.maximum(full_end, full_start)
     lefts = (full_start - left) // ROWS
     rights = tl.cdiv(tl.maximum(end - full_end, 0), ROWS)
     return left, lefts, full_end, rights, full_start, full_end
@@ -67,12 +72,25 @@ def edge_at(t, sinks, left, lefts, right, STEP: tl.constexpr):
 
 
 @triton.jit
-def seen(o_i, o_j, text, CAUSAL: tl.constexpr, WINDOW: tl.constexpr):
+def seen(o_i, o_j, text, RULES: tl.constexpr):
     """Which pairs of a tile are seen; no query stands behind the last key."""
-    keys, before, first = text
+    keys, before, first, p_q_documents, p_k_documents = text
     m_seen = (o_j < keys) & (o_i < keys)
-    if CAUSAL:
+    if CAUSAL & RULES:
         m_seen = m_seen & (o_i >= o_j)
-    if WINDOW:
+    if WINDOW & RULES:
         m_seen = m_seen & ((o_i - o_j <= before) | (o_j < first))
+    if DOCUMENTS & RULES:
+        b_q = tl.load(p_q_documents + o_i, mask=o_i < keys, other=0)
+        m_seen = m_seen & (b_q == tl.load(p_k_documents + o_j, mask=o_j < keys, other=0))
     return m_seen
+
+
+@triton.jit
+def may_meet(start, n, text, ROWS: tl.constexpr, KEYS: tl.constexpr):
+    """Whether queries from ``start`` on and keys from n on can be of one document, by the least and the greatest."""
+    keys, _, _, p_q_documents, p_k_documents = text
+    # what is beyond the end stands for the last one
+    b_q = tl.load(p_q_documents + tl.minimum(start + tl.arange(0, ROWS), keys - 1))
+    b_k = tl.load(p_k_documents + tl.minimum(n + tl.arange(0, KEYS), keys - 1))
+    return (tl.min(b_q, 0) <= tl.max(b_k, 0)) & (tl.min(b_k, 0) <= tl.max(b_q, 0))
