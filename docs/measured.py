@@ -1,0 +1,134 @@
+"""Numbers of committed results, by file and path.
+
+A page names a number where it stands, and ``make docs`` writes what lies between the marks:
+
+    takes <!--n gpu-decoding: steps/2048/rope/graph_us | .1f-->26.4<!--/n--> µs
+
+``NAME: PATH [OPERATION PATH] | [SCALE] FORMAT``
+
+NAME       a file of experiments/, of experiments/NAME/comparison.json, or of benchmarks/results/ without its date;
+           where several dates have the name, the newest counts
+PATH       keys with / between them; * is every key, and in a list a key chooses the members that have it as a value;
+           of a benchmark it is GROUP/ROW/WHAT
+OPERATION  ``less`` or ``over``, of two numbers
+SCALE      one of SCALES
+FORMAT     as Python has it; where a path leads to several numbers, the smallest "to" the largest
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+
+OPERATIONS: dict[str, Callable[[float, float], float]] = {"less": operator.sub, "over": operator.truediv}
+
+SCALES: dict[str, Callable[[float], float]] = {
+    "percent": lambda value: 100 * value,
+    "speed": lambda time: 100 / time,  # per cent of the yardstick's, from a time over that of the yardstick
+    "times": lambda time: 1 / time,  # how many times as fast
+    "µs": lambda seconds: 1e6 * seconds,
+    "ms": lambda seconds: 1e3 * seconds,
+    "MiB": lambda size: size / 2**20,
+    "million": lambda count: count / 1e6,
+}
+
+
+@cache
+def source(name: str) -> Path:
+    """The committed file of that name."""
+    found = [ROOT / "experiments" / f"{name}.json", ROOT / "experiments" / name / "comparison.json"]
+    found += sorted((ROOT / "benchmarks" / "results").glob(f"????-??-??-{name}.json"), reverse=True)
+    there = [path for path in found if path.is_file()]
+    if not there:
+        raise LookupError(f"no committed result is called {name!r}")
+    return there[0]
+
+
+@cache
+def document(name: str) -> Any:
+    """What the file of that name holds."""
+    return json.loads(source(name).read_text(encoding="utf-8"))
+
+
+def groups(name: str) -> dict[str, dict[str, dict[str, Any]]]:
+    """The rows of a benchmark by group and name, the numbers of its check among those of its timing."""
+    return {
+        group["name"]: {row["name"]: row | row["check"]["numbers"] for row in group["results"]}
+        for group in document(name)["groups"]
+    }
+
+
+def found(name: str, path: str) -> list[Any]:
+    """Everything at a path of a committed file.
+
+    >>> found("gpu-decoding", "rope_through_attention_of_plain/4096")
+    [0.89]
+    """
+    nodes: list[Any] = [groups(name) if "groups" in document(name) else document(name)]
+    for key in path.strip().split("/"):
+        nodes = [one for node in nodes for one in _step(node, key)]
+        if not nodes:
+            raise LookupError(f"{source(name).name} has no {key!r} on the way {path!r}")
+    if any(isinstance(node, list) for node in nodes):
+        nodes = [one for node in nodes for one in node]
+    return nodes
+
+
+def _step(node: Any, key: str) -> list[Any]:
+    if isinstance(node, list):
+        chosen = node if key == "*" else [one for one in node if _has(one, key)]
+        return [chosen] if len(chosen) > 1 and key != "*" else chosen
+    if not isinstance(node, dict):
+        return []
+    if key == "*":
+        return list(node.values())
+    return [node[key]] if key in node else [node] if _has(node, key) else []
+
+
+def _has(node: Any, value: str) -> bool:
+    return isinstance(node, dict) and value in {str(one) for one in node.values()}
+
+
+def number(said: str) -> str:
+    """The text of a number that a page names.
+
+    >>> number("gpu-decoding: steps/2048/t5/graph_us over steps/2048/rope/graph_us | .2f")
+    '1.06'
+    >>> number("gpu-decoding: transform_qk_over_rotate_qk/* | .2f")
+    '0.99 to 1.05'
+    """
+    name, _, rest = said.partition(": ")
+    paths, _, form = rest.rpartition(" | ")
+    first, *more = re.split(rf" ({'|'.join(OPERATIONS)}) ", paths)
+    values = [float(value) for value in found(name, first)]
+    for sign, path in zip(more[::2], more[1::2], strict=True):
+        (other,) = found(name, path)
+        values = [OPERATIONS[sign](value, float(other)) for value in values]
+    *scale, form = form.split()
+    for one in scale:
+        values = [SCALES[one](value) for value in values]
+    texts = list(dict.fromkeys(written(value, form) for value in (min(values), max(values))))
+    return " to ".join(texts)
+
+
+def written(value: float, form: str) -> str:
+    """A number as the pages write it: a true minus sign, a short exponent.
+
+    >>> written(-0.0471, "+.2f"), written(0.0017, ".1e"), written(32768, ",.0f")
+    ('−0.05', '1.7e-3', '32,768')
+    """
+    text = re.sub(r"e([+-])0*(\d)", lambda power: f"e{power[1].strip('+')}{power[2]}", f"{value:{form}}")
+    return text.replace("-", "−", 1) if text.startswith("-") else text
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> list[str]:
+    """The lines of a Markdown table: the first columns to the left, the others to the right."""
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * left}{'---:|' * (len(header) - left)}"]
+    return lines + [f"| {' | '.join(row)} |" for row in rows]
