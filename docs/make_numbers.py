@@ -6,7 +6,7 @@ Two kinds of marks, both comments in Markdown. A number in a sentence says where
 
     takes <!--n gpu-decoding: steps/2048/rope/graph_us | .1f-->26.4<!--/n--> µs
 
-A table is a function of ``lab_tables.py`` or ``speed_tables.py``, with its arguments behind it:
+A table is a function of one of TABLES, with its arguments behind it:
 
     <!--table losses gpu-comparison-->
     ...
@@ -19,11 +19,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import experiment_tables
 import lab_tables
 import measured
 import speed_tables
 
 NUMBER = re.compile(r"<!--n (.+?)-->.*?<!--/n-->", re.DOTALL)
+TABLES = (lab_tables, experiment_tables, speed_tables)
 TABLE = re.compile(r"<!--table (\w+)((?: [^>]+?)?)-->\n.*?<!--/table-->", re.DOTALL)
 
 
@@ -42,8 +44,7 @@ def filled(text: str) -> str:
 
 def _table(block: re.Match[str]) -> str:
     name, given = block[1], block[2].split()
-    home = lab_tables if hasattr(lab_tables, name) else speed_tables
-    lines = getattr(home, name)(*given)
+    lines = next(getattr(home, name) for home in TABLES if hasattr(home, name))(*given)
     return "\n".join([f"<!--table {' '.join([name, *given])}-->", *lines, "<!--/table-->"])
 
 

@@ -10,7 +10,7 @@ NAME       a file of experiments/, of experiments/NAME/comparison.json, or of be
            where several dates have the name, the newest counts
 PATH       keys with / between them; * is every key, and in a list a key chooses the members that have it as a value;
            of a benchmark it is GROUP/ROW/WHAT
-OPERATION  ``less`` or ``over``, of two numbers
+OPERATION  ``minus`` or ``over``, of two numbers
 SCALE      one of SCALES
 FORMAT     as Python has it; where a path leads to several numbers, the smallest "to" the largest
 """
@@ -25,9 +25,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from whorl.lab.report.words import NAMES
+
 ROOT = Path(__file__).resolve().parent.parent
 
-OPERATIONS: dict[str, Callable[[float, float], float]] = {"less": operator.sub, "over": operator.truediv}
+OPERATIONS: dict[str, Callable[[float, float], float]] = {"minus": operator.sub, "over": operator.truediv}
 
 SCALES: dict[str, Callable[[float], float]] = {
     "percent": lambda value: 100 * value,
@@ -53,7 +55,12 @@ def source(name: str) -> Path:
 
 @cache
 def document(name: str) -> Any:
-    """What the file of that name holds."""
+    """What the file of that name holds; of ``claims`` the two counts, as the page of claims has them."""
+    if name == "claims":
+        counts = re.search(
+            r"(\d+) written claims; the (\d+) flag checks", (ROOT / "docs" / "claims.md").read_text("utf-8")
+        )
+        return {"written": counts[1], "flags": counts[2]} if counts else {}
     return json.loads(source(name).read_text(encoding="utf-8"))
 
 
@@ -126,6 +133,16 @@ def written(value: float, form: str) -> str:
     """
     text = re.sub(r"e([+-])0*(\d)", lambda power: f"e{power[1].strip('+')}{power[2]}", f"{value:{form}}")
     return text.replace("-", "−", 1) if text.startswith("-") else text
+
+
+def named(label: str) -> str:
+    """A label with the name of its encoding as people write it.
+
+    >>> named("rope, padded rows"), named("window of 1024")
+    ('RoPE, padded rows', 'window of 1024')
+    """
+    first = label.replace(",", " ").split()[0]
+    return NAMES.get(first, first) + label.removeprefix(first)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> list[str]:

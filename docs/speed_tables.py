@@ -5,23 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from measured import document, groups, table
-
-from whorl.lab.report.words import NAMES
+from measured import document, groups, named, table, written
 
 SHAPES = ("4x8192", "1x32768", "8x4096")  # of the benchmark of the rotation, batch x length
 PEERS = ("torch.compile", "liger-kernel", "transformers")
 PARTS = {"64": "first 64", "32": "first 32", "mla": "last 64"}  # what is turned, by the name of the file
-
-
-def named(label: str) -> str:
-    """A label with the name of its encoding as people write it.
-
-    >>> named("rope, padded rows"), named("window of 1024")
-    ('RoPE, padded rows', 'window of 1024')
-    """
-    first = label.replace(",", " ").split()[0]
-    return NAMES.get(first, first) + label.removeprefix(first)
 
 
 def span(values: Iterable[float], form: str = ".2f") -> str:
@@ -121,6 +109,14 @@ def steps() -> list[str]:
 def one_token(name: str) -> str:
     one = document(name)["settings"]
     return f"(128, 1, {one['heads']}/{one['kv_heads']}, {one['head_dim']})"
+
+
+def precision(name: str) -> list[str]:
+    """The largest error of cos and sin near each far position, by library."""
+    by_position = groups(name)
+    paths = next(iter(by_position.values()))
+    rows = ([path, *(written(own[path]["error"], ".1e") for own in by_position.values())] for path in paths)
+    return table(["", *by_position], rows)
 
 
 def linear(name: str) -> list[str]:
