@@ -6,7 +6,6 @@ from functools import cache
 
 import measured
 from measured import named, table
-
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words
@@ -90,20 +89,23 @@ def verdict_rates() -> list[str]:
 
 
 def percent(share: float, places: int = 1) -> str:
-    return f"{100 * share:.{places}f} %"
+    return f"{measured.written(round(100 * share, places) + 0.0, f'.{places}f')} %"  # + 0.0: no minus before a zero
 
 
 def migration(name: str) -> list[str]:
     """The four losses of a migration by length, bits per byte of the same last bytes."""
     found = measured.document(name)
-    rows, lengths = [], [cell["length"] for cell in found["by_length"]["before"]]
+    rows, lengths = [], []
     for key, said in MIGRATED.items():
-        cells = [cell["bits_per_byte"][LOSS] for cell in found["by_length"][key]]
-        rows.append([said.format(steps=found["steps"]), *(f"{value:.2f}" for value in cells)])
+        bits = {cell["length"]: cell["bits_per_byte"][LOSS] for cell in found["by_length"][key]}
+        lengths = [length for length in bits if length >= found["train_length"]]
+        rows.append([said.format(steps=found["steps"]), *(f"{bits[length]:.2f}" for length in lengths)])
     return table(["", *map(str, lengths)], rows)
 
 
 def encoding_cost(name: str) -> list[str]:
     """The share of a training step that each encoding takes, least first."""
     rows = sorted(measured.document(name)["encodings"], key=lambda row: row["share"])
-    return table(["encoding", "share of the step"], [[named(row["encoding"]), percent(row["share"])] for row in rows])
+    return table(
+        ["encoding", "share of the step"], [[named(row["encoding"]), percent(row["share"], 0)] for row in rows]
+    )

@@ -30,6 +30,7 @@ from whorl.errors import WhorlError
 from whorl.lab import train as training
 from whorl.lab.batches import TextBatches
 from whorl.lab.corpus import pack, read_corpus
+from whorl.lab.language import language_loss
 from whorl.lab.load import make_model
 from whorl.lab.plan import with_usual
 from whorl.lab.presets import preset
@@ -112,7 +113,6 @@ def loop(rounds: int, batches: TextBatches, config: RunConfig, clock: str) -> di
     """The lab's loop in the demo's rhythm of logging against the bare one, a few steps of each in turn."""
     every = max(1, config.steps // training.ROWS)
     count = 12 * every
-    training.ROWS = count // every
     short = config.replace(stages=((*config.stages[0][:2], count),), warmup=0)
     ratios = []
     for number in range(rounds):
@@ -122,7 +122,8 @@ def loop(rounds: int, batches: TextBatches, config: RunConfig, clock: str) -> di
             model = make_model(short)
 
             def lab(model=model, folder=folder) -> None:
-                training.train(model, short, batches, Path(folder))
+                loss = language_loss(model, short, batches)
+                training.train(model, short, loss, Path(folder), rows=count // every)
 
             def bare(step=step) -> None:
                 for i in range(count):

@@ -158,6 +158,7 @@ def write_rates(comparisons: int) -> None:
     found = {
         "what": "Shares of simulated comparisons: called where nothing differs, and found where the shift is true.",
         "command": f"python tools/simulate_verdicts.py simulate --comparisons {comparisons}",
+        "comparisons": comparisons,
         "shift": SHIFT,
         "rows": rows,
     }
