@@ -7,14 +7,19 @@ a level of confidence) is named in ALLOWED.
 
 from __future__ import annotations
 
+import doctest
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import experiment_tables
+import lab_tables
 import make_numbers
 import make_report_picture
 import measured
+import speed_tables
 from whorl.lab.report.page import page as page_of
 from whorl.lab.report.words import Words
 from whorl.results import ComparisonResult
@@ -190,3 +195,35 @@ def test_the_picture_of_the_report_is_that_of_the_comparison():
     made = make_report_picture.picture(report)
     assert make_report_picture.PICTURE.read_text(encoding="utf-8") == made, "docs/report.svg is old. Run make docs."
     assert "var(" not in made and "@media" not in made
+
+
+def test_a_cell_of_a_comparison_is_rounded_once():
+    """NTK at 1,024 is 1.5646 in the first recorded comparison: 1.56, where 1.565 rounded again would be 1.57."""
+    data = json.loads((ROOT / "experiments" / "gpu-comparison" / "comparison.json").read_text(encoding="utf-8"))
+    header, _, *rows = lab_tables.losses("gpu-comparison")
+    (column,) = [i for i, name in enumerate(cells(header)) if name == "1,024"]
+    shown = {cells(row)[0]: cells(row)[column] for row in rows}
+    names = {("rope", "as trained"): "RoPE", ("rope", "ntk"): "RoPE + NTK", ("t5", "as trained"): "T5"}
+    for key, name in names.items():
+        (row,) = [one for one in data["rows"] if (one["label"], one["variant"]) == key]
+        (cell,) = [one for one in row["by_length"] if one["length"] == 1024]
+        assert shown[name] == f"{cell['bits_per_byte']['same_last']['mean']:.2f}"
+
+
+def test_a_speed_is_the_inverse_of_the_recorded_ratio():
+    (row,) = [cells(row) for row in speed_tables.rotation() if "(1, 32768, 32/8, 128), bhld" in row]
+    file = max((ROOT / "benchmarks" / "results").glob("*-rotary-1x32768-peers-h200.json"))
+    group = json.loads(file.read_text(encoding="utf-8"))["groups"][0]
+    ratios = {one["name"]: one["ratio"] for one in group["results"]}
+    assert group["name"] == "forward, bhld, bfloat16"
+    assert row[1] == f"{100 / ratios['whorl, half']:.0f} % / {100 / ratios['whorl, interleaved']:.0f} %"
+    assert row[3] == f"{100 / ratios['torch.compile']:.0f} %"
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+@pytest.mark.parametrize("module", [measured, lab_tables, experiment_tables, speed_tables])
+def test_examples_of_the_generators_run(module):
+    assert doctest.testmod(module).failed == 0
