@@ -4,7 +4,7 @@
 
 Two kinds of marks, both comments in Markdown. A number in a sentence says where it lies (``measured.py``):
 
-    takes <!--n gpu-decoding: steps/2048/rope/graph_us | .1f-->26.4<!--/n--> µs
+    takes <!--n gpu-decoding: steps/2048/rope/graph_us as .1f-->26.4<!--/n--> µs
 
 A table is a function of one of TABLES, with its arguments behind it:
 

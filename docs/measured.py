@@ -2,9 +2,9 @@
 
 A page names a number where it stands, and ``make docs`` writes what lies between the marks:
 
-    takes <!--n gpu-decoding: steps/2048/rope/graph_us | .1f-->26.4<!--/n--> µs
+    takes <!--n gpu-decoding: steps/2048/rope/graph_us as .1f-->26.4<!--/n--> µs
 
-``NAME: PATH [OPERATION PATH] | [SCALE] FORMAT``
+``NAME: PATH [OPERATION PATH] as [SCALE] FORMAT``
 
 NAME       a file of experiments/, of experiments/NAME/comparison.json, or of benchmarks/results/ without its date;
            where several dates have the name, the newest counts
@@ -106,13 +106,13 @@ def _has(node: Any, value: str) -> bool:
 def number(said: str) -> str:
     """The text of a number that a page names.
 
-    >>> number("gpu-decoding: steps/2048/t5/graph_us over steps/2048/rope/graph_us | .2f")
+    >>> number("gpu-decoding: steps/2048/t5/graph_us over steps/2048/rope/graph_us as .2f")
     '1.06'
-    >>> number("gpu-decoding: transform_qk_over_rotate_qk/* | .2f")
+    >>> number("gpu-decoding: transform_qk_over_rotate_qk/* as .2f")
     '0.99 to 1.05'
     """
     name, _, rest = said.partition(": ")
-    paths, _, form = rest.rpartition(" | ")
+    paths, _, form = rest.rpartition(" as ")
     first, *more = re.split(rf" ({'|'.join(OPERATIONS)}) ", paths)
     values = [float(value) for value in found(name, first)]
     for sign, path in zip(more[::2], more[1::2], strict=True):

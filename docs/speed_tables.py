@@ -101,8 +101,8 @@ def steps() -> list[str]:
         name = f"rotary-{shape}-peers-h200"
         for way, calls in {"in a graph": 100, "called": 1}.items():
             own = results(name, f"decoding, {way}, bfloat16")
-            cells = [f"{1e6 * own[path]['seconds'] / calls:.3g}" for path in ("copy", "whorl", *PEERS)]
-            rows.append([f"{one_token(name)}, {way}", *cells])
+            times = (1e6 * own[path]["seconds"] / calls for path in ("copy", "whorl", *PEERS))
+            rows.append([f"{one_token(name)}, {way}", *(f"{one:.2f}" if one < 10 else f"{one:.0f}" for one in times)])
     return table(["µs a call", "copy", "whorl", *PEERS], rows)
 
 
