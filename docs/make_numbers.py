@@ -44,7 +44,10 @@ def filled(text: str) -> str:
 
 def _table(block: re.Match[str]) -> str:
     name, given = block[1], block[2].split()
-    lines = next(getattr(home, name) for home in TABLES if hasattr(home, name))(*given)
+    made = next((getattr(home, name) for home in TABLES if hasattr(home, name)), None)
+    if made is None:
+        raise LookupError(f"no table is called {name!r}")
+    lines = made(*given)
     return "\n".join([f"<!--table {' '.join([name, *given])}-->", *lines, "<!--/table-->"])
 
 

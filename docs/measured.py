@@ -4,21 +4,19 @@ A page names a number where it stands, and ``make docs`` writes what lies betwee
 
     takes <!--n gpu-decoding: steps/2048/rope/graph_us as .1f-->26.4<!--/n--> µs
 
-``NAME: PATH [OPERATION PATH] as [SCALE] FORMAT``
+``NAME: PATH [over PATH] as [SCALE] FORMAT``
 
-NAME       a file of experiments/, of experiments/NAME/comparison.json, or of benchmarks/results/ without its date;
-           where several dates have the name, the newest counts
-PATH       keys with / between them; * is every key, and in a list a key chooses the members that have it as a value;
-           of a benchmark it is GROUP/ROW/WHAT
-OPERATION  ``minus`` or ``over``, of two numbers
-SCALE      one of SCALES
-FORMAT     as Python has it; where a path leads to several numbers, the smallest "to" the largest
+NAME    a file of experiments/, experiments/NAME/comparison.json, or a file of benchmarks/results/ without its date;
+        where several dates have the name, the newest counts
+PATH    keys with / between them; * is every key, and in a list a key chooses the members that have it as a value; of a
+        benchmark it is GROUP/ROW/WHAT
+SCALE   one of SCALES
+FORMAT  as Python has it; where a path leads to several numbers, the smallest "to" the largest
 """
 
 from __future__ import annotations
 
 import json
-import operator
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -29,8 +27,6 @@ from whorl.lab.report.words import NAMES
 
 ROOT = Path(__file__).resolve().parent.parent
 
-OPERATIONS: dict[str, Callable[[float, float], float]] = {"minus": operator.sub, "over": operator.truediv}
-
 SCALES: dict[str, Callable[[float], float]] = {
     "percent": lambda value: 100 * value,
     "speed": lambda time: 100 / time,  # per cent of the yardstick's, from a time over that of the yardstick
@@ -38,7 +34,6 @@ SCALES: dict[str, Callable[[float], float]] = {
     "µs": lambda seconds: 1e6 * seconds,
     "ms": lambda seconds: 1e3 * seconds,
     "MiB": lambda size: size / 2**20,
-    "million": lambda count: count / 1e6,
 }
 
 
@@ -72,20 +67,20 @@ def groups(name: str) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def found(name: str, path: str) -> list[Any]:
-    """Everything at a path of a committed file.
+def found(name: str, path: str) -> list[float]:
+    """The numbers at a path of a committed file.
 
-    >>> found("gpu-decoding", "rope_through_attention_of_plain/4096")
-    [0.89]
+    >>> [round(gap) for gap in found("matching", "gaps/*")]
+    [48, -1]
     """
     nodes: list[Any] = [groups(name) if "groups" in document(name) else document(name)]
-    for key in path.strip().split("/"):
+    for key in path.split("/"):
         nodes = [one for node in nodes for one in _step(node, key)]
         if not nodes:
-            raise LookupError(f"{source(name).name} has no {key!r} on the way {path!r}")
-    if any(isinstance(node, list) for node in nodes):
-        nodes = [one for node in nodes for one in node]
-    return nodes
+            raise LookupError(f"{name} has no {key!r} on the way {path!r}")
+    if any(isinstance(node, dict | list) for node in nodes):
+        raise LookupError(f"{name}: {path!r} leads to no number; choose further")
+    return [float(node) for node in nodes]
 
 
 def _step(node: Any, key: str) -> list[Any]:
@@ -106,23 +101,20 @@ def _has(node: Any, value: str) -> bool:
 def number(said: str) -> str:
     """The text of a number that a page names.
 
-    >>> number("gpu-decoding: steps/2048/t5/graph_us over steps/2048/rope/graph_us as .2f")
-    '1.06'
-    >>> number("gpu-decoding: transform_qk_over_rotate_qk/* as .2f")
-    '0.99 to 1.05'
+    >>> number("matching: gaps/late as .1f"), number("matching: gaps/* as .1f")
+    ('48.5', '−1.1 to 48.5')
     """
     name, _, rest = said.partition(": ")
     paths, _, form = rest.rpartition(" as ")
-    first, *more = re.split(rf" ({'|'.join(OPERATIONS)}) ", paths)
-    values = [float(value) for value in found(name, first)]
-    for sign, path in zip(more[::2], more[1::2], strict=True):
-        (other,) = found(name, path)
-        values = [OPERATIONS[sign](value, float(other)) for value in values]
-    *scale, form = form.split()
-    for one in scale:
-        values = [SCALES[one](value) for value in values]
-    texts = list(dict.fromkeys(written(value, form) for value in (min(values), max(values))))
-    return " to ".join(texts)
+    path, over, other = paths.partition(" over ")
+    values = found(name, path)
+    if over:
+        (whole,) = found(name, other)
+        values = [value / whole for value in values]
+    *scales, form = form.split()
+    for scale in scales:
+        values = [SCALES[scale](value) for value in values]
+    return " to ".join(dict.fromkeys(written(value, form) for value in (min(values), max(values))))
 
 
 def written(value: float, form: str) -> str:

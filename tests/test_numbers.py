@@ -175,12 +175,18 @@ def test_a_number_that_was_changed_by_hand_is_written_anew():
     ("said", "message"),
     [
         ("no-such-file: a as .1f", "no committed result is called 'no-such-file'"),
-        ("gpu-decoding: steps/2048/nope/graph_us as .1f", "gpu-decoding.json has no 'nope' on the way"),
+        ("matching: gaps as .1f", "matching: 'gaps' leads to no number"),
+        ("gpu-decoding: steps/2048/nope/graph_us as .1f", "gpu-decoding has no 'nope' on the way"),
     ],
 )
 def test_a_number_that_is_in_no_file_is_an_error(said, message):
     with pytest.raises(LookupError, match=message):
         measured.number(said)
+
+
+def test_a_table_that_nobody_makes_is_an_error():
+    with pytest.raises(LookupError, match="no table is called 'nope'"):
+        make_numbers.filled("<!--table nope gpu-tiles-->\n<!--/table-->")
 
 
 def test_of_several_dates_the_newest_counts(tmp_path, monkeypatch):
