@@ -30,7 +30,7 @@ TABLE = re.compile(r"<!--table (\w+)((?: [^>]+?)?)-->\n.*?<!--/table-->", re.DOT
 
 
 def pages() -> Iterator[Path]:
-    """The pages that hold measured numbers; those that are made from the code as a whole are not among them."""
+    """The pages that may hold measured numbers."""
     yield measured.ROOT / "README.md"
     yield from sorted((measured.ROOT / "docs").glob("*.md"))
     yield from sorted((measured.ROOT / "experiments").glob("*.md"))
