@@ -39,11 +39,15 @@ types: $(VENV)/.installed
 	@echo "== types =="
 	$(BIN)/pyright --project pyproject.toml
 
-# The pages that are made from the code: one for each encoding, and the tables of families and of programs.
+# The pages that are made from the code (one for each encoding, families, programs), and what is made from committed
+# results: two pictures, and every measured number of the other pages.
 docs: $(VENV)/.installed
 	$(BIN)/python docs/make_encoding_pages.py
 	$(BIN)/python docs/make_family_page.py
 	$(BIN)/python docs/make_program_page.py
+	$(BIN)/whorl plot losses experiments/gpu-comparison/comparison.json -o docs/pictures/losses.svg
+	$(BIN)/python docs/make_report_picture.py
+	$(BIN)/python docs/make_numbers.py
 
 bench: $(VENV)/.installed
 	$(BIN)/whorl bench tables

@@ -24,6 +24,7 @@ from whorl.claims.redirects import REDIRECTS
 from whorl.claims.report import TITLES
 from whorl.cli import examples, listing
 from whorl.config import Config
+from whorl.results import AS_TRAINED
 
 # A line of a config's docstring that explains a setting: its name, a gap, what it is.
 NAMED = r"^\w+ {2,}\S"
@@ -122,22 +123,37 @@ def settings(config: type[Config]) -> list[str]:
 def losses(name: str) -> list[str]:
     """Bits per byte by length in every committed comparison that trained the encoding, or repaired a RoPE with it."""
     served = evidence.variants(name) if name == "rope" else [evidence.REPAIRS[name]] if name in evidence.REPAIRS else []
-    found = [(name, one) for one in evidence.losses(name)]
-    found += [(f"rope, served with {variant}", one) for variant in served for one in evidence.losses("rope", variant)]
+    found = [(name, AS_TRAINED, one) for one in evidence.losses(name)]
+    found += [("rope", variant, one) for variant in served for one in evidence.losses("rope", variant)]
     if not found:
         return ["## Past the trained length", "", "Not trained here yet.", ""]
-    ratios = sorted({ratio for _, one in found for ratio in one.by_ratio})
+    ratios = sorted({ratio for _, _, one in found for ratio in one.by_ratio})
     lines = [
         "## Past the trained length",
         "",
-        "Bits per byte of the same last bytes, by length over the trained one.",
+        "Bits per byte of the same last bytes, by length over the trained one; then the share of hidden values that "
+        "are found again at the longest.",
         "",
     ]
-    lines += [f"| | {' | '.join(f'{ratio:g}×' for ratio in ratios)} | from |", f"|---|{'---:|' * len(ratios)}---|"]
-    for label, one in found:
+    lines += [
+        f"| | {' | '.join(f'{ratio:g}×' for ratio in ratios)} | found again | from |",
+        f"|---|{'---:|' * (len(ratios) + 1)}---|",
+    ]
+    for label, variant, one in found:
         cells = [f"{one.by_ratio[ratio]:.3f}" if ratio in one.by_ratio else "" for ratio in ratios]
-        lines.append(f"| {label} | {' | '.join(cells)} | {report(one.source)} |")
+        said = label if variant == AS_TRAINED else f"{label}, served with {variant}"
+        lines.append(
+            f"| {said} | {' | '.join(cells)} | {found_again(one.source, label, variant)} | {report(one.source)} |"
+        )
     return [*lines, ""]
+
+
+def found_again(source: str, label: str, variant: str) -> str:
+    """The share of hidden values that a row of a comparison finds at its longest length."""
+    comparison = evidence.comparisons()[source]
+    (row,) = [row for row in comparison.rows if (row.label, row.variant, row.beside) == (label, variant, False)]
+    share = row.at("retrieval_accuracy", comparison.lengths[-1])
+    return "" if share is None else f"{100 * share:.0f} %"
 
 
 def ledger(name: str, rows: list[claims.Row]) -> list[str]:

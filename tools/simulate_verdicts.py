@@ -2,12 +2,13 @@
 """Shows how often the lab calls a difference that is none, and finds one that is, on comparisons simulated from seeds.
 
     tools/simulate_verdicts.py measure OUT       trains the models under OUT and writes experiments/seed-variance.json
-    tools/simulate_verdicts.py simulate [--comparisons 2000]
+    tools/simulate_verdicts.py simulate [--comparisons 2000]     writes experiments/verdict-rates.json
 
 ``measure`` trains three encodings from each of eight seeds, scores each on the same last bytes of the same samples, and
 keeps three covariance matrices for each length, of encodings by encodings: over seeds, over samples, and of what is
 left of a seed and a sample. Stopped, it goes on where it was. ``simulate`` draws comparisons from normal distributions
-of these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called.
+of these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called. Its random
+numbers are those of one seed: the same comparisons give the same rates.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,11 @@ import numpy as np
 from whorl.lab.differences import LOSS, Score, Scores, best_label, differences
 from whorl.results import AS_TRAINED
 
-VARIANCES = Path(__file__).resolve().parent.parent / "experiments" / "seed-variance.json"
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+VARIANCES, RATES = EXPERIMENTS / "seed-variance.json", EXPERIMENTS / "verdict-rates.json"
 ENCODINGS, SEEDS, SAMPLES = ("rope", "alibi", "t5"), 8, 512
 TRAINED, LENGTHS, LAST = 64, (64, 256), 64
+SHIFT = 0.05  # bits per byte, the difference to be found
 SETTINGS: dict[str, Any] = {  # the sizes of the demo, without its marks
     "corpus": "stdlib", "train_length": TRAINED, "layers": 3, "width": 128, "heads": 4, "batch": 32, "steps": 350,
     "learning_rate": 2e-3, "lengths": [TRAINED], "eval_bytes": 64,
@@ -126,12 +130,9 @@ def scored(bits: Array) -> Score:
     return Score(float(bits.mean()), tuple(bits.tolist()))
 
 
-def simulate(comparisons: int) -> None:
-    """Prints the rates: at the trained length, and past it for the two encodings that are whole there."""
+def simulate(comparisons: int) -> Iterator[dict[str, Any]]:
+    """The rates of each kind of comparison: at the trained length, and past it for the two encodings that are whole."""
     data = json.loads(VARIANCES.read_text(encoding="utf-8"))["lengths"]
-    print(
-        f"{comparisons} comparisons each, samples of {LAST} bytes; called where nothing differs, and where 0.05 bits do"
-    )
     for length, places in ((TRAINED, (0, 1, 2)), (4 * TRAINED, (1, 2))):
         real = {
             name: np.array(data[str(length)][name])[np.ix_(places, places)] for name in ("seeds", "samples", "rest")
@@ -143,8 +144,25 @@ def simulate(comparisons: int) -> None:
                 # with one seed a call is of the trained models at hand: their seeds are no noise
                 drawn = parts if seeds > 1 else {**parts, "seeds": 0 * parts["seeds"]}
                 settings: dict[str, Any] = {"comparisons": comparisons, "named": named}
-                none, true = (rate(drawn, seeds=seeds, samples=samples, shift=by, **settings) for by in (0.0, 0.05))
-                print(f"at {length}, {said}, seeds {seeds}, samples {samples}: {none:.1%}, {true:.1%}", flush=True)
+                none, true = (rate(drawn, seeds=seeds, samples=samples, shift=by, **settings) for by in (0.0, SHIFT))
+                case = {"length": length, "models": said, "seeds": seeds, "scored_bytes": samples * LAST}
+                yield case | {"called": none, "found": true}
+
+
+def write_rates(comparisons: int) -> None:
+    """Writes what ``simulate`` gives, and says each row as it comes."""
+    rows = []
+    for row in simulate(comparisons):
+        rows.append(row)
+        print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
+    found = {
+        "what": "Shares of simulated comparisons: called where nothing differs, and found where the shift is true.",
+        "command": f"python tools/simulate_verdicts.py simulate --comparisons {comparisons}",
+        "comparisons": comparisons,
+        "shift": SHIFT,
+        "rows": rows,
+    }
+    RATES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
@@ -156,7 +174,7 @@ def main() -> None:
     if asked.what == "measure":
         measure(asked.out)
     else:
-        simulate(asked.comparisons)
+        write_rates(asked.comparisons)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""whorl: position encodings of transformers, exact and in one house.
+"""whorl: position encodings of transformers, exact, fast and measured.
 
 Public names load on first use, so that ``import whorl`` costs little more than torch itself.
 """

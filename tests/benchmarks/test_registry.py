@@ -35,6 +35,7 @@ SMALL = {
     "decode": {"batch": 2, "kept": 130, "heads": 2, "kv_heads": 1, "head_dim": 16, "device": "cpu"},
     "bias": {"length": 32, "heads": 2, "head_dim": 16, "dtype": "float32", "device": "cpu"},
     "linear": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu"},
+    "precision": {"rows": 16, "head_dim": 16},
     "attention": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu", "encodings": "none,rope,alibi"},
 }
 

@@ -17,7 +17,7 @@ def test_there_is_a_row_for_each_encoding(rows):
     assert rows["rope"]["family"] == "relative, rotation" and rows["rope"]["relative"] and rows["rope"]["norms kept"]
     assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 512 * 512
     assert rows["rerope"]["KV cache"] == "raw keys" and rows["alibi"]["memory"] == "O(L)"
-    assert rows["none"]["time"] == 1.0 and "notes:" in rows["rope"]["remark"]
+    assert rows["none"]["time"] == 1.0 and "not so:" in rows["rope"]["remark"]
 
 
 def test_places_are_words_and_an_unknown_hook_is_its_own():

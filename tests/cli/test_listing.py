@@ -8,6 +8,7 @@ import pytest
 
 import whorl
 from whorl import registry
+from whorl.cli import listing, output
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 
@@ -33,6 +34,35 @@ def test_the_table_has_a_row_for_each_encoding(answer, call, monkeypatch):
     assert [one["encoding"] for one in answer("list", "--table")] == whorl.names()
     code, out, _ = call("list", "--table")
     assert code == 0 and len([line for line in out.splitlines() if line.startswith("| ")]) == len(whorl.names()) + 1
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal of 100 columns without colours."""
+    for module in (output, listing):
+        monkeypatch.setattr(module, "on_terminal", lambda: True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def test_the_list_fits_one_screen_in_a_pipe(call):
+    lines = call("list")[1].splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+
+
+def test_the_list_fits_one_screen_on_a_terminal(call, terminal):
+    lines = call("list")[1].splitlines()
+    assert "─" in lines[1] and len(lines) <= 40 and max(map(len, lines)) <= 100
+
+
+def test_on_a_terminal_the_comparison_is_a_table_of_one_line_each(call, terminal, monkeypatch):
+    from whorl.claims import overview
+
+    monkeypatch.setattr(overview, "ROUNDS", 1)
+    code, out, _ = call("list", "--table")
+    table = out.partition("\n\n")[0].splitlines()
+    assert code == 0 and "|" not in out and max(map(len, table)) <= 100
+    assert [line.split()[0] for line in table[3:]] == whorl.names()
 
 
 @pytest.fixture

@@ -1049,3 +1049,9 @@ def test_comparisons_that_are_none_are_refused(tmp_path, broken, message):
     with pytest.raises(WhorlError, match=re.escape(message)):
         write_report(broken, tmp_path / "report.html")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("names", "said"), [(["rope"], "1 encoding trained"), (["rope", "t5"], "2 encodings trained")])
+def test_one_encoding_is_one(names, said):
+    rows = [cases.losses(name, {64: 2.0, 128: 2.5}) for name in names]
+    assert said in page(ComparisonResult.of(cases.comparison(rows), "test"), Words("en"))

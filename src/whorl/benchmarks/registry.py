@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, str | Benchmark] = {
     "bias": "whorl.benchmarks.bias:bias",
     "decode": "whorl.benchmarks.decode:decode",
     "linear": "whorl.benchmarks.linear:linear",
+    "precision": "whorl.benchmarks.precision:precision",
     "rotary": "whorl.benchmarks.rotary:rotary",
     "tables": "whorl.benchmarks.tables:tables",
 }

@@ -91,8 +91,8 @@ def _on_device(rope: Rope, length: int, batch: int, far: int) -> Group:
     at = _positions(length, batch, far, "cuda")
     written = rope.tables(at.near)
     size = sum(table.nbytes for table in written)
-    naive, exact = _naive(rope, "cuda"), _exact(rope, size)
-    naive_error = partial(_judge, naive, at.near, at.top, rope)
+    plain, exact = naive(*_size_and_base(rope), "cuda"), _exact(rope, size)
+    plain_error = partial(_judge, plain, at.near, at.top, rope)
 
     def write() -> None:
         for table in written:
@@ -107,19 +107,19 @@ def _on_device(rope: Rope, length: int, batch: int, far: int) -> Group:
             exact("exact, contiguous", at.near, at.top, 2.0),
             exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids),
             exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids),
-            Case(name="naive float32", run=partial(naive, at.near), check=naive_error, moves=size),
+            Case(name="naive float32", run=partial(plain, at.near), check=plain_error, moves=size),
         ),
     )
 
 
 def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
-    naive, exact = _naive(rope), _exact(rope, None)
+    plain, exact = naive(*_size_and_base(rope)), _exact(rope, None)
     framework = Rope.from_config(rope.config.replace(angles="float32"))
     at = _positions(length, batch, far)
-    naive_error = partial(_judge, naive, at.near, at.top, rope)
+    plain_error = partial(_judge, plain, at.near, at.top, rope)
 
     def same_as_naive() -> Check:
-        ours, theirs = framework.tables(at.near), naive(at.near)
+        ours, theirs = framework.tables(at.near), plain(at.near)
         if not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
             return Check(ok=False, text="differs from the naive table, which it must equal bit for bit")
         return _judge(framework.tables, at.near, at.top, rope)
@@ -128,7 +128,7 @@ def _building(rope: Rope, length: int, batch: int, far: int) -> Group:
         name="tables",
         summary=f"cos and sin, {length:,} positions × {rope.config.pairs} pairs",
         cases=(
-            Case(name="naive float32", run=partial(naive, at.near), check=naive_error),
+            Case(name="naive float32", run=partial(plain, at.near), check=plain_error),
             exact("exact, contiguous", at.near, at.top, 0.9),
             exact(f"exact, ids {tuple(at.ids.shape)}", at.ids, at.top_ids, 1.5),
             exact(f"exact, ids {tuple(at.ids.shape)} to {far:,}", at.wide, at.top_ids, 1.5),
@@ -177,9 +177,8 @@ def _size_and_base(rope: Rope) -> tuple[int, float]:
     return rope.config.head_dim, rope.config.base
 
 
-def _naive(rope: Rope, device: str = "cpu") -> Build:
+def naive(head_dim: int, base: float, device: str = "cpu") -> Build:
     """Tables as frameworks build them: frequencies and angles in float32."""
-    head_dim, base = _size_and_base(rope)
     frequencies = 1.0 / base ** (torch.arange(0, head_dim, 2, device=device).float() / head_dim)
 
     def build(positions: Tensor) -> Tables:

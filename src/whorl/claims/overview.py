@@ -47,19 +47,19 @@ FAMILIES: dict[type[Part], str] = {
     Part: "mask",
 }
 
-# Statements of the study notes, which this project grew out of, that are otherwise here.
-NOTES_SAY = {
-    "alibi": "notes: attention is not scaled by √d (the bias is not, the scores are)",
-    "axial_rope": "notes: a Kronecker product (one rotation per axis, side by side)",
-    "none": "notes: attention is permutation invariant (equivariant, under a causal mask not even that)",
+# What is said of an encoding and is not so; the ledger has each as a claim.
+NOT_SO = {
+    "alibi": "not so: attention is not scaled by √d (the bias is not, the scores are)",
+    "axial_rope": "not so: a Kronecker product (one rotation per axis, side by side)",
+    "none": "not so: attention is permutation invariant (equivariant, under a causal mask not even that)",
     "rope": (
-        "notes: extrapolates to any length (computable there, quality does not hold); the only relative one for linear "
-        "attention (xPos is another)"
+        "not so: extrapolates to any length (computable there, quality does not hold); the only relative one for "
+        "linear attention (xPos is another)"
     ),
-    "shaw": "notes: relative encodings do not suit a KV cache (each step equals a full pass)",
-    "sinusoidal": "notes: used by BERT (BERT's are learned)",
-    "t5": "notes: stores O(L) biases (one per bucket and head)",
-    "xpos": "notes: O(L²), not for linear attention (neither)",
+    "shaw": "not so: relative encodings do not suit a KV cache (each step equals a full pass)",
+    "sinusoidal": "not so: used by BERT (BERT's are learned)",
+    "t5": "not so: stores O(L) biases (one per bucket and head)",
+    "xpos": "not so: O(L²), not for linear attention (neither)",
 }
 
 
@@ -68,7 +68,7 @@ def compare_all() -> list[dict[str, Any]]:
     encodings = {name: registry.build_for(name, **SIZES) for name in registry.names()}
     seconds = measure(encodings)
     return [
-        {**row(name, encoding), "time": round(seconds[name] / seconds["none"], 2), "remark": NOTES_SAY.get(name, "")}
+        {**row(name, encoding), "time": round(seconds[name] / seconds["none"], 2), "remark": NOT_SO.get(name, "")}
         for name, encoding in encodings.items()
     ]
 
@@ -135,16 +135,21 @@ def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """The lines of a Markdown table."""
     header = list(rows[0])
-
-    def cell(value: Any) -> str:
-        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
-
     lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return lines + [f"| {' | '.join(cell(one[key]) for key in header)} |" for one in rows]
+    return lines + [f"| {' | '.join(cells(one))} |" for one in rows]
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """The values of a row as words."""
+    return [{True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) for value in row.values()]
+
+
+def how_to_read() -> list[str]:
+    """What the columns mean, and the sizes they were measured at."""
+    sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
+    return [f"time: one causal attention call over the same without position, on this machine, {sizes}.", HOW_TO_READ]
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The rows as a Markdown table, with the sizes it was measured at."""
-    sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
-    time = f"time: one causal attention call over the same without position, on this machine, {sizes}."
-    return "\n".join([*table(rows), "", time, HOW_TO_READ])
+    return "\n".join([*table(rows), "", *how_to_read()])

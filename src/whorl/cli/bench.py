@@ -93,7 +93,7 @@ def _row(result: dict[str, Any]) -> tuple[str, ...]:
 def _bar(result: dict[str, Any]) -> str:
     if result["bar"] is None:
         return ""
-    verdict = {True: " met", False: " missed", None: ""}[result["met"]]
+    verdict = {True: ", met", False: ", not met", None: ""}[result["met"]]
     return f"≤ {result['bar']:g}{verdict}"
 
 

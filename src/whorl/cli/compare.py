@@ -33,7 +33,7 @@ TrainLength = Annotated[int | None, typer.Option(help="Tokens of a training text
 Lengths = Annotated[str | None, typer.Option(help="Lengths to test at, as in 64,256,1024.")]
 Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
 PresetName = Annotated[str | None, typer.Option("--preset", help="A complete recipe: demo, laptop or gpu.")]
-Out = Annotated[Path, typer.Option(help="The folder for runs and report; what is there is gone on with.")]
+Out = Annotated[Path, typer.Option(help="The folder for runs and report; what was begun there goes on.")]
 Lang = Annotated[str, typer.Option(help="The report's language: en or zh.")]
 On = Annotated[str, typer.Option(help="Where runs are made: here or ray.")]
 Address = Annotated[str | None, typer.Option(help="A Ray cluster's address; with --on ray.")]

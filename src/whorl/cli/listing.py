@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,28 +12,29 @@ import typer
 
 from whorl import registry
 from whorl.cli import examples
-from whorl.cli.output import say, say_json, say_table, suggest
+from whorl.cli.output import on_terminal, say, say_json, say_table, suggest
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
 
+WHAT, ENTERS, DOES = 38, 19, 75  # letters of a column, so that a line has at most 100
+
+# Columns of the comparison that a terminal has no room for.
+WIDE = ("family", "position enters", "KV cache", "bidirectional", "memory", "remark")
+
 
 def list_all(
     plugin: Plugin = None,
-    as_table: Annotated[bool, typer.Option("--table", help="Compare encodings side by side, as Markdown.")] = False,
+    as_table: Annotated[
+        bool, typer.Option("--table", help="Compare encodings side by side; in a pipe as Markdown.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
 ) -> None:
     """Every encoding and every scaling."""
     if as_table:
-        from whorl.claims.overview import compare_all, markdown
-
-        rows = compare_all()
-        if as_json:
-            say_json(rows)
-        else:
-            say(markdown(rows))
+        compare(as_json)
         return
     encodings = [describe_encoding(name) for name in registry.names()]
     scalings = [describe_scaling(name) for name in sorted(registry.SCALINGS)]
@@ -40,14 +42,57 @@ def list_all(
         say_json({"encodings": encodings, "scalings": scalings})
         return
     rows = [
-        (row["name"], row["summary"], enters(row["enters"]), parameters(row["parameters"]), claims(row["claims"]))
+        (
+            row["name"],
+            cut(row["summary"], WHAT),
+            cut(enters(row["enters"]), ENTERS),
+            "?" if row["parameters"] is None else f"{sum(map(math.prod, row['parameters'].values())):,}",
+            "?" if row["claims"] is None else "yes" if row["claims"]["relative"] else "no",
+        )
         for row in encodings
     ]
-    say_table(("encoding", "what it is", "position enters", "parameters", "claims"), rows)
-    say()
-    rows = [(row["name"], row["summary"], "yes" if row["length_dependent"] else "no") for row in scalings]
-    say_table(("scaling", "what it does", "depends on the length served"), rows)
-    suggest("whorl show rope")
+    say_table(("encoding", "what it is", "position enters", "parameters", "relative"), rows, right=("parameters",))
+    if not on_terminal():  # where the second header has a rule, and a screen has few lines
+        say()
+    rows = [(row["name"], cut(row["summary"], DOES), "yes" if row["length_dependent"] else "no") for row in scalings]
+    say_table(("scaling", "what it does", "by length"), rows)
+    suggest("whorl list --table, or whorl show rope")
+
+
+def compare(as_json: bool) -> None:
+    """Says the table of all encodings: to a terminal in the columns that fit one, to a pipe as Markdown."""
+    from whorl.claims import overview  # which needs torch
+
+    rows = overview.compare_all()
+    if as_json:
+        say_json(rows)
+    elif on_terminal():
+        header = [name for name in rows[0] if name not in WIDE]
+        shown = [overview.cells({name: row[name] for name in header}) for row in rows]
+        say_table(header, shown, right=("extrapolates", "parameters", "time"))
+        say()
+        for line in overview.how_to_read():
+            say(line)
+        suggest("whorl list --table | cat, which has every column")
+    else:
+        say(overview.markdown(rows))
+
+
+def cut(text: str, width: int) -> str:
+    """The text in at most so many letters, without marks of code: up to its colon, or whole words and a sign.
+
+    >>> cut("A window, and the first ``count`` positions", 40), cut("A window, and the first ``count`` positions", 26)
+    ('A window, and the first count positions', 'A window, and the first …')
+    >>> cut("T5's relative bias: one learned number per head", 26)
+    "T5's relative bias"
+    """
+    text = text.replace("``", "")
+    if len(text) <= width:
+        return text
+    head, colon, _ = text.partition(":")
+    if colon and width // 2 <= len(head) <= width:
+        return head
+    return text[: width - 1].rpartition(" ")[0].rstrip(",:") + " …"
 
 
 def describe_encoding(name: str) -> dict[str, Any]:
@@ -98,13 +143,9 @@ def enters(hooks: list[str]) -> str:
     return places(hooks)
 
 
-def parameters(shapes: dict[str, list[int]] | None) -> str:
-    if shapes is None:
-        return "?"
+def parameters(shapes: dict[str, list[int]]) -> str:
     return ", ".join(f"{name} {'×'.join(map(str, shape))}" for name, shape in shapes.items()) or "none"
 
 
-def claims(stated: dict[str, bool] | None) -> str:
-    if stated is None:
-        return "?"
+def claims(stated: dict[str, bool]) -> str:
     return ", ".join(name.replace("_", " ") for name, holds in stated.items() if holds) or "none"

@@ -93,7 +93,7 @@ def _say_rich(header: Sequence[str], rows: Sequence[Sequence[str]], aligned: Seq
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for i, name in enumerate(header):
         side, bold = "right" if aligned[i] else "left", "" if i else "bold"
         table.add_column(name, justify=side, no_wrap=i == 0 or aligned[i], style=bold)

@@ -117,7 +117,7 @@ class Remap(Rope):
 
 
 class ReRope(Remap):
-    """Rotary position embedding whose distance stops growing at the window.
+    """RoPE whose distance stops growing at the window.
 
     >>> import whorl
     >>> near, far = whorl.ReRope(head_dim=64, window=2).branches(whorl.positions(4), whorl.positions(4))
@@ -150,7 +150,7 @@ class ReRope(Remap):
 
 
 class LeakyReRope(ReRope):
-    """Rotary position embedding whose distance grows ``factor`` times slower beyond the window.
+    """RoPE whose distance grows ``factor`` times slower beyond the window.
 
     >>> import whorl
     >>> leaky = whorl.LeakyReRope(head_dim=64, window=2, factor=4.0)
@@ -167,7 +167,7 @@ class LeakyReRope(ReRope):
 
 
 class SelfExtend(Remap):
-    """Rotary position embedding whose far positions are those of groups, for causal attention.
+    """RoPE whose far positions are those of groups, for causal attention.
 
     Distances of far pairs depend on where the groups begin, so scores are not of the distance alone.
 

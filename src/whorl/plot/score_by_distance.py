@@ -45,6 +45,6 @@ def scores(encodings: style.Encodings | None = None, length: int = 1024, *, ax: 
     ax.set_xlim(0, length)
     cut = f", below {FLOOR:.0f} out of sight".replace("-", "−") if lowest < FLOOR else ""
     title = f"What position alone does to the score of a key, by distance{cut}"
-    style.dress(ax, title, "distance (positions)", "score less that at distance 0 (logits)")
+    style.dress(ax, title, "distance (positions)", "change of the score from distance 0 (logits)")
     style.key(ax)
     return ax

@@ -110,7 +110,8 @@ class Page:
     def facts(self) -> Iterator[str]:
         """What the page is about, in a line."""
         result, words = self.result, self.words
-        known = {"encodings": len({row.label for row in result.rows}), "trained": result.trained}
+        count = len({row.label for row in result.rows})
+        known = {"encodings": count, "n": count, "trained": result.trained}
         if result.measured(PROTOCOLS):
             longest = max(result.lengths_of(PROTOCOLS))
             yield words("facts_text", longest=longest, ratio=self.ratio(longest), **known)

@@ -1,0 +1,45 @@
+"""Writes docs/report.svg, README's picture: the first chart of the report of a committed comparison, as a file.
+
+python docs/make_report_picture.py
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from whorl.lab.report.page import page
+from whorl.lab.report.words import Words
+from whorl.results import ComparisonResult
+
+ROOT = Path(__file__).resolve().parent.parent
+COMPARISON = ROOT / "experiments" / "gpu-comparison" / "comparison.json"
+PICTURE = ROOT / "docs" / "report.svg"
+
+RULE = re.compile(r"([^{}]+){([^{}]*)}")
+MEDIA = re.compile(r"@media[^{]*{(?:[^{}]*{[^{}]*})*[^{}]*}")
+DRAWN = re.compile(r"\.(panel [.t]|axis|trained line|line|bar|band|tie|mark|ref|s\d)")
+
+
+def picture(html: str) -> str:
+    """The first wide chart of a report with its share of the style, in the colours of a light page."""
+    style = html[html.index("<style>") + 7 : html.index("</style>")]
+    start = html.index('<svg class="panel wide"')
+    chart = html[start : html.index("</svg>", start) + 6]
+    style = MEDIA.sub("", re.sub(r"/\*.*?\*/", "", style, flags=re.DOTALL))
+    rules = [(selector.strip(), body) for selector, body in RULE.findall(style)]
+    colours = dict(
+        pair for selector, body in rules if selector == ":root" for pair in re.findall(r"(--\w+): ([^;]+)", body)
+    )
+    kept = [f"{selector} {{{body}}}" for selector, body in rules if DRAWN.match(selector)]  # not the panel's own place
+    resolved = re.sub(r"var\((--\w+)\)", lambda name: colours[name[1]], "\n".join(kept))
+    paper = f'<rect width="100%" height="100%" fill="{colours["--paper"]}"/>'
+    head = chart[: chart.index(">") + 1]
+    width, height = re.findall(r"viewBox=.0 0 (\S+) (\S+?)\"", head)[0]
+    opened = head.replace("<svg ", f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" ')
+    return f"{opened}\n<style>\n{resolved}\n</style>\n{paper}\n{chart.removeprefix(head)}\n"
+
+
+if __name__ == "__main__":
+    PICTURE.write_text(picture(page(ComparisonResult.read(COMPARISON), Words("en"))), encoding="utf-8")
+    print(PICTURE)

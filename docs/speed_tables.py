@@ -1,0 +1,145 @@
+"""Tables of committed benchmarks, as lines of Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from measured import document, groups, named, table, written
+
+SHAPES = ("4x8192", "1x32768", "8x4096")  # of the benchmark of the rotation, batch x length
+PEERS = ("torch.compile", "liger-kernel", "transformers")
+PARTS = {"64": "first 64", "32": "first 32", "mla": "last 64"}  # what is turned, by the name of the file
+
+
+def span(values: Iterable[float], form: str = ".2f") -> str:
+    """The smallest and the largest value, once where they are written alike.
+
+    >>> span([1.102, 1.166]), span([0.5])
+    ('1.10–1.17', '0.50')
+    """
+    low, *rest = sorted(values)
+    return "–".join(dict.fromkeys(f"{value:{form}}" for value in (low, *rest[-1:])))
+
+
+def speed(time: float) -> str:
+    """A time over the yardstick's as a share of its speed."""
+    return f"{100 / time:.0f} %"
+
+
+def decoding(name: str) -> list[str]:
+    """A decoding step with each encoding: called, in a graph, over the bound; a column for each number of keys."""
+    steps = document(name)["steps"]
+    lengths = list(dict.fromkeys(step["keys"] for step in steps))
+    rows: dict[str, list[str]] = {}
+    for step in steps:
+        cell = f"{step['wall_us']:,} / {step['graph_us']:.1f} / {step['over_bound']:.2f}"
+        rows.setdefault(named(step["encoding"]), []).append(cell)
+    return table(
+        ["a step with", *(f"{length:,} keys" for length in lengths)], ([label, *row] for label, row in rows.items())
+    )
+
+
+def tiles(name: str) -> list[str]:
+    """The share of torch's plain speed, forward and with the backward pass, by encoding and length."""
+    by_length = {length: own for length, own in document(name)["calls"].items() if length.isdigit()}
+    labels = [label for label, own in next(iter(by_length.values())).items() if isinstance(own, dict)]
+    rows = (
+        [named(label), *(f"{own[label]['forward']:.2f} / {own[label]['both']:.2f}" for own in by_length.values())]
+        for label in labels
+    )
+    return table(["", *(f"{int(length):,} tokens" for length in by_length)], rows)
+
+
+def results(name: str, group: str) -> dict[str, dict[str, Any]]:
+    """The rows of a group of a benchmark by name, without those that were wrong and not timed."""
+    return {label: row for label, row in groups(name)[group].items() if row["seconds"] is not None}
+
+
+def rotation() -> list[str]:
+    """The rotation as a share of the speed of a copy, by shape and order, with peers."""
+    rows = []
+    for shape in SHAPES:
+        name = f"rotary-{shape}-peers-h200"
+        for order in ("bhld", "blhd"):
+            ways = [results(name, f"{way}, {order}, bfloat16") for way in ("forward", "backward")]
+            ours = [
+                " / ".join(speed(way[f"whorl, {layout}"]["ratio"]) for layout in ("half", "interleaved"))
+                for way in ways
+            ]
+            peers = [speed(ways[0][peer]["ratio"]) if peer in ways[0] else "" for peer in PEERS]
+            rows.append([f"{size(name)}, {order}", *ours, *peers])
+    return table(["batch, length, heads / key heads, dim", "forward, half / interleaved", "backward", *PEERS], rows)
+
+
+def size(name: str) -> str:
+    """The shape that a benchmark of the rotation had."""
+    one = document(name)["settings"]
+    return f"({one['batch']}, {one['length']}, {one['heads']}/{one['kv_heads']}, {one['head_dim']})"
+
+
+def partial() -> list[str]:
+    """Partial rotation, the slower of the two layouts."""
+    rows = []
+    for part, turned in PARTS.items():
+        name = f"rotary-partial-{part}-h200"
+        cells, in_place = [], []
+        for order in ("bhld", "blhd"):
+            ways = [results(name, f"{way}, {order}, bfloat16") for way in ("forward", "backward")]
+            slowest = [max(way[f"whorl, {layout}"]["ratio"] for layout in ("half", "interleaved")) for way in ways]
+            cells.append(" / ".join(map(speed, slowest)))
+            in_place += [row["ratio"] for label, row in ways[0].items() if label.endswith("in place")]
+        rows.append([size(name), turned, *cells, f"{max(in_place):.2f}"])
+    header = ["shape", "turned", "bhld, forward / backward", "blhd", "q alone in place, time over copying q and k"]
+    return table(header, rows, left=2)
+
+
+def steps() -> list[str]:
+    """The rotation of one token in µs, replayed in a graph and called from Python, beside its peers."""
+    rows = []
+    for shape in ("4x8192", "8x4096"):  # heads of 128 and of 64
+        name = f"rotary-{shape}-peers-h200"
+        for way, calls in {"in a graph": 100, "called": 1}.items():
+            own = results(name, f"decoding, {way}, bfloat16")
+            times = (1e6 * own[path]["seconds"] / calls for path in ("copy", "whorl", *PEERS))
+            rows.append([f"{one_token(name)}, {way}", *(f"{one:.2f}" if one < 10 else f"{one:.0f}" for one in times)])
+    return table(["µs a call", "copy", "whorl", *PEERS], rows)
+
+
+def one_token(name: str) -> str:
+    one = document(name)["settings"]
+    return f"(128, 1, {one['heads']}/{one['kv_heads']}, {one['head_dim']})"
+
+
+def precision(name: str) -> list[str]:
+    """The largest error of cos and sin near each far position, by library."""
+    by_position = groups(name)
+    paths = next(iter(by_position.values()))
+    rows = ([path, *(written(own[path]["error"], ".1e") for own in by_position.values())] for path in paths)
+    return table(["", *by_position], rows)
+
+
+def linear(name: str) -> list[str]:
+    """Linear attention in ms, and a peer without rotation and denominator."""
+    rows = []
+    for way in ("forward", "forward and backward"):
+        own = results(name, way)
+        rows.append(
+            [way, *(f"{1e3 * own[path]['seconds']:.2f} ms" for path in ("whorl, triton", "flash-linear-attention"))]
+        )
+    return table(["dim 64", "whorl", "flash-linear-attention, no RoPE, no denominator"], rows)
+
+
+def rotary_cpu(name: str) -> list[str]:
+    """The rotation on a CPU over a copy, by type; ranges are over layouts and strides."""
+    kinds = ("float32", "bfloat16", "float16")
+    rows = []
+    for way, yardstick in {"into given memory": "copy_", "out of place": "clone"}.items():
+        by_kind = [results(name, f"{way}, {kind}") for kind in kinds]
+        ours = [[row["ratio"] for path, row in own.items() if path.startswith("whorl")] for own in by_kind]
+        rows.append([f"whorl, {way}, over `{yardstick}`", *map(span, ours)])
+        for peer in ("torch.compile", "transformers", "rotary-embedding-torch"):
+            if peer in by_kind[0]:
+                cells = [f"{own[peer]['ratio']:.1f}" if peer in own else "wrong" for own in by_kind]
+                rows.append([f"{peer}, {way}, over `{yardstick}`", *cells])
+    return table(["", *kinds], rows)
