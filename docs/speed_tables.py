@@ -40,15 +40,18 @@ def decoding(name: str) -> list[str]:
     )
 
 
-def tiles(name: str) -> list[str]:
+def tiles(*names: str) -> list[str]:
     """The share of torch's plain speed, forward and with the backward pass, by encoding and length."""
-    by_length = {length: own for length, own in document(name)["calls"].items() if length.isdigit()}
-    labels = [label for label, own in next(iter(by_length.values())).items() if isinstance(own, dict)]
+    by_length = {document(name)["settings"]["length"]: groups(name) for name in names}
+    labels = list(next(iter(by_length.values()))["forward"])[1:]
     rows = (
-        [named(label), *(f"{own[label]['forward']:.2f} / {own[label]['both']:.2f}" for own in by_length.values())]
+        [
+            " + ".join(named(part) for part in label.split("+")),
+            *(" / ".join(f"{1 / way[label]['ratio']:.2f}" for way in own.values()) for own in by_length.values()),
+        ]
         for label in labels
     )
-    return table(["", *(f"{int(length):,} tokens" for length in by_length)], rows)
+    return table(["", *(f"{length:,} tokens" for length in by_length)], rows)
 
 
 def results(name: str, group: str) -> dict[str, dict[str, Any]]:
