@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab_runs import write_texts
+from own_encodings import forget, write_plugin
 from whorl.lab import run_many
 
 SMALL = [
@@ -66,6 +67,19 @@ def test_a_plan_is_the_config_that_torchrun_takes_and_says_what_it_costs(call, t
     config = read_config(tmp_path / "config.json")
     code, folder, err = call("lab", "run", *words, "--out", tmp_path / "out")
     assert code == 0 and Path(folder.strip()).name == config.id and "bytes scored at each length" in err
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_one_run_takes_a_file_that_registers_its_encoding(call, texts, tmp_path, command):
+    words = ["--corpus", texts, *SMALL, *(["--out", tmp_path / "out"] if command == "run" else [])]
+    try:
+        mine = write_plugin(tmp_path / "mine.py", "mine")
+        assert call("lab", command, mine, *words)[0] == 0
+        both = write_plugin(tmp_path / "both.py", "one", "two")
+        code, _, err = call("lab", command, both, *words)
+        assert code == 2 and f"lab {command}: {both} registers one, two, and a run has one." in err
+    finally:
+        forget("mine", "one", "two")
 
 
 def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):

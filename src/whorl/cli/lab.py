@@ -38,7 +38,8 @@ from whorl.cli.compare import (
 )
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
-from whorl.cli.plugins import Plugin
+from whorl.cli.plugins import Plugin, named
+from whorl.errors import WhorlError
 
 lab = typer.Typer(
     name="lab",
@@ -51,7 +52,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="An encoding by name, with settings as in rope:base=500000.",
+        help="An encoding by name, with settings as in rope:base=500000, or as a .py file that registers it.",
         autocompletion=complete_encoding,
     ),
 ]
@@ -83,19 +84,10 @@ def run(
     from whorl.lab.progress import Progress
     from whorl.lab.storage import forget_diverged
 
-    call = "lab run"
-    (config,) = plan(
-        [name],
-        out=out,
-        preset_name=preset,
-        corpus=corpus,
-        train_length=train_length,
-        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
-        steps=steps,
-        seeds=[seed],
-        repairs=None if repairs is None else names_in(repairs),
-        **run_settings(settings, fine_tune, call),
+    asked = _one_run(
+        name, corpus, train_length, lengths, steps, seed, preset, repairs, fine_tune, settings, call="lab run"
     )
+    (config,) = plan(out=out, **asked)
     note(str(cost_of(config)))
     folder = out / "runs" / config.id
     if retry:
@@ -133,20 +125,45 @@ def plan_run(
     from whorl.lab.cost import cost_of
     from whorl.lab.plan import configure
 
-    call = "lab plan"
-    (config,) = configure(
-        [name],
-        preset_name=preset,
-        corpus=corpus,
-        train_length=train_length,
-        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
-        steps=steps,
-        seeds=[seed],
-        repairs=None if repairs is None else names_in(repairs),
-        **run_settings(settings, fine_tune, call),
+    asked = _one_run(
+        name, corpus, train_length, lengths, steps, seed, preset, repairs, fine_tune, settings, call="lab plan"
     )
+    (config,) = configure(**asked)
     note(str(cost_of(config)))
     say_json(config.to_dict())
+
+
+def _one_run(
+    name: str,
+    corpus: str | None,
+    train_length: int | None,
+    lengths: str | None,
+    steps: int | None,
+    seed: int,
+    preset: str | None,
+    repairs: str | None,
+    fine_tune: int | None,
+    settings: list[str] | None,
+    *,
+    call: str,
+) -> dict[str, Any]:
+    """What ``configure`` makes one run from, as ``run`` and ``plan`` were told it."""
+    names = named([name], call)
+    if len(names) > 1:
+        raise WhorlError(
+            f"{call}: {name} registers {', '.join(names)}, and a run has one. Name it, with --plugin {name}."
+        )
+    return {
+        "names": names,
+        "preset_name": preset,
+        "corpus": corpus,
+        "train_length": train_length,
+        "lengths": None if lengths is None else numbers_in(lengths, "--lengths", call),
+        "steps": steps,
+        "seeds": [seed],
+        "repairs": None if repairs is None else names_in(repairs),
+        **run_settings(settings, fine_tune, call),
+    }
 
 
 @lab.command("sweep")
