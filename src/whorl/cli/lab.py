@@ -222,7 +222,7 @@ def report(
     before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
     found = aggregate(
         results,
-        corpus=corpus_facts(folder, results[0].config),
+        corpus=corpus_facts(folder, [one.config for one in results]),
         title=(before and before.title) or "",
         command=(before and before.command) or this_command(),
         baseline=baseline or (before.baseline if before and before.named else None),

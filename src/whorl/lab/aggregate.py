@@ -145,12 +145,22 @@ def _scores(label: str, group: list[RunResult], measure: str) -> list[Scores]:
             if result.window_baseline:
                 tables.setdefault(WINDOW, result.window_baseline["by_length"])
         for variant, cells in tables.items():
-            row = rows.setdefault(variant, Scores((label, variant), result.encoding["name"]))
+            row = rows.setdefault(
+                variant, Scores((label, variant), result.encoding["name"], text=_scored_on(result.config))
+            )
             for cell in cells:
                 score = score_of(cell, measure)
                 if score is not None:
                     row.at.setdefault(cell["length"], {})[result.seed] = score
     return list(rows.values())
+
+
+def _scored_on(config: Mapping[str, Any]) -> str:
+    """What decides which samples a run is scored on, and which of their tokens."""
+    known = in_full(config)
+    keys = ("corpus", "corpus_digest", "tokenizer_digest", "eval_bytes", "last", "recall")
+    own = {key: known[key] for key in keys if key != "corpus" or known["corpus"].startswith("task:")}
+    return json.dumps({**own, "longest": max(known["lengths"])}, sort_keys=True)
 
 
 def check_lengths(trained: Iterable[int]) -> int:
@@ -263,6 +273,9 @@ def _by_length(tables: list[list[Found]]) -> list[Found]:
         }
         trials = {key: min(len((cell.get(PROBED[key]) or {}).get("right") or ()) for cell in cells) for key in RECALL}
         shares = {key: share_interval([cell[key] for cell in cells], trials[key]) for key in RECALL}
+        guessed = [probe["chance"] for cell in cells if "chance" in (probe := cell.get("retrieval") or {})]
+        if guessed and (found := shares["retrieval_accuracy"]):
+            found["chance"] = max(guessed)
         out.append(
             {
                 "length": cells[0]["length"],
@@ -332,8 +345,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def corpus_facts(out: Path, config: Mapping[str, Any]) -> Found:
-    """What is known of the text of a run whose corpus is packed under ``out``; of a task its name alone."""
-    if config["corpus"].startswith("task:"):
-        return {"name": config["corpus"]}
-    return open_corpus(config["corpus"], out / "corpus", config["corpus_digest"]).facts()
+def corpus_facts(out: Path, configs: Iterable[Mapping[str, Any]]) -> Found:
+    """What is known of the text of runs, which is packed under ``out``; of tasks and of several texts the names."""
+    texts = list(dict.fromkeys((config["corpus"], config["corpus_digest"]) for config in configs))
+    name, digest = texts[0]
+    if len({digest for _, digest in texts}) > 1 or name.startswith("task:"):
+        return {"name": ", ".join(dict.fromkeys(name for name, _ in texts))}
+    return open_corpus(name, out / "corpus", digest).facts()

@@ -135,7 +135,7 @@ def conclude(
     failed |= {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early is not None}
     found = aggregate(
         results,
-        corpus=corpus_facts(out, configs[0].to_dict()),
+        corpus=corpus_facts(out, [config.to_dict() for config in configs]),
         title=title,
         command=command,
         baseline=baseline,
