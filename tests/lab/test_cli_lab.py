@@ -113,6 +113,7 @@ def test_a_comparison_in_which_a_run_diverges_ends_with_status_1_and_is_made_ane
     code, _, err = call(*wanted)
     assert code == 1 and "rope: diverged: the loss is" in err
     assert "failed: it diverged: the loss is nan at step" in err and "Lower learning_rate" in err
+    assert "With --retry it is made anew." in err and "rope, seed 0: stopped early" in err
     (result,) = tmp_path.glob("runs/*/result.json")
     before = result.stat().st_mtime_ns
     code, _, err = call(*wanted)

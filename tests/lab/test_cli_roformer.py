@@ -113,7 +113,7 @@ def test_classifiers_are_compared(call, tmp_path):
     code, out, err = call(*wanted, "--out", tmp_path / "found.json")
     assert code == 0, err
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["order", "rope"], ["order", "none"]]
-    assert "order, none, seed 1: " in err
+    assert "order, none, seed 1: " in err and "95 % interval" in out and " to " in out.splitlines()[1]
     report = json.loads((tmp_path / "found.json").read_text())
     assert report["settings"]["steps"] == 2 and len(report["rows"][0]["accuracies"]) == 2
 
@@ -172,6 +172,7 @@ def test_an_ablation_that_diverges_is_told(call, tmp_path):
         (["pretrain", "--corpus", "nowhere"], "nowhere"),
         (["classify", "--datasets", "orders"], "unknown dataset 'orders'. Did you mean 'order'?"),
         (["classify", "--datasets", ""], "--datasets must be names"),
+        (["classify", "--datasets", "order", "--data", "x.tsv"], "--datasets would be ignored beside --data"),
         (["classify", "--set", "length=2"], "length must be at least 3"),
         (["ablate", "bases"], "'bases' is not one of"),
         (["ablate", "base", "--steps", "3", "--set", "stages=[[8,1,1]]"], "--steps would be ignored beside"),

@@ -110,6 +110,8 @@ def test_a_scaling_is_written_behind_its_encoding_and_is_of_the_trained_length(t
         read_name("rope:scaling=yarm")
     with pytest.raises(WhorlError, match="unknown setting 'facto'"):
         tiny(texts, with_usual(read_name("rope:scaling=linear,facto=2"), length=16, width=16))
+    with pytest.raises(WhorlError, match=r"rope with yarn: unknown setting 'factr'. Did you mean 'factor'?"):
+        read_name("rope:scaling=yarn,factr=2")
 
 
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def run(
         name, corpus, train_length, lengths, steps, seed, preset, repairs, fine_tune, settings, call="lab run"
     )
     (config,) = plan(out=out, **asked)
-    note(str(cost_of(config)))
+    note(str(cost_of(config, out=out)))
     folder = out / "runs" / config.id
     if retry:
         forget_diverged(folder)

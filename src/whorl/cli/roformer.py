@@ -184,8 +184,12 @@ def _show_stages(result: dict[str, Any]) -> None:
 def classify(
     encodings: Annotated[str, typer.Option(help="Encodings by name.")] = "learned,sinusoidal,rope,none",
     datasets: Annotated[
-        str, typer.Option(help="source: which package a text is from; order: whether it reads forwards or backwards.")
-    ] = "source,order",
+        str | None,
+        typer.Option(
+            help="source: which package a text is from; order: whether it reads forwards or backwards; both unless "
+            "given."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -205,7 +209,9 @@ def classify(
     refuse_existing(out, call)
     from whorl.lab.classify import LABELS, ClassifyConfig, compare_classifiers
 
-    wanted = cast("list[Dataset]", some_names(datasets, "--datasets", call))
+    if data is not None and datasets is not None:
+        raise WhorlError(f"{call}: --datasets would be ignored beside --data. Leave one out.")
+    wanted = list(LABELS) if datasets is None else some_names(datasets, "--datasets", call)
     for name in wanted:
         if name not in LABELS:
             raise unknown("dataset", name, LABELS, call=call)
@@ -227,11 +233,12 @@ def classify(
 
 
 def _show_classes(result: dict[str, Any]) -> None:
-    header = ("dataset", "encoding", "accuracy %", "chance %")
-    rows = [
-        (row["dataset"], row["encoding"], mean_text(row["accuracy"], 1), f"{row['chance']:.1f}")
-        for row in result["rows"]
-    ]
+    header = ("dataset", "encoding", "accuracy %", "95 % interval", "texts", "most frequent %")
+    rows = []
+    for row in result["rows"]:
+        found = row["accuracy"]
+        scores = f"{found['mean']:.1f}", f"{found['low']:.1f} to {found['high']:.1f}"
+        rows.append((row["dataset"], row["encoding"], *scores, str(row["tested"]), f"{row['most_frequent']:.1f}"))
     say_table(header, rows, right=header[2:])
 
 

@@ -226,7 +226,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
 
 def _warnings(result: RunResult) -> list[str]:
     stopped = result.stopped_early
-    return [*result.warnings, *([f"seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
+    return [*result.warnings, *([f"{result.label}, seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
 def _settings(result: RunResult, factors: Sequence[str]) -> Found:
