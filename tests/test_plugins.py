@@ -49,3 +49,9 @@ def test_a_file_that_registers_nothing_is_an_error(tmp_path, text, said):
         (tmp_path / "bad.py").write_text(text)
     with pytest.raises(WhorlError, match=said):
         plugins.load_plugin(tmp_path / "bad.py")
+
+
+def test_a_file_that_is_no_python_is_an_error(tmp_path):
+    (tmp_path / "text.txt").write_text("some words")
+    with pytest.raises(WhorlError, match=r"text\.txt is no Python file\. Pass a \.py file"):
+        plugins.load_plugin(tmp_path / "text.txt")

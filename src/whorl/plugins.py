@@ -27,7 +27,8 @@ def load_plugin(file: str | Path, *, call: str = "plugin") -> list[str]:
         raise WhorlError(f"{call}: there is no file {str(file)!r}. Pass a file that registers an encoding, or a name.")
     before = set(registry.ENCODINGS)
     spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}_{next(_numbers)}", path)
-    assert spec is not None and spec.loader is not None
+    if spec is None or spec.loader is None:
+        raise WhorlError(f"{call}: {file} is no Python file. Pass a .py file that registers an encoding, or a name.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module  # where dataclasses look for what annotations mean
     try:

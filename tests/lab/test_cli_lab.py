@@ -47,6 +47,17 @@ def test_the_report_is_written_again_in_another_language(call, texts, tmp_path):
     assert json.loads(said)["rows"][0]["encoding"]["base"] == 100.0
 
 
+def test_a_report_in_an_unknown_language_leaves_the_one_that_is_there(call, texts, tmp_path):
+    out = tmp_path / "out"
+    words = ["compare", "rope", "--corpus", texts, "--out", out, "--workers", 1, "--repairs", "ntk,ntk", *SMALL]
+    code, said, _ = call(*words)
+    assert code == 0 and said.count("ntk") == 2  # a row, and a line of differences
+    files = {path: path.read_bytes() for path in out.glob("*.*")}
+    code, _, err = call("lab", "report", out, "--lang", "fr")
+    assert code == 2 and "unknown lang 'fr'" in err
+    assert {path: path.read_bytes() for path in out.glob("*.*")} == files and not (out / "reports").exists()
+
+
 def test_one_run_prints_its_folder_and_what_to_beware_of(call, texts, tmp_path):
     wanted = ["lab", "run", "t5:max_distance=12,buckets=8", "--corpus", texts, "--out", tmp_path, *SMALL]
     code, out, err = call(*wanted)

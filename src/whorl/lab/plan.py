@@ -284,7 +284,7 @@ def _repairs(names: Any) -> tuple[str, ...]:
         raise invalid("compare", "repairs", "a list of names", names, "Write ['ntk', 'window'].")
     for name in names:
         known_repairs.check(name)
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
 def _corpus_name(corpus: Any) -> str:
