@@ -194,3 +194,21 @@ def test_recorded_results_are_kept(call, tmp_path, words):
     code, _, err = call("lab", *words, "--out", tmp_path / "old.json" / "new.json")
     assert code == 2 and "cannot make" in err
     assert (tmp_path / "old.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["match"], "matching.match_stand_in"),
+        (["pretrain"], "mlm.pretrain"),
+        (["classify"], "classify.compare_classifiers"),
+        (["ablate", "base"], "ablations.base_ablation"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch, words, made):
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"whorl.lab.{made}", pressed)
+    code, _, err = call("lab", *words, "--runs", tmp_path / "runs")
+    assert code == 130 and f"What was done is saved in {tmp_path / 'runs'}; the same command goes on" in err

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
+from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, goes_on, this_command
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.cli.plugins import Plugin
@@ -83,10 +83,11 @@ def match(
     chosen = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
     chosen |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
     chosen |= {"seeds": seed_list(seeds, call), "variants": variants, "out": runs, "tell": _tell_match}
-    if file is None:
-        result = match_stand_in(**chosen)
-    else:
-        result = match_triples(read_triples(file), None if test is None else read_triples(test), **chosen)
+    with goes_on(runs):
+        if file is None:
+            result = match_stand_in(**chosen)
+        else:
+            result = match_triples(read_triples(file), None if test is None else read_triples(test), **chosen)
     if (texts := max(run["shared_texts"] for run in result["runs"])) and file is not None:
         note(f"{texts} texts are both trained on and tested on: accuracy on new texts may be lower.")
     report("match", result, out, as_json, _show_match)
@@ -151,7 +152,8 @@ def pretrain(
         what = f"{stage.steps} steps of {stage.batch} × {stage.length}"
         note(f"{what}: loss {stage.loss:.3f}, accuracy {100 * stage.accuracy:.1f} %, {stage.seconds:.0f} s")
 
-    done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
+    with goes_on(runs):
+        done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
     for text in done.notes:
         note(text)
     report("pretrain", done.to_dict(), out, as_json, _show_stages)
@@ -226,7 +228,8 @@ def classify(
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
     kinds = cast("list[Dataset]", wanted)
-    rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **chosen)
+    with goes_on(runs):
+        rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **chosen)
     varied = {"name", "encoding", "dataset", "seed"}
     common = {key: value for key, value in ClassifyConfig(**chosen).to_dict().items() if key not in varied}
     report("classify", {"settings": common, "rows": rows}, out, as_json, _show_classes)
@@ -275,7 +278,7 @@ def ablate(
     chosen |= {"lengths": numbers_in(lengths, "--lengths", call)} if lengths is not None else {}
     chosen |= {} if corpus is None else {"corpus": corpus}
     make = {Ablation.base: base_ablation, Ablation.norm: norm_ablation, Ablation.slopes: slope_ablation}[what]
-    with Progress() as progress:
+    with goes_on(runs), Progress() as progress:
         rows = make(runs, seeds=seed_list(seeds, call), tell=progress, **chosen)
     common = {key: value for key, value in {**SIZES, **chosen}.items() if key != "corpus"}
     report("ablate", {"settings": common, "rows": rows}, out, as_json, _show_ablation)
