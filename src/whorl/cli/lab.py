@@ -96,7 +96,7 @@ def run(
         progress(config, {"kind": "planned", "finished": False})
         result = run_one(config, folder, tell=lambda event: progress(config, event), tensorboard=tensorboard)
     if result["stopped_early"]:
-        note(f"{result['label']} stopped early: {result['stopped_early']}")
+        note(f"{result['label']} stopped early: {result['stopped_early']} With --retry it is made anew.")
     for text in result["warnings"]:
         note(text)
     if as_json:
@@ -211,6 +211,7 @@ def report(
     unequal: Annotated[
         bool, typer.Option("--unequal", help="Report on runs that are not alike; the report says so at its top.")
     ] = False,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
