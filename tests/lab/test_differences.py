@@ -164,6 +164,14 @@ def test_runs_that_are_not_alike_are_refused_or_said_to_be(made):
     assert factor.unequal == {} and [row.settings for row in factor.rows] == [{"layers": 1}, {"layers": 2}]
 
 
+def test_a_seed_that_diverged_is_none_that_numbers_are_of(made):
+    runs = results(made, {"none": lambda n: 3.0, "alibi": lambda n: 3.1}, seeds=2)
+    lost = {"stopped_early": "the loss is nan at step 3", "evaluations": [], "window_baseline": None}
+    found = aggregate([*runs[:3], RunResult.of(runs[3].to_dict() | lost)])
+    assert [row.seeds for row in found.rows] == [(0, 1), (0,)] and found.seeds == 1 and found.interval == "documents"
+    assert told(found)["alibi", 16].seeds == 1
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "factor"), [("corpus_digest", "another", "corpus"), ("recall", 0.5, "recall")]
 )

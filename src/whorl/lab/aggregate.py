@@ -88,7 +88,7 @@ def aggregate(
     check_baseline(baseline, labels)
     named = dict(zip(labels, groups.values(), strict=True))
     rows = [row for label, group in named.items() for row in _rows(label, group, factors)]
-    fewest = min(len(group) for group in groups.values())
+    fewest = min(len(_scored_seeds(group)) for group in groups.values())
     found, chosen = _differences(named, trained, baseline)
     data = {
         "schema": COMPARISON_SCHEMA,
@@ -196,7 +196,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
         "label": label,
         "settings": _settings(first, factors),
         "encoding": first.encoding,
-        "seeds": [result.seed for result in group],
+        "seeds": _scored_seeds(group),
         "parameters": first.parameters,
         "encoding_parameters": first.encoding_parameters,
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
@@ -222,6 +222,11 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
     if windows and not any(row["variant"] == "window" for row in rows):
         rows[0]["window_baseline"] = {"by_length": _by_length(windows)}
     return rows
+
+
+def _scored_seeds(group: Sequence[RunResult]) -> list[int]:
+    """The seeds that numbers are of: those that did not diverge, or all where every one did."""
+    return [one.seed for one in group if one.stopped_early is None] or [one.seed for one in group]
 
 
 def _warnings(result: RunResult) -> list[str]:
