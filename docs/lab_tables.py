@@ -19,7 +19,6 @@ SIMULATED = {
     "3 alike": "three encodings",
     "6 alike": "six encodings",
     "those measured": "RoPE, ALiBi and T5 as measured",
-    "6 alike, baseline named": "six encodings, baseline named",
 }
 MIGRATED = {
     "before": "before",
@@ -83,9 +82,10 @@ def verdict_rates() -> list[str]:
     rows = []
     for row in (row for row in found["rows"] if row["length"] == 64):
         seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
-        case = f"{SIMULATED[row['models']]}, {seeds}, {row['scored_bytes']:,} bytes"
+        named_one = ", baseline named" if row["baseline_named"] else ""
+        case = f"{SIMULATED[row['models']]}{named_one}, {seeds}, {row['scored_bytes']:,} bytes"
         rows.append([case, percent(row["called"]), percent(row["found"], 0)])
-    return table(["at the trained length", "called where nothing differs", f"{found['shift']:g} bits are found"], rows)
+    return table(["at the trained length", "called where nothing differs", f"{found['difference']:g} bits are found"], rows)
 
 
 def percent(share: float, places: int = 1) -> str:

@@ -1,5 +1,6 @@
 """Every Python block of the README and the docs runs, and README's two commands exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -62,3 +63,14 @@ def test_everything_named_in_the_map_exists():
     assert len(rows) >= 37
     for what, code, shown in rows:
         assert what and re.search(r"`(?:src|docs)/", code) and "`tests/" in shown, what
+
+
+def test_the_labs_verdicts_are_as_often_right_as_was_asked_for():
+    """3 to 7 % called where nothing differs; 80 % found by three seeds, unless six encodings have no baseline named."""
+    rates = json.loads((ROOT / "experiments" / "verdict-rates.json").read_text())
+    assert rates["comparisons"] == 2000 and rates["difference"] == 0.05
+    rows = [row for row in rates["rows"] if row["length"] == 64 and row["seeds"] == 3 and row["models"] != "3 alike"]
+    assert len(rows) >= 6
+    for row in rows:
+        assert 0.03 <= row["called"] <= 0.07
+        assert row["found"] >= 0.8 or (row["models"] == "6 alike" and not row["baseline_named"])

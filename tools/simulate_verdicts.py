@@ -2,13 +2,12 @@
 """Shows how often the lab calls a difference that is none, and finds one that is, on comparisons simulated from seeds.
 
     tools/simulate_verdicts.py measure OUT       trains the models under OUT and writes experiments/seed-variance.json
-    tools/simulate_verdicts.py simulate [--comparisons 2000]     writes experiments/verdict-rates.json
+    tools/simulate_verdicts.py simulate          writes experiments/verdict-rates.json, with --comparisons of each kind
 
 ``measure`` trains three encodings from each of eight seeds, scores each on the same last bytes of the same samples, and
 keeps three covariance matrices for each length, of encodings by encodings: over seeds, over samples, and of what is
 left of a seed and a sample. Stopped, it goes on where it was. ``simulate`` draws comparisons from normal distributions
-of these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called. Its random
-numbers are those of one seed: the same comparisons give the same rates.
+of these covariances, gives them to ``whorl.lab.differences`` as runs would be, and counts what is called.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 VARIANCES, RATES = EXPERIMENTS / "seed-variance.json", EXPERIMENTS / "verdict-rates.json"
 ENCODINGS, SEEDS, SAMPLES = ("rope", "alibi", "t5"), 8, 512
 TRAINED, LENGTHS, LAST = 64, (64, 256), 64
-SHIFT = 0.05  # bits per byte, the difference to be found
+DIFFERENCE = 0.05  # bits per byte that are to be found
 SETTINGS: dict[str, Any] = {  # the sizes of the demo, without its marks
     "corpus": "stdlib", "train_length": TRAINED, "layers": 3, "width": 128, "heads": 4, "batch": 32, "steps": 350,
     "learning_rate": 2e-3, "lengths": [TRAINED], "eval_bytes": 64,
@@ -130,38 +128,33 @@ def scored(bits: Array) -> Score:
     return Score(float(bits.mean()), tuple(bits.tolist()))
 
 
-def simulate(comparisons: int) -> Iterator[dict[str, Any]]:
-    """The rates of each kind of comparison: at the trained length, and past it for the two encodings that are whole."""
+def simulate(comparisons: int) -> None:
+    """Prints and writes the rates: at the trained length, and past it for the two encodings that are whole there."""
     data = json.loads(VARIANCES.read_text(encoding="utf-8"))["lengths"]
+    print(
+        f"{comparisons} comparisons each, samples of {LAST} bytes; called where nothing differs, and where "
+        f"{DIFFERENCE} bits do"
+    )
+    rows: list[dict[str, Any]] = []
     for length, places in ((TRAINED, (0, 1, 2)), (4 * TRAINED, (1, 2))):
         real = {
             name: np.array(data[str(length)][name])[np.ix_(places, places)] for name in ("seeds", "samples", "rest")
         }
         cases = [(f"{n} alike", {name: alike(one, n) for name, one in real.items()}, False) for n in (2, 3, 6)]
-        cases += [("those measured", real, False), ("6 alike, baseline named", cases[2][1], True)]
+        cases += [("those measured", real, False), (cases[2][0], cases[2][1], True)]
         for said, parts, named in cases:
             for seeds, samples in ((3, 128), (3, 512), (1, 128)):
                 # with one seed a call is of the trained models at hand: their seeds are no noise
                 drawn = parts if seeds > 1 else {**parts, "seeds": 0 * parts["seeds"]}
                 settings: dict[str, Any] = {"comparisons": comparisons, "named": named}
-                none, true = (rate(drawn, seeds=seeds, samples=samples, shift=by, **settings) for by in (0.0, SHIFT))
-                case = {"length": length, "models": said, "seeds": seeds, "scored_bytes": samples * LAST}
-                yield case | {"called": none, "found": true}
-
-
-def write_rates(comparisons: int) -> None:
-    """Writes what ``simulate`` gives, and says each row as it comes."""
-    rows = []
-    for row in simulate(comparisons):
-        rows.append(row)
-        print(*(f"{name} {value}" for name, value in row.items()), sep=", ", flush=True)
-    found = {
-        "what": "Shares of simulated comparisons: called where nothing differs, and found where the shift is true.",
-        "command": f"python tools/simulate_verdicts.py simulate --comparisons {comparisons}",
-        "comparisons": comparisons,
-        "shift": SHIFT,
-        "rows": rows,
-    }
+                none, true = (
+                    rate(drawn, seeds=seeds, samples=samples, shift=by, **settings) for by in (0.0, DIFFERENCE)
+                )
+                what = f"{said}, baseline named" if named else said
+                print(f"at {length}, {what}, seeds {seeds}, samples {samples}: {none:.1%}, {true:.1%}", flush=True)
+                case = {"length": length, "models": said, "baseline_named": named, "seeds": seeds, "samples": samples}
+                rows.append({**case, "scored_bytes": samples * LAST, "called": none, "found": true})
+    found = {"comparisons": comparisons, "difference": DIFFERENCE, "rows": rows}
     RATES.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
@@ -174,7 +167,7 @@ def main() -> None:
     if asked.what == "measure":
         measure(asked.out)
     else:
-        write_rates(asked.comparisons)
+        simulate(asked.comparisons)
 
 
 if __name__ == "__main__":

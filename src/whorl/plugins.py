@@ -6,12 +6,15 @@ A process that makes runs for another one is told the files, so that it knows th
 from __future__ import annotations
 
 import importlib.util
+import itertools
+import sys
 from pathlib import Path
 
 from whorl import registry
 from whorl.errors import WhorlError
 
 _files: dict[str, Path] = {}  # the file that registered an encoding, by name
+_numbers = itertools.count()  # which tell apart files of one name in two folders
 
 
 def load_plugin(file: str | Path, *, call: str = "plugin") -> list[str]:
@@ -23,11 +26,15 @@ def load_plugin(file: str | Path, *, call: str = "plugin") -> list[str]:
     if not path.is_file():
         raise WhorlError(f"{call}: there is no file {str(file)!r}. Pass a file that registers an encoding, or a name.")
     before = set(registry.ENCODINGS)
-    spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
+    spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}_{next(_numbers)}", path)
+    if spec is None or spec.loader is None:
+        raise WhorlError(f"{call}: {file} is no Python file. Pass a .py file that registers an encoding, or a name.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module  # where dataclasses look for what annotations mean
     try:
-        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[module.__name__]
         raise WhorlError(f"{call}: {file} cannot be run, {type(error).__name__}: {error}") from error
     added = [name for name in registry.names() if name not in before]
     if not added:

@@ -98,6 +98,7 @@ class Cell:
     high: float
     n: int
     trials: int = 0  # of a share: of how many of each seed
+    chance: float | None = None  # of a share: what guessing gives, where that is known
 
     @property
     def half(self) -> float:
@@ -451,7 +452,14 @@ def _cell(value: Any) -> Cell | None:
         return None
     low, high = finite(value.get("low")), finite(value.get("high"))
     n, trials = (int(found) if (found := finite(value.get(key))) is not None else None for key in ("n", "trials"))
-    return Cell(mean, mean if low is None else low, mean if high is None else high, 1 if n is None else n, trials or 0)
+    return Cell(
+        mean=mean,
+        low=mean if low is None else low,
+        high=mean if high is None else high,
+        n=1 if n is None else n,
+        trials=trials or 0,
+        chance=finite(value.get("chance")),
+    )
 
 
 def _not_finite(value: Any) -> bool:

@@ -113,7 +113,7 @@ COMMANDS = {
         "--retry",
         "--plugin",
     },
-    "lab report": {"folder", "--lang", "--baseline", "--factor", "--unequal", "--json"},
+    "lab report": {"folder", "--lang", "--baseline", "--factor", "--unequal", "--plugin", "--json"},
     "lab migrate": {"run", "--to", "--freeze", "--rate", "--steps", "--plugin", "--json"},
     "lab generate": {"run", "--prompt", "--count", "--temperature", "--top-k", "--seed", "--plugin"},
     "lab match": {

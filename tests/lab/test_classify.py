@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 import torch
+from scipy import stats
 
 import whorl
 from whorl.lab.classify import PACKAGES, Classifier, ClassifyConfig, classify, compare_classifiers, pieces
@@ -109,6 +110,21 @@ def test_texts_of_ones_own_are_read_cut_padded_and_told_apart(tmp_path):
     assert without["accuracy"] < with_positions["accuracy"]
     rows = compare_classifiers(encodings=["rope"], seeds=(0,), **few | {"steps": 2})
     assert [row["dataset"] for row in rows] == [few["data"]]
+
+
+def test_an_accuracy_knows_of_how_many_texts_it_is_and_how_often_the_most_frequent_label_is(tmp_path):
+    """Two seeds that were right in all of 54 texts read 100 ± 0, and labels of which one is rare a chance of 50 %."""
+    lines = [f"{'rare' if number % 10 == 0 else 'usual'}\tword {number}" for number in range(300)]
+    (tmp_path / "texts.tsv").write_text("\n".join(lines))
+    few = {**TINY, "data": str(tmp_path / "texts.tsv"), "steps": 40}
+    (row,) = compare_classifiers(encodings=["none"], seeds=(0, 1), **few)
+    _, test, _ = read_labelled(few["data"])
+    usual = sum(label for _, label in test) / len(test)
+    assert row["tested"] == len(test) and row["most_frequent"] == pytest.approx(100 * usual) and row["chance"] == 50
+    assert row["accuracies"][0] == row["accuracies"][1] == pytest.approx(100 * usual)  # it always says the same
+    exact = stats.binomtest(round(2 * usual * len(test)), 2 * len(test)).proportion_ci(method="exact")
+    found = row["accuracy"]
+    assert (found["low"], found["high"]) == pytest.approx((100 * exact.low, 100 * exact.high))
 
 
 def test_padding_is_not_seen():

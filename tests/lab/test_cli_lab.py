@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lab_runs import write_texts
+from own_encodings import forget, write_plugin
 from whorl.lab import run_many
 
 SMALL = [
@@ -46,6 +47,17 @@ def test_the_report_is_written_again_in_another_language(call, texts, tmp_path):
     assert json.loads(said)["rows"][0]["encoding"]["base"] == 100.0
 
 
+def test_a_report_in_an_unknown_language_leaves_the_one_that_is_there(call, texts, tmp_path):
+    out = tmp_path / "out"
+    words = ["compare", "rope", "--corpus", texts, "--out", out, "--workers", 1, "--repairs", "ntk,ntk", *SMALL]
+    code, said, _ = call(*words)
+    assert code == 0 and said.count("ntk") == 2  # a row, and a line of differences
+    files = {path: path.read_bytes() for path in out.glob("*.*")}
+    code, _, err = call("lab", "report", out, "--lang", "fr")
+    assert code == 2 and "unknown lang 'fr'" in err
+    assert {path: path.read_bytes() for path in out.glob("*.*")} == files and not (out / "reports").exists()
+
+
 def test_one_run_prints_its_folder_and_what_to_beware_of(call, texts, tmp_path):
     wanted = ["lab", "run", "t5:max_distance=12,buckets=8", "--corpus", texts, "--out", tmp_path, *SMALL]
     code, out, err = call(*wanted)
@@ -66,6 +78,19 @@ def test_a_plan_is_the_config_that_torchrun_takes_and_says_what_it_costs(call, t
     config = read_config(tmp_path / "config.json")
     code, folder, err = call("lab", "run", *words, "--out", tmp_path / "out")
     assert code == 0 and Path(folder.strip()).name == config.id and "bytes scored at each length" in err
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_one_run_takes_a_file_that_registers_its_encoding(call, texts, tmp_path, command):
+    words = ["--corpus", texts, *SMALL, *(["--out", tmp_path / "out"] if command == "run" else [])]
+    try:
+        mine = write_plugin(tmp_path / "mine.py", "mine")
+        assert call("lab", command, mine, *words)[0] == 0
+        both = write_plugin(tmp_path / "both.py", "one", "two")
+        code, _, err = call("lab", command, both, *words)
+        assert code == 2 and f"lab {command}: {both} registers one, two, and a run has one." in err
+    finally:
+        forget("mine", "one", "two")
 
 
 def test_a_run_that_diverges_ends_with_status_1(call, texts, tmp_path):
@@ -99,6 +124,7 @@ def test_a_comparison_in_which_a_run_diverges_ends_with_status_1_and_is_made_ane
     code, _, err = call(*wanted)
     assert code == 1 and "rope: diverged: the loss is" in err
     assert "failed: it diverged: the loss is nan at step" in err and "Lower learning_rate" in err
+    assert "With --retry it is made anew." in err and "rope, seed 0: stopped early" in err
     (result,) = tmp_path.glob("runs/*/result.json")
     before = result.stat().st_mtime_ns
     code, _, err = call(*wanted)

@@ -113,7 +113,7 @@ def test_classifiers_are_compared(call, tmp_path):
     code, out, err = call(*wanted, "--out", tmp_path / "found.json")
     assert code == 0, err
     assert [line.split()[:2] for line in out.splitlines()[1:]] == [["order", "rope"], ["order", "none"]]
-    assert "order, none, seed 1: " in err
+    assert "order, none, seed 1: " in err and "95 % interval" in out and " to " in out.splitlines()[1]
     report = json.loads((tmp_path / "found.json").read_text())
     assert report["settings"]["steps"] == 2 and len(report["rows"][0]["accuracies"]) == 2
 
@@ -172,6 +172,7 @@ def test_an_ablation_that_diverges_is_told(call, tmp_path):
         (["pretrain", "--corpus", "nowhere"], "nowhere"),
         (["classify", "--datasets", "orders"], "unknown dataset 'orders'. Did you mean 'order'?"),
         (["classify", "--datasets", ""], "--datasets must be names"),
+        (["classify", "--datasets", "order", "--data", "x.tsv"], "--datasets would be ignored beside --data"),
         (["classify", "--set", "length=2"], "length must be at least 3"),
         (["ablate", "bases"], "'bases' is not one of"),
         (["ablate", "base", "--steps", "3", "--set", "stages=[[8,1,1]]"], "--steps would be ignored beside"),
@@ -193,3 +194,21 @@ def test_recorded_results_are_kept(call, tmp_path, words):
     code, _, err = call("lab", *words, "--out", tmp_path / "old.json" / "new.json")
     assert code == 2 and "cannot make" in err
     assert (tmp_path / "old.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("words", "made"),
+    [
+        (["match"], "matching.match_stand_in"),
+        (["pretrain"], "mlm.pretrain"),
+        (["classify"], "classify.compare_classifiers"),
+        (["ablate", "base"], "ablations.base_ablation"),
+    ],
+)
+def test_ctrl_c_says_how_to_go_on(call, tmp_path, monkeypatch, words, made):
+    def pressed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"whorl.lab.{made}", pressed)
+    code, _, err = call("lab", *words, "--runs", tmp_path / "runs")
+    assert code == 130 and f"What was done is saved in {tmp_path / 'runs'}; the same command goes on" in err

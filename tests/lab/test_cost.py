@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from lab_runs import tiny
-from whorl.lab.corpus import read_corpus
+from whorl.lab.corpus import pack, read_corpus
 from whorl.lab.cost import cost_of
 from whorl.lab.evaluate import Evaluation
 from whorl.lab.load import make_model
 
 
 @pytest.mark.parametrize("settings", [{}, {"last": 24, "protocols": ("same_last",)}, {"recall": 0.5}])
-def test_the_tokens_that_are_scored_are_those_that_go_through_the_model(texts, settings):
+def test_the_tokens_that_are_scored_are_those_that_go_through_the_model(texts, tmp_path, settings):
     config = tiny(texts, stages=((32, 4, 6),), lengths=(32, 64, 128), repairs=("ntk",), eval_bytes=1024, **settings)
     model = make_model(config)
     evaluation = Evaluation(model, config, read_corpus(str(texts)))
@@ -26,5 +26,10 @@ def test_the_tokens_that_are_scored_are_those_that_go_through_the_model(texts, s
     assert cost.evaluated - probed == sum(seen)
     assert cost.trained == 6 * 4 * 32 and cost.scored == rows[0]["tokens_scored"]["same_last"]
     assert 0 < cost.training_share < 1
+    pack(read_corpus(str(texts)), tmp_path / "corpus")
+    assert cost_of(config, out=tmp_path) == cost
+    short = config.replace(eval_bytes=2**20)  # which the text has not
+    scored = Evaluation(model, short, read_corpus(str(texts))).variant()["by_length"][0]["tokens_scored"]["same_last"]
+    assert cost_of(short, out=tmp_path).scored == scored < cost_of(short).scored
     both = cost_of(config, config.replace(seed=1))
     assert both.evaluated == 2 * cost.evaluated and "2 runs: " in str(both) and "to score them" in str(both)

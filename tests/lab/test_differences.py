@@ -12,8 +12,9 @@ from scipy import stats
 from lab_runs import tiny
 from whorl.errors import WhorlError
 from whorl.lab import run_one
-from whorl.lab.aggregate import aggregate, collect
+from whorl.lab.aggregate import aggregate, collect, corpus_facts
 from whorl.lab.compare import write_out
+from whorl.lab.report.verdict import Findings
 from whorl.results import ComparisonResult, RunResult
 
 LENGTHS = (8, 16, 32, 64)
@@ -161,6 +162,54 @@ def test_runs_that_are_not_alike_are_refused_or_said_to_be(made):
     assert aggregate(runs, unequal=True).unequal == {"layers": [1, 2]}
     factor = aggregate(runs, factors=["layers"])
     assert factor.unequal == {} and [row.settings for row in factor.rows] == [{"layers": 1}, {"layers": 2}]
+
+
+def test_a_seed_that_diverged_is_none_that_numbers_are_of(made):
+    runs = results(made, {"none": lambda n: 3.0, "alibi": lambda n: 3.1}, seeds=2)
+    lost = {"stopped_early": "the loss is nan at step 3", "evaluations": [], "window_baseline": None}
+    found = aggregate([*runs[:3], RunResult.of(runs[3].to_dict() | lost)])
+    assert [row.seeds for row in found.rows] == [(0, 1), (0,)] and found.seeds == 1 and found.interval == "documents"
+    assert told(found)["alibi", 16].seeds == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "factor"), [("corpus_digest", "another", "corpus"), ("recall", 0.5, "recall")]
+)
+def test_samples_of_different_texts_are_no_pairs(made, setting, value, factor):
+    """Two texts in one folder were told apart by samples that had nothing to do with each other."""
+    losses = {"none": lambda n: 3.0, "alibi": lambda n: 3.1}
+    for seeds in (1, 3):
+        runs = results(made, losses, seeds=seeds)
+        assert told(aggregate(runs))["alibi", 16].samples == SAMPLES
+        for one in runs[seeds:]:
+            one.config[setting] = value
+        for found in (aggregate(runs, factors=[factor]), aggregate(runs, unequal=True)):
+            one = told(found)["alibi", 16]
+            assert (one.seeds, one.samples, one.scored_bytes) == (seeds, 0, 0)
+            assert (one.low is None) == (seeds == 1)
+
+
+def test_a_comparison_of_two_texts_is_headed_by_both(made, tmp_path):
+    runs = [one.config for one in results(made, {"none": lambda n: 3.0}, seeds=2)]
+    runs[1] |= {"corpus": "/texts/other.txt", "corpus_digest": "other"}
+    assert corpus_facts(tmp_path, runs) == {"name": f"{runs[0]['corpus']}, /texts/other.txt"}
+
+
+def test_marks_are_held_against_the_chance_of_marks(made, tmp_path):
+    """One of ten is right by chance, and 18 of 100 were told from the 1 in 26 of letters."""
+    runs = results(made, {"none": lambda n: 3.0, "alibi": lambda n: 3.0}, seeds=1)
+    for share, above in ((0.18, False), (0.6, True)):
+        right = [1.0] * int(100 * share) + [0.0] * (100 - int(100 * share))
+        for one in runs:
+            for cell in one.evaluations[0]["by_length"]:
+                probes = {"right": right, "depth": [i / 99 for i in range(100)], "chance": 0.1}
+                cell |= {"retrieval_accuracy": share, "retrieval": probes, "repeated_text_accuracy": None}
+        found = write_out(aggregate(runs), tmp_path).result
+        assert found.rows[0].cells["retrieval_accuracy"][16].chance == 0.1
+        (recall,) = Findings(found).recalls
+        assert recall.above_chance == above
+        told_nothing = any("Retrieval tells nothing" in note for note in found.data["verdict"]["en"]["notes"])
+        assert told_nothing != above
 
 
 def test_retrieval_is_held_against_the_window_probe_by_probe(made):

@@ -88,6 +88,18 @@ def test_other_commands_take_them_too(call, tmp_path, mine, words):
     assert code == 0 and ("mine" in out or (tmp_path / "a.png").exists()), err
 
 
+def test_a_report_asks_the_plugin_for_claims_that_a_result_of_0_1_0_does_not_have(call, texts, tmp_path, mine):
+    out = tmp_path / "out"
+    compare(["mine"], plugins=[mine], corpus=str(texts), out=out, workers=1, **TINY)
+    (file,) = out.glob("runs/*/result.json")
+    result = json.loads(file.read_text())
+    del result["claims"]
+    file.write_text(json.dumps(result))
+    forget("mine", "other")
+    claims = lambda *words: json.loads(call("lab", "report", out, "--json", *words)[1])["rows"][0]["claims"]  # noqa: E731
+    assert claims() == {} and claims("--plugin", mine)["decays"]
+
+
 def test_a_plugin_that_is_not_there_is_one_line(call, tmp_path):
     for words in (["list", "--plugin", "nowhere.py"], ["compare", "nowhere.py", "--out", tmp_path / "out"]):
         code, _, err = call(*words)
@@ -110,6 +122,8 @@ def test_a_scaling_is_written_behind_its_encoding_and_is_of_the_trained_length(t
         read_name("rope:scaling=yarm")
     with pytest.raises(WhorlError, match="unknown setting 'facto'"):
         tiny(texts, with_usual(read_name("rope:scaling=linear,facto=2"), length=16, width=16))
+    with pytest.raises(WhorlError, match=r"rope with yarn: unknown setting 'factr'. Did you mean 'factor'?"):
+        read_name("rope:scaling=yarn,factr=2")
 
 
 @pytest.mark.parametrize(

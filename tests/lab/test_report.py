@@ -877,6 +877,39 @@ def test_figures_are_legible_on_a_phone(tmp_path):
             assert 12 * (390 - 2 * 14) / width >= 11  # letters of 12, between margins of 14
 
 
+def test_two_panels_side_by_side_are_drawn_for_half_the_page(tmp_path):
+    """Learning curves were drawn as wide as the page and shown on half of it, with letters 8 pixels high."""
+    page = page_of(watched(), tmp_path)
+    pairs = page.root.all("div", "pair")
+    svgs = [svg for pair in pairs for svg in pair.all("svg", "panel") if "wide" in svg.classes]
+    titles = [svg.all("title")[0].text for svg in svgs]
+    assert any("Training loss" in title for title in titles) and any("Held-out loss" in title for title in titles)
+    half = (1080 - 2 * 20 - 22) / 2  # a page of 1080 less its margins and the gap
+    for svg in svgs:
+        assert 12 * half / float(svg.attributes["viewbox"].split()[2]) >= 11
+
+
+def test_numbers_on_the_darkest_field_of_a_map_can_be_read(tmp_path):
+    """On a share of 100 % dark letters stood on dark blue."""
+    css = page_of(watched(), tmp_path).root.one("style").text
+    assert "calc(var(--share, 0%) / 2)" in css
+    for colours in css.split("prefers-color-scheme: dark")[:2]:
+        ink, paper, accent = (
+            [int(found[i : i + 2], 16) for i in (0, 2, 4)]
+            for name in ("ink", "paper", "accent")
+            for found in re.findall(rf"--{name}: #(\w{{6}})", colours)[:1]
+        )
+        field = [(one + other) / 2 for one, other in zip(accent, paper, strict=True)]
+        light, dark = sorted((luminance(ink), luminance(field)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5  # what WCAG 2 asks for
+
+
+def luminance(colour) -> float:
+    """The relative luminance of WCAG 2."""
+    parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
 # -- two languages ----------------------------------------------------------------------------------------------------
 
 

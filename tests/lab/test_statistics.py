@@ -12,7 +12,7 @@ from scipy import stats
 
 from whorl.errors import WhorlError
 from whorl.lab import statistics as lab
-from whorl.lab.statistics import Spread, estimate, holm, interval, judge, pooled, share_interval, t_quantile
+from whorl.lab.statistics import Spread, estimate, holm, interval, judge, pooled, share_interval, share_low, t_quantile
 
 
 def test_intervals_are_students_over_seeds_and_twice_the_error_of_one():
@@ -129,6 +129,38 @@ def test_what_is_the_same_by_construction_is_no_question():
     alone, (same, beside) = judge([other]), judge([zero, other])
     assert (same.low, same.high, same.p) == (0.0, 0.0, 1.0)
     assert beside.p == alone[0].p  # it costs the other nothing
+
+
+def test_seeds_that_differ_by_the_very_same_tell_nothing():
+    """Of 16 probes two seeds often find as many more, and an error of 0 called it with certainty."""
+    (found,) = judge([estimate(np.array([1 / 16, 1 / 16]))])
+    assert (found.low, found.high, found.p) == (None, None, None)
+
+
+def test_all_right_against_all_wrong_is_told_by_many_and_not_by_two():
+    many, two = (judge([estimate(np.ones(1), np.ones((1, n)), shares=True)])[0] for n in (16, 2))
+    assert many.p is not None and many.p < 1e-6 and many.low is not None and many.low > 0.7
+    assert two.p is not None and two.p > 0.1
+    same = judge([estimate(np.zeros(1), np.zeros((1, 16)), shares=True)])[0]
+    assert (same.low, same.high, same.p) == (0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.1, 0.5])
+def test_shares_of_guesses_are_hardly_ever_told_apart(share):
+    random = np.random.default_rng(7)
+    drawn = (random.random((2, 1, 100)) < share for _ in range(1000))
+    found = [
+        judge([estimate(z.mean(1), z, shares=True)])[0].p or 0
+        for one, two in drawn
+        if (z := one.astype(float) - two).any()
+    ]
+    assert np.mean(np.array(found) <= lab.LEVEL) < 0.07
+
+
+def test_the_lower_end_of_a_share_is_clopper_and_pearsons_widened_for_those_beside_it():
+    exact = stats.binomtest(17, 100).proportion_ci(method="exact")
+    assert share_low(0.17, 100) == pytest.approx(exact.low) and share_low(0.0, 100) == 0.0
+    assert share_low(0.17, 100, judged=72) < 0.1 < share_low(0.17, 100)  # what one of ten by chance may well come to
 
 
 def test_the_least_difference_is_found_four_times_in_five():

@@ -210,7 +210,7 @@ def print_differences(found: ComparisonResult, kind: str, measure: str, title: s
     if kind == "encoding":
         known = next((one for one in shown if one.low is not None), None)
         if known is None:
-            say("one seed and no losses by sample: no order is called")
+            say("one seed and no losses of the same samples: no order is called")
         else:
             seeds = f"{known.seeds} seeds" if known.seeds > 1 else "1 seed (seed noise unknown)"
             text = f" and {known.samples} samples, {known.scored_bytes:,} bytes" if known.samples else ""

@@ -38,7 +38,8 @@ from whorl.cli.compare import (
 )
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
-from whorl.cli.plugins import Plugin
+from whorl.cli.plugins import Plugin, named
+from whorl.errors import WhorlError
 
 lab = typer.Typer(
     name="lab",
@@ -51,7 +52,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="An encoding by name, with settings as in rope:base=500000.",
+        help="An encoding by name, with settings as in rope:base=500000, or as a .py file that registers it.",
         autocompletion=complete_encoding,
     ),
 ]
@@ -83,20 +84,11 @@ def run(
     from whorl.lab.progress import Progress
     from whorl.lab.storage import forget_diverged
 
-    call = "lab run"
-    (config,) = plan(
-        [name],
-        out=out,
-        preset_name=preset,
-        corpus=corpus,
-        train_length=train_length,
-        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
-        steps=steps,
-        seeds=[seed],
-        repairs=None if repairs is None else names_in(repairs),
-        **run_settings(settings, fine_tune, call),
+    asked = _one_run(
+        name, corpus, train_length, lengths, steps, seed, preset, repairs, fine_tune, settings, call="lab run"
     )
-    note(str(cost_of(config)))
+    (config,) = plan(out=out, **asked)
+    note(str(cost_of(config, out=out)))
     folder = out / "runs" / config.id
     if retry:
         forget_diverged(folder)
@@ -104,7 +96,7 @@ def run(
         progress(config, {"kind": "planned", "finished": False})
         result = run_one(config, folder, tell=lambda event: progress(config, event), tensorboard=tensorboard)
     if result["stopped_early"]:
-        note(f"{result['label']} stopped early: {result['stopped_early']}")
+        note(f"{result['label']} stopped early: {result['stopped_early']} With --retry it is made anew.")
     for text in result["warnings"]:
         note(text)
     if as_json:
@@ -133,20 +125,45 @@ def plan_run(
     from whorl.lab.cost import cost_of
     from whorl.lab.plan import configure
 
-    call = "lab plan"
-    (config,) = configure(
-        [name],
-        preset_name=preset,
-        corpus=corpus,
-        train_length=train_length,
-        lengths=None if lengths is None else numbers_in(lengths, "--lengths", call),
-        steps=steps,
-        seeds=[seed],
-        repairs=None if repairs is None else names_in(repairs),
-        **run_settings(settings, fine_tune, call),
+    asked = _one_run(
+        name, corpus, train_length, lengths, steps, seed, preset, repairs, fine_tune, settings, call="lab plan"
     )
+    (config,) = configure(**asked)
     note(str(cost_of(config)))
     say_json(config.to_dict())
+
+
+def _one_run(
+    name: str,
+    corpus: str | None,
+    train_length: int | None,
+    lengths: str | None,
+    steps: int | None,
+    seed: int,
+    preset: str | None,
+    repairs: str | None,
+    fine_tune: int | None,
+    settings: list[str] | None,
+    *,
+    call: str,
+) -> dict[str, Any]:
+    """What ``configure`` makes one run from, as ``run`` and ``plan`` were told it."""
+    names = named([name], call)
+    if len(names) > 1:
+        raise WhorlError(
+            f"{call}: {name} registers {', '.join(names)}, and a run has one. Name it, with --plugin {name}."
+        )
+    return {
+        "names": names,
+        "preset_name": preset,
+        "corpus": corpus,
+        "train_length": train_length,
+        "lengths": None if lengths is None else numbers_in(lengths, "--lengths", call),
+        "steps": steps,
+        "seeds": [seed],
+        "repairs": None if repairs is None else names_in(repairs),
+        **run_settings(settings, fine_tune, call),
+    }
 
 
 @lab.command("sweep")
@@ -194,6 +211,7 @@ def report(
     unequal: Annotated[
         bool, typer.Option("--unequal", help="Report on runs that are not alike; the report says so at its top.")
     ] = False,
+    plugin: Plugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
@@ -205,7 +223,7 @@ def report(
     before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
     found = aggregate(
         results,
-        corpus=corpus_facts(folder, results[0].config),
+        corpus=corpus_facts(folder, [one.config for one in results]),
         title=(before and before.title) or "",
         command=(before and before.command) or this_command(),
         baseline=baseline or (before.baseline if before and before.named else None),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, this_command
+from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, goes_on, this_command
 from whorl.cli.lists import names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.cli.plugins import Plugin
@@ -83,10 +83,11 @@ def match(
     chosen = read_settings(settings, known - {"encoding", "length", "seed", "steps", "tokens"}, call)
     chosen |= {"tokens": tokens.value} | ({} if steps is None else {"steps": steps})
     chosen |= {"seeds": seed_list(seeds, call), "variants": variants, "out": runs, "tell": _tell_match}
-    if file is None:
-        result = match_stand_in(**chosen)
-    else:
-        result = match_triples(read_triples(file), None if test is None else read_triples(test), **chosen)
+    with goes_on(runs):
+        if file is None:
+            result = match_stand_in(**chosen)
+        else:
+            result = match_triples(read_triples(file), None if test is None else read_triples(test), **chosen)
     if (texts := max(run["shared_texts"] for run in result["runs"])) and file is not None:
         note(f"{texts} texts are both trained on and tested on: accuracy on new texts may be lower.")
     report("match", result, out, as_json, _show_match)
@@ -151,7 +152,8 @@ def pretrain(
         what = f"{stage.steps} steps of {stage.batch} × {stage.length}"
         note(f"{what}: loss {stage.loss:.3f}, accuracy {100 * stage.accuracy:.1f} %, {stage.seconds:.0f} s")
 
-    done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
+    with goes_on(runs):
+        done = make_model(config, None if corpus is None else read_corpus(corpus).train, out=runs, tell=tell)
     for text in done.notes:
         note(text)
     report("pretrain", done.to_dict(), out, as_json, _show_stages)
@@ -184,8 +186,12 @@ def _show_stages(result: dict[str, Any]) -> None:
 def classify(
     encodings: Annotated[str, typer.Option(help="Encodings by name.")] = "learned,sinusoidal,rope,none",
     datasets: Annotated[
-        str, typer.Option(help="source: which package a text is from; order: whether it reads forwards or backwards.")
-    ] = "source,order",
+        str | None,
+        typer.Option(
+            help="source: which package a text is from; order: whether it reads forwards or backwards; both unless "
+            "given."
+        ),
+    ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
@@ -205,7 +211,9 @@ def classify(
     refuse_existing(out, call)
     from whorl.lab.classify import LABELS, ClassifyConfig, compare_classifiers
 
-    wanted = cast("list[Dataset]", some_names(datasets, "--datasets", call))
+    if data is not None and datasets is not None:
+        raise WhorlError(f"{call}: --datasets would be ignored beside --data. Leave one out.")
+    wanted = list(LABELS) if datasets is None else some_names(datasets, "--datasets", call)
     for name in wanted:
         if name not in LABELS:
             raise unknown("dataset", name, LABELS, call=call)
@@ -220,18 +228,20 @@ def classify(
 
     names, numbers = encoding_names(encodings, call), seed_list(seeds, call)
     kinds = cast("list[Dataset]", wanted)
-    rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **chosen)
+    with goes_on(runs):
+        rows = compare_classifiers(datasets=kinds, encodings=names, seeds=numbers, out=runs, tell=tell, **chosen)
     varied = {"name", "encoding", "dataset", "seed"}
     common = {key: value for key, value in ClassifyConfig(**chosen).to_dict().items() if key not in varied}
     report("classify", {"settings": common, "rows": rows}, out, as_json, _show_classes)
 
 
 def _show_classes(result: dict[str, Any]) -> None:
-    header = ("dataset", "encoding", "accuracy %", "chance %")
-    rows = [
-        (row["dataset"], row["encoding"], mean_text(row["accuracy"], 1), f"{row['chance']:.1f}")
-        for row in result["rows"]
-    ]
+    header = ("dataset", "encoding", "accuracy %", "95 % interval", "texts", "most frequent %")
+    rows = []
+    for row in result["rows"]:
+        found = row["accuracy"]
+        scores = f"{found['mean']:.1f}", f"{found['low']:.1f} to {found['high']:.1f}"
+        rows.append((row["dataset"], row["encoding"], *scores, str(row["tested"]), f"{row['most_frequent']:.1f}"))
     say_table(header, rows, right=header[2:])
 
 
@@ -268,7 +278,7 @@ def ablate(
     chosen |= {"lengths": numbers_in(lengths, "--lengths", call)} if lengths is not None else {}
     chosen |= {} if corpus is None else {"corpus": corpus}
     make = {Ablation.base: base_ablation, Ablation.norm: norm_ablation, Ablation.slopes: slope_ablation}[what]
-    with Progress() as progress:
+    with goes_on(runs), Progress() as progress:
         rows = make(runs, seeds=seed_list(seeds, call), tell=progress, **chosen)
     common = {key: value for key, value in {**SIZES, **chosen}.items() if key != "corpus"}
     report("ablate", {"settings": common, "rows": rows}, out, as_json, _show_ablation)

@@ -88,7 +88,7 @@ def aggregate(
     check_baseline(baseline, labels)
     named = dict(zip(labels, groups.values(), strict=True))
     rows = [row for label, group in named.items() for row in _rows(label, group, factors)]
-    fewest = min(len(group) for group in groups.values())
+    fewest = min(len(_scored_seeds(group)) for group in groups.values())
     found, chosen = _differences(named, trained, baseline)
     data = {
         "schema": COMPARISON_SCHEMA,
@@ -145,12 +145,22 @@ def _scores(label: str, group: list[RunResult], measure: str) -> list[Scores]:
             if result.window_baseline:
                 tables.setdefault(WINDOW, result.window_baseline["by_length"])
         for variant, cells in tables.items():
-            row = rows.setdefault(variant, Scores((label, variant), result.encoding["name"]))
+            row = rows.setdefault(
+                variant, Scores((label, variant), result.encoding["name"], text=_scored_on(result.config))
+            )
             for cell in cells:
                 score = score_of(cell, measure)
                 if score is not None:
                     row.at.setdefault(cell["length"], {})[result.seed] = score
     return list(rows.values())
+
+
+def _scored_on(config: Mapping[str, Any]) -> str:
+    """What decides which samples a run is scored on, and which of their tokens."""
+    known = in_full(config)
+    keys = ("corpus", "corpus_digest", "tokenizer_digest", "eval_bytes", "last", "recall")
+    own = {key: known[key] for key in keys if key != "corpus" or known["corpus"].startswith("task:")}
+    return json.dumps({**own, "longest": max(known["lengths"])}, sort_keys=True)
 
 
 def check_lengths(trained: Iterable[int]) -> int:
@@ -186,7 +196,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
         "label": label,
         "settings": _settings(first, factors),
         "encoding": first.encoding,
-        "seeds": [result.seed for result in group],
+        "seeds": _scored_seeds(group),
         "parameters": first.parameters,
         "encoding_parameters": first.encoding_parameters,
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
@@ -214,9 +224,14 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
     return rows
 
 
+def _scored_seeds(group: Sequence[RunResult]) -> list[int]:
+    """The seeds that numbers are of: those that did not diverge, or all where every one did."""
+    return [one.seed for one in group if one.stopped_early is None] or [one.seed for one in group]
+
+
 def _warnings(result: RunResult) -> list[str]:
     stopped = result.stopped_early
-    return [*result.warnings, *([f"seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
+    return [*result.warnings, *([f"{result.label}, seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
 def _settings(result: RunResult, factors: Sequence[str]) -> Found:
@@ -263,6 +278,9 @@ def _by_length(tables: list[list[Found]]) -> list[Found]:
         }
         trials = {key: min(len((cell.get(PROBED[key]) or {}).get("right") or ()) for cell in cells) for key in RECALL}
         shares = {key: share_interval([cell[key] for cell in cells], trials[key]) for key in RECALL}
+        guessed = [probe["chance"] for cell in cells if "chance" in (probe := cell.get("retrieval") or {})]
+        if guessed and (found := shares["retrieval_accuracy"]):
+            found["chance"] = max(guessed)
         out.append(
             {
                 "length": cells[0]["length"],
@@ -332,8 +350,10 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def corpus_facts(out: Path, config: Mapping[str, Any]) -> Found:
-    """What is known of the text of a run whose corpus is packed under ``out``; of a task its name alone."""
-    if config["corpus"].startswith("task:"):
-        return {"name": config["corpus"]}
-    return open_corpus(config["corpus"], out / "corpus", config["corpus_digest"]).facts()
+def corpus_facts(out: Path, configs: Iterable[Mapping[str, Any]]) -> Found:
+    """What is known of the text of runs, which is packed under ``out``; of tasks and of several texts the names."""
+    texts = list(dict.fromkeys((config["corpus"], config["corpus_digest"]) for config in configs))
+    name, digest = texts[0]
+    if len({digest for _, digest in texts}) > 1 or name.startswith("task:"):
+        return {"name": ", ".join(dict.fromkeys(name for name, _ in texts))}
+    return open_corpus(name, out / "corpus", digest).facts()

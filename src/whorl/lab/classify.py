@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import sysconfig
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -23,11 +24,11 @@ from torch.nn.functional import cross_entropy
 
 from whorl.config import config
 from whorl.errors import WhorlError, invalid
-from whorl.lab.aggregate import interval
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.labelled_texts import Pieces, read_labelled
 from whorl.lab.matching_data import PAD, Vocabulary, tokenize
+from whorl.lab.statistics import share_interval
 from whorl.lab.train import Pass, backward
 from whorl.models.roformer import RoFormerClassifier
 
@@ -154,6 +155,7 @@ def _classified(
 ) -> dict[str, Any]:
     vocabulary = Vocabulary.of((text for text, _ in train), "word", most=2000)
     model = Classifier(settings.encoder(len(vocabulary), settings.length), labelled)
+    often = Counter(label for _, label in test).most_common(1)[0][1]
     tokens, labels = _encoded(train, vocabulary, settings.length)
     draw = torch.Generator().manual_seed(settings.seed)
     rows = [torch.randint(len(tokens), (settings.batch,), generator=draw) for _ in range(settings.steps)]
@@ -165,7 +167,9 @@ def _classified(
     stages = [(settings.length, settings.batch, settings.steps)]
     done = fit(model, loss, stages, settings.learning_rate, folder)
     accuracy = share_right(model, *_encoded(test, vocabulary, settings.length), ROWS_AT_ONCE)
-    return {**facts(settings, model, done), "accuracy": accuracy, "chance": 1 / labelled}
+    # labels of one's own need not be equally often, and whoever always says the most frequent one knows nothing
+    known = {"chance": 1 / labelled, "most_frequent": often / len(test), "tested": len(test)}
+    return {**facts(settings, model, done), "accuracy": accuracy, **known}
 
 
 def _encoded(texts: Pieces, vocabulary: Vocabulary, length: int) -> tuple[Tensor, Tensor]:
@@ -186,7 +190,7 @@ def compare_classifiers(
     tell: Callable[[dict[str, Any]], None] | None = None,
     **settings: Any,
 ) -> list[dict[str, Any]]:
-    """A row per dataset and encoding: accuracy in points, mean and interval over seeds.
+    """A row per dataset and encoding: accuracy in points, its mean, and an interval that knows of seeds and of texts.
 
     ``settings`` are those of ClassifyConfig, ``out`` is where runs are kept, ``tell`` hears each result. With ``data``
     among them there is one dataset, the file.
@@ -202,11 +206,19 @@ def compare_classifiers(
                 if tell is not None:
                     tell(runs[-1])
             accuracies = [100 * run["accuracy"] for run in runs]
+            tested = min(run.get("tested", run["config"]["test"]) for run in runs)  # which 0.1.0 did not write
             row = {
                 "dataset": own or dataset,
                 "encoding": encoding,
                 "chance": 100 * runs[0]["chance"],
+                "most_frequent": 100 * max(run.get("most_frequent", run["chance"]) for run in runs),
                 "seeds": list(seeds),
+                "tested": tested,
             }
-            rows.append({**row, "accuracies": accuracies, "accuracy": interval(accuracies)})
+            rows.append({**row, "accuracies": accuracies, "accuracy": _in_points(runs, tested)})
     return rows
+
+
+def _in_points(runs: Sequence[dict[str, Any]], tested: int) -> dict[str, Any] | None:
+    found = share_interval([run["accuracy"] for run in runs], tested)
+    return found and found | {key: 100 * found[key] for key in ("mean", "low", "high")}

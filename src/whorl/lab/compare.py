@@ -128,14 +128,18 @@ def conclude(
     alone = {config.replace(seed=0).id: config for config in configs}.values()
     check_baseline(baseline, labels_of([(label_of(one.encoding, **one.sizes), one.to_dict(), one.id) for one in alone]))
     if announce is not None:
-        announce(str(cost_of(*configs)))
+        announce(str(cost_of(*{config.id: config for config in configs}.values(), out=out)))
     results, failed = run_many(configs, out, on=on, tell=tell, workers=workers, retry=retry, **options)
     if not results:
         raise WhorlError(f"lab: no run finished. The first failed with: {next(iter(failed.values()))}")
-    failed |= {one.id: f"it diverged: {one.stopped_early}" for one in results if one.stopped_early is not None}
+    failed |= {
+        one.id: f"it diverged: {one.stopped_early} With --retry it is made anew."
+        for one in results
+        if one.stopped_early is not None
+    }
     found = aggregate(
         results,
-        corpus=corpus_facts(out, configs[0].to_dict()),
+        corpus=corpus_facts(out, [config.to_dict() for config in configs]),
         title=title,
         command=command,
         baseline=baseline,

@@ -58,6 +58,10 @@ class Corpus:
             "left_out_bytes": self.left_out_bytes,
         }
 
+    def fitting(self, length: int) -> int:
+        """How many samples of a length the test text has."""
+        return sum((stop - start) // (length + 1) for start, stop in self.test_documents)
+
     def samples(self, length: int, count: int, *, sizes: bool = False) -> np.ndarray:
         """(n, length + 1) bytes of test text, n at most ``count``: pieces of documents that are as long, never of two.
 

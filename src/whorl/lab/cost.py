@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from whorl.lab import probes
+from whorl.lab.batches import open_batches
 from whorl.lab.evaluate import windows
 from whorl.lab.settings import RunConfig
 from whorl.results import WINDOW
@@ -38,30 +40,38 @@ class Cost:
         return f"{runs}: {read} {'it' if self.runs == 1 else 'them'}{scored}"
 
 
-def cost_of(*configs: RunConfig) -> Cost:
-    """The cost of runs, if their text is long enough for all samples; fine-tuning is not counted."""
+def cost_of(*configs: RunConfig, out: Path | None = None) -> Cost:
+    """The cost of runs on texts that are packed under ``out``, or else if these are long enough for all samples.
+
+    Fine-tuning is not counted.
+    """
     first = configs[0]
-    scored = samples_of(first) * (first.last or 1) if first.text else 0
+    samples = [samples_of(config, out) for config in configs]
+    scored = samples[0] * (first.last or 1) if first.text else 0
     trained = sum(config.tokens_until(config.steps) for config in configs)
-    return Cost(len(configs), trained, sum(map(_evaluated, configs)), scored, first.unit)
+    evaluated = sum(map(_evaluated, configs, samples))
+    return Cost(len(configs), trained, evaluated, scored, first.unit)
 
 
-def samples_of(config: RunConfig) -> int:
-    """How many samples of text a run is scored on."""
-    return -(-config.eval_bytes // max(config.lengths))
+def samples_of(config: RunConfig, out: Path | None = None) -> int:
+    """How many samples of text a run is scored on: as many as it wants, or as its text has."""
+    wanted = -(-config.eval_bytes // max(config.lengths))
+    corpus = None if out is None else open_batches(config, out)[1]
+    return wanted if corpus is None else min(wanted, corpus.fitting(max(config.lengths)))
 
 
-def _evaluated(config: RunConfig) -> int:
+def _evaluated(config: RunConfig, samples: int) -> int:
     """Tokens that go through the model to score it as trained, with every repair and with a window."""
     if not config.text:
         return 0
     longer = [length for length in config.lengths if length > config.train_length]
     others = {*config.repairs, WINDOW}
-    return sum(_at(config, length) for length in config.lengths) + len(others) * sum(_at(config, n) for n in longer)
+    once, again = (sum(_at(config, length, samples) for length in some) for some in (config.lengths, longer))
+    return once + len(others) * again
 
 
-def _at(config: RunConfig, length: int) -> int:
+def _at(config: RunConfig, length: int, samples: int) -> int:
     places = windows(max(config.lengths), length, config.last or 1, slide=config.slides)
     starts = {start for way in config.protocols for start, _ in places[way]}
-    asked = min(probes.RETRIEVALS, samples_of(config)) + min(probes.REPEATED, samples_of(config))
-    return length * (samples_of(config) * len(starts) + asked)
+    asked = min(probes.RETRIEVALS, samples) + min(probes.REPEATED, samples)
+    return length * (samples * len(starts) + asked)

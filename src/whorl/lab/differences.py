@@ -5,9 +5,10 @@ and one length: encodings against the baseline, repairs against the model they r
 trained length, against their own windows, and the published orders. Where the baseline is not named it is the best at
 the trained length; since the numbers themselves chose it, every pair of encodings is judged beside those shown.
 
-Between encodings the seeds' variance is pooled over the models that are whole at the length; one that is broken
-scatters far more, and its differences rest on its own seeds. What is made of one model (a repair, a window, another
-length) is paired with it seed by seed, and rests on its own seeds as well.
+Between encodings the seeds' variance of a loss is pooled over the models that are whole at the length; one that is
+broken scatters far more, and its differences rest on its own seeds, as do those of shares. What is made of one model (a
+repair, a window, another length) is paired with it seed by seed, and rests on its own seeds as well. Samples are paired
+where both rows were scored on the same ones.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class Scores:
     key: Key
     name: str  # of its encoding
     at: dict[int, dict[int, Score]] = field(default_factory=dict)
+    text: str = ""  # what it was scored on: samples of another text are no pairs
 
     @property
     def as_trained(self) -> bool:
@@ -116,7 +118,8 @@ def _judged(
     """A family of differences judged together; the spread is that of any two whole models."""
     pairs = [pair for pair in family if pair is not None]
     alike = [spread if {pair.row.key, pair.other.key} <= whole else None for pair in pairs]
-    estimates = [estimate(pair.means, pair.samples, own) for pair, own in zip(pairs, alike, strict=True)]
+    shares = measure != LOSS
+    estimates = [estimate(pair.means, pair.samples, own, shares=shares) for pair, own in zip(pairs, alike, strict=True)]
     return [
         Difference(
             kind=pair.kind,
@@ -147,7 +150,7 @@ def _pair(kind: str, row: Scores, other: Scores, length: int, from_length: int |
         return None
     means = np.array([one.mean - two.mean for one, two in both])
     counts = {len(score.samples) for pair in both for score in pair}
-    kept = len(counts) == 1 and counts != {0}  # the same samples in the same order, or none at all
+    kept = row.text == other.text and len(counts) == 1 and counts != {0}  # the same in the same order, or none at all
     samples = np.array([one.samples for one, _ in both]) - np.array([two.samples for _, two in both]) if kept else None
     scored = both[0][0].sample_bytes * counts.pop() if kept else 0
     return Paired(kind, row, other, length, start, means, samples, scored)
@@ -162,12 +165,16 @@ def _against(pair: Paired, baseline: str) -> Paired:
 
 
 def _spread(models: Sequence[Scores], length: int, trained: int, measure: str) -> tuple[Spread | None, frozenset[Key]]:
-    """How the difference of two whole models scatters over the seeds that all of them have, and which those are."""
+    """How the difference of two whole models scatters over the seeds that all of them have, and which those are.
+
+    Shares have no spread in common: near 0 and near 1 they scatter less than between.
+    """
     whole = [row for row in models if _is_whole(row, length, trained, measure)]
     seeds = set.intersection(*(set(row.at[length]) for row in whole)) if whole else set()
     means = np.array([[row.at[length][seed].mean for seed in sorted(seeds)] for row in whole])
     alike = all(len(row.at[length]) == len(seeds) for row in whole)  # else each pair has seeds of its own
-    return (pooled(means) if seeds and alike else None), frozenset(row.key for row in whole)
+    common = measure == LOSS and seeds and alike
+    return (pooled(means) if common else None), frozenset(row.key for row in whole)
 
 
 def _is_whole(row: Scores, length: int, trained: int, measure: str) -> bool:

@@ -90,6 +90,9 @@ def _with_scaling(settings: dict[str, Any]) -> dict[str, Any]:
         return settings
     own, scaling = encoding_class(settings["name"]).Config.fields(), {"name": settings["scaling"]}
     fields = scaling_class(scaling["name"]).fields()
+    for key in settings:
+        if key not in (*own, *fields, "name"):
+            raise unknown("setting", key, (*own, *fields), call=f"{settings['name']} with {scaling['name']}")
     moved = {key: value for key, value in settings.items() if key not in own and key in fields}
     kept = {key: value for key, value in settings.items() if key not in moved}
     return {**kept, "scaling": scaling | moved}
@@ -281,7 +284,7 @@ def _repairs(names: Any) -> tuple[str, ...]:
         raise invalid("compare", "repairs", "a list of names", names, "Write ['ntk', 'window'].")
     for name in names:
         known_repairs.check(name)
-    return tuple(names)
+    return tuple(dict.fromkeys(names))
 
 
 def _corpus_name(corpus: Any) -> str:

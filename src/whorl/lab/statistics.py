@@ -88,15 +88,23 @@ def share_interval(values: Sequence[float | None], trials: int) -> Found | None:
     found = interval(values)
     if found is None or trials < 1:
         return found
-    n = trials * found["n"]
-    beta, right = _stats().beta, min(max(found["mean"], 0.0), 1.0) * n
-    low = float(beta.ppf(LEVEL / 2, right, n - right + 1)) if right > 0 else 0.0
-    high = float(beta.isf(LEVEL / 2, right + 1, n - right)) if right < n else 1.0
+    n, mean = trials * found["n"], min(max(found["mean"], 0.0), 1.0)
+    low, high = share_low(mean, n), 1 - share_low(1 - mean, n)
     return found | {
         "low": max(0.0, min(low, found["low"])),
         "high": min(1.0, max(high, found["high"])),
         "trials": trials,
     }
+
+
+def share_low(share: float, trials: int, judged: int = 1) -> float:
+    """The lower end of Clopper and Pearson's interval of a share, one of so many judged together.
+
+    >>> round(share_low(0.5, 100), 3), round(share_low(0.5, 100, judged=72), 3)
+    (0.398, 0.331)
+    """
+    right = share * trials
+    return float(_stats().beta.ppf(LEVEL / 2 / judged, right, trials - right + 1)) if right > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -132,11 +140,13 @@ class Estimate:
     samples: int
 
 
-def estimate(means: Array, samples: Array | None = None, spread: Spread | None = None) -> Estimate:
+def estimate(
+    means: Array, samples: Array | None = None, spread: Spread | None = None, *, shares: bool = False
+) -> Estimate:
     """The estimate of a paired difference: ``means`` by seed, ``samples`` seeds by samples where they were kept.
 
     ``spread`` is how its means scatter over seeds where more than its own seeds tell. One seed leaves the text alone,
-    no samples the seeds alone, and neither leaves no error at all.
+    no samples the seeds alone, and neither leaves no error at all. ``shares`` are differences of right and wrong.
     """
     seeds, count = len(means), 0 if samples is None else samples.shape[1]
     mean = float(means.mean())
@@ -144,7 +154,7 @@ def estimate(means: Array, samples: Array | None = None, spread: Spread | None =
     if samples is None or count < 2:
         error = None if own is None else math.sqrt(own.variance / seeds)
         return Estimate(mean, error, own.freedom if own else 0, seeds, 0)
-    text = float(samples.mean(0).var(ddof=1)) / count
+    text = (_share_variance if shares else _variance)(samples.mean(0)) / count
     if own is None:
         return Estimate(mean, math.sqrt(text), count - 1, seeds, count)
     seed = own.variance / seeds
@@ -154,6 +164,22 @@ def estimate(means: Array, samples: Array | None = None, spread: Spread | None =
     part = seed * (1 + 1 / own.freedom)
     below = part**2 / own.freedom + text**2 / (count - 1)
     return Estimate(mean, error, (part + text) ** 2 / below if below else own.freedom, seeds, count)
+
+
+def _variance(values: Array) -> float:
+    return float(values.var(ddof=1))
+
+
+def _share_variance(values: Array) -> float:
+    """The variance of differences of right and wrong as if two pairs more had come out, half of each of the four ways.
+
+    After Agresti and Min (2005): were all found by one and missed by the other, the variance would else be 0. Where no
+    pair differs at all it is 0.
+    """
+    if not values.any():
+        return 0.0
+    count = len(values) + 2
+    return float((values**2).sum() + 1) / count - (float(values.sum()) / count) ** 2
 
 
 @dataclass(frozen=True)
@@ -180,10 +206,10 @@ def judge(estimates: Sequence[Estimate]) -> list[Judged]:
 
 
 def _judged(one: Estimate, chance: float, times: float, count: int) -> Judged:
-    if one.error is None:
+    if one.mean == one.error == 0:
+        return Judged(one, 0.0, 0.0, 1.0, 0.0)
+    if not one.error:  # unknown, or 0 of a few seeds that differ by the very same, as shares do by chance
         return Judged(one, None, None, None, None)
-    if one.error == 0:
-        return Judged(one, one.mean, one.mean, 1.0 if one.mean == 0 else 0.0, 0.0)
     half = t_quantile(one.freedom, LEVEL / times / 2) * one.error
     least = (t_quantile(one.freedom, LEVEL / count / 2) + t_quantile(one.freedom, 1 - POWER)) * one.error
     return Judged(one, one.mean - half, one.mean + half, min(1.0, chance * times), least)

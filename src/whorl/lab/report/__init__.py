@@ -33,6 +33,7 @@ def write_all(comparison: Comparison, out: Path, lang: str = "en") -> tuple[Comp
 
     What an earlier comparison left there is moved to OUT/reports/DATE first: nothing that was written is lost.
     """
+    Words(lang, "write_report")  # one that is unknown is found before anything is moved
     _keep_earlier(out)
     found = ComparisonResult.read(write_json(comparison, out / COMPARISON))
     write_csv(found, out / TABLE)

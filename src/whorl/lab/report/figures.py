@@ -25,7 +25,7 @@ CLOSEST = 0.14  # and that of a close-up
 class Figure:
     """Panels under one legend: one or two big ones, small ones below."""
 
-    title: str
+    title: str  # empty where the heading above it and the panels say it all
     rows: Sequence[Row]
     big: Sequence[Panel]
     small: Sequence[Panel]
@@ -72,15 +72,15 @@ class Figures:
         held = [(row, _thinned(row.validation, 1.0)) for row in self._models() if row.validation]
         shown = [("curves", "learning_title", trained), ("validation", "validation_title", held)]
         unit = "bits_per_byte" if bits else "nats_per_token"
+        size = BIG if trained and held else BROAD
         big = [
-            self._plain(key, self.words(title), unit, "curve_desc", lines, cut=0.05)
+            self._plain(key, self.words(title), unit, "curve_desc", lines, cut=0.05, size=size)
             for key, title, lines in shown
             if lines
         ]
         if big:
-            title = self.words("learning_title")
             rows = [row for row in self._models() if row.curve or row.validation]
-            yield Figure(title, rows, big, [], [self.words("learning_caption")])
+            yield Figure("", rows, big, [], [self.words("learning_caption")])
 
     def positions(self) -> Iterator[Figure]:
         """Loss by position in the longest text, for every model as trained."""
@@ -94,7 +94,7 @@ class Figures:
             title = self.words("position_title")
             panel = self._plain("position", title, "bits_per_byte", "position_desc", lines, trained=self.result.trained)
             caption = self.words("position_caption", longest=f"{longest:.0f}", trained=self.result.trained)
-            yield Figure(title, [row for row, _ in lines], [panel], [], [caption])
+            yield Figure("", [row for row, _ in lines], [panel], [], [caption])
 
     def attention(self) -> Iterator[Figure]:
         """Attention by distance of one head of every model."""
@@ -104,7 +104,7 @@ class Figures:
             title = self.words("attention_title")
             panel = self._plain("attention", title, "weight", "attention_desc", lines, least=0.0, powers=True)
             heads = [self._head(row) for row in rows]
-            yield Figure(title, rows, [panel], [], [self.words("attention_caption", heads=heads)])
+            yield Figure("", rows, [panel], [], [self.words("attention_caption", heads=heads)])
 
     def _head(self, row: Row) -> str:
         layer, head = (*row.head, "?", "?")[:2]
@@ -172,6 +172,7 @@ class Figures:
         least: float = SPAN,
         trained: int | None = None,
         powers: bool = False,
+        size: tuple[float, float] = BROAD,
     ) -> Panel:
         """A panel of smooth lines; ``cut`` is the share of it whose values may leave the frame."""
         names = [self.words.name(row.label) for row, _ in found]
@@ -188,7 +189,7 @@ class Figures:
             lines=lines,
             low=low,
             high=high,
-            size=BROAD,
+            size=size,
             trained=trained,
             powers=powers,
             labelled=True,

@@ -358,7 +358,7 @@ class Page:
         if "name" not in corpus or train is None or test is None or documents is None:
             return ""
         sizes = {"train": size(train), "test": size(test), "documents": count(documents)}
-        return self.words("corpus_text", name=corpus["name"], **sizes)
+        return self.words("corpus_text", name=corpus["name"], n=documents, **sizes)
 
     def machine(self) -> Iterator[tuple[str, str]]:
         """Each fact of the machine that is known."""

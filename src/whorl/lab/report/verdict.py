@@ -18,13 +18,14 @@ from itertools import takewhile
 from typing import Literal
 
 from whorl.lab.report.published import Check, check_repairs, check_tasks, check_text
+from whorl.lab.statistics import share_low
 from whorl.results import PROTOCOLS, RECALL, WHOLE, ComparisonResult, Difference, Row
 
 HOLD = 0.15  # bits per byte
 FAR = 8  # how many times the trained length "holds" is about, where that was tested
 REPAIRED = 4  # at how many times the trained length published orders of repairs are checked
 SOLVED, FAILED = 0.9, 0.2  # exact match of a task
-CHANCE = {"retrieval_accuracy": 1 / 26}  # of a letter; a text said again has none that is known
+CHANCE = {"retrieval_accuracy": 1 / 26}  # of a letter, where a file does not say; a text said again has none known
 
 State = Literal["holds", "drifts", "breaks", "ends", "open"]
 Scored = tuple[Row, float]
@@ -260,12 +261,21 @@ class Findings:
         )
 
     def floor(self, measure: str, length: int) -> float | None:
-        """What the best share at a length is told from: chance and the windows; None where it is not told from them."""
+        """What the best share at a length is told from: chance and the windows; None where it is not told from them.
+
+        Of many that guess somebody is lucky, so all that are shown, at all lengths, are judged together.
+        """
         far = length > self.result.trained  # up to it a window leaves nothing out
         windows = [cell.high for row in self.result.windows if far and (cell := row.cells.get(measure, {}).get(length))]
-        floor = max((CHANCE.get(measure, 0.0), *windows))
-        rows = [row for row in self.result.rows if not row.is_window]
-        lows = [cell.low for row in rows if (cell := row.cells.get(measure, {}).get(length))]
+        rows = [row.cells.get(measure, {}) for row in self.result.rows if not row.is_window]
+        here = [cell for cells in rows if (cell := cells.get(length))]
+        guessed = [cell.chance for cell in here if cell.chance is not None]
+        floor = max((max(guessed, default=CHANCE.get(measure, 0.0)), *windows))
+        judged = sum(map(len, rows))
+        lows = [
+            min(cell.low, share_low(cell.mean, cell.n * cell.trials, judged)) if cell.trials else cell.low
+            for cell in here
+        ]
         return floor if max(lows, default=0.0) > floor else None
 
     @cached_property
