@@ -22,9 +22,15 @@ import whorl
 from oracles import axes, rotary_frequencies, rotary_tables, rotation
 
 BOUND = 4.0e-8  # rounding to float32 alone is 3.0e-8
-ORACLES = {"chunked": axes.mrope_chunked, "interleaved": axes.mrope_interleaved, "ernie": axes.mrope_ernie}
+ORACLES = {
+    "chunked": axes.mrope_chunked,
+    "interleaved": axes.mrope_interleaved,
+    "ernie": axes.mrope_ernie,
+    "alternating": axes.mrope_alternating,
+}
 # arrangement and sections for a head of 32 dimensions, 16 pairs
 SMALL = [("chunked", (4, 6, 6)), ("chunked", (4, 4, 4, 4)), ("interleaved", (6, 5, 5)), ("ernie", (5, 5, 6))]
+SMALL.append(("alternating", (8, 8)))
 PUBLIC = {
     "qwen2_vl": {"sections": (16, 24, 24), "base": 1e6},
     "qwen3_vl": {"sections": (24, 20, 20), "base": 5e6, "arrangement": "interleaved"},
@@ -346,6 +352,10 @@ def test_two_arrangements_share_no_table():
         (
             {"sections": (10, 12, 10), "arrangement": "ernie"},
             "MRope: arrangement='ernie' alternates rows and columns, so sections (h, w, t) must have h == w",
+        ),
+        (
+            {"sections": (10, 22), "arrangement": "alternating"},
+            "MRope: arrangement='alternating' gives each axis every n-th pair, so sections must be equal, got (10, 22)",
         ),
         (
             {"sections": (8, 12, 12), "arrangement": "interleave"},

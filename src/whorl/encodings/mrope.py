@@ -6,6 +6,7 @@ Wang et al. 2024, "Qwen2-VL: Enhancing Vision-Language Model's Perception of the
         chunked      t t t … h h h … w w w …     Qwen2-VL, Qwen2.5-VL, GLM-4V; HunYuan's XD-RoPE with four axes
         interleaved  t h w t h w … t t t         Qwen3-VL
         ernie        h w h w … t t t             Ernie 4.5 VL
+        alternating  h w h w …                   NeoMME, with no axis of time
 A text token has one position on all axes and is turned as RoPE turns it. Scores depend on the
 difference of two positions along each axis, and norms are kept as in RoPE.
 Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
@@ -13,13 +14,14 @@ Position enters in every layer, on queries and keys. No parameters; one multiply
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from whorl.config import config
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid
 
-Arrangement = Literal["chunked", "interleaved", "ernie"]
+Arrangement = Literal["chunked", "interleaved", "ernie", "alternating"]
 
 TIME, ROW, COLUMN = range(3)  # the axes of positions, whatever the order of the sections
 
@@ -55,7 +57,13 @@ class MRopeConfig(RopeConfig):
                 f"{call}: sections must sum to rotary_dim / 2 = {self.pairs}, got {sections}, which sum to "
                 f"{sum(sections)}. Every rotated pair belongs to one axis."
             )
-        if self.arrangement != "chunked":
+        if self.arrangement == "alternating":
+            if len(set(sections)) > 1:
+                raise WhorlError(
+                    f"{call}: arrangement='alternating' gives each axis every n-th pair, so sections must be equal, "
+                    f"got {sections}. NeoMME has (16, 16)."
+                )
+        elif self.arrangement != "chunked":
             self._check_three_axes()
 
     def _check_three_axes(self) -> None:
@@ -92,15 +100,17 @@ class MRopeConfig(RopeConfig):
 
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
-        return {"chunked": chunked, "interleaved": interleaved, "ernie": ernie}[self.arrangement](self.shared)
+        return ARRANGEMENTS[self.arrangement](self.shared)
 
 
-def shares(pairs: int, arrangement: Arrangement) -> tuple[int, int, int]:
-    """Sections in the shares of the models that use the arrangement: Qwen2-VL, Qwen3-VL, Ernie 4.5 VL.
+def shares(pairs: int, arrangement: Arrangement) -> tuple[int, ...]:
+    """Sections in the shares of the models that use the arrangement: Qwen2-VL, Qwen3-VL, Ernie 4.5 VL, NeoMME.
 
     >>> shares(64, "chunked"), shares(64, "interleaved"), shares(64, "ernie")
     ((16, 24, 24), (24, 20, 20), (22, 22, 20))
     """
+    if arrangement == "alternating":
+        return (pairs // 2, pairs // 2)
     space = {"chunked": 24, "interleaved": 20, "ernie": 22}[arrangement] * pairs // 64
     time = pairs - 2 * space
     return (space, space, time) if arrangement == "ernie" else (time, space, space)
@@ -132,6 +142,23 @@ def ernie(sections: tuple[int, ...]) -> tuple[int, ...]:
     (1, 2, 1, 2, 0, 0, 0)
     """
     return (ROW, COLUMN) * sections[0] + (TIME,) * sections[2]
+
+
+def alternating(sections: tuple[int, ...]) -> tuple[int, ...]:
+    """The axis of each pair: all axes in turn; sections are equal.
+
+    >>> alternating((3, 3))
+    (0, 1, 0, 1, 0, 1)
+    """
+    return tuple(range(len(sections))) * sections[0]
+
+
+ARRANGEMENTS: dict[Arrangement, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
+    "chunked": chunked,
+    "interleaved": interleaved,
+    "ernie": ernie,
+    "alternating": alternating,
+}
 
 
 class MRope(Rope):
