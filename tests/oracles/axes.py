@@ -95,7 +95,7 @@ def loftr(head_dim, base=10000):
 
 
 def minimax_vision(head_dim, base=10000, axes=2):
-    """MiniMax-M3's vision tower: axes in order, 2 * ((head_dim / axes) // 2) dimensions each. Half layout over those."""
+    """MiniMax-M3's vision tower: axes in order, 2 * ((head_dim / axes) // 2) dimensions each. Half layout."""
     ladder = plain(2 * (head_dim // axes // 2), base)
     return ladder * axes, [axis for axis in range(axes) for _ in ladder]
 

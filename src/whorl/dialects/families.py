@@ -42,12 +42,14 @@ class Family:
     base, partial     the base, and the share of the head that is rotated, where the config names none
     slice             where the rotated dimensions lie
     scale_softmax     whether g(factor, mscale_all_dim)^2 multiplies the softmax scale
-    sections          the M-RoPE sections where the config names none, in the family's ``arrangement``
+    sections          the M-RoPE sections where the config names none, in the family's ``arrangement``; where axes
+                      alternate, they have equal shares of what is rotated, and nothing names them
     layers            how the flat fields of version 4 split over layer types
     unrotated         layer types without rotation
     full_head_dim     the head size of full-attention layers where the config names none
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
+    backwards         whether pairs turn the other way
     needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
     theta_beside      whether a rope_theta in the file takes the place of the base in that scaling
     refusal           why the rotation cannot be built, where it cannot
@@ -67,12 +69,13 @@ class Family:
     slice: Literal["leading", "trailing"] = "leading"
     scale_softmax: bool = False
     sections: tuple[int, ...] | None = None
-    arrangement: Literal["chunked", "interleaved", "ernie"] = "chunked"
+    arrangement: Literal["chunked", "interleaved", "ernie", "alternating"] = "chunked"
     layers: Mapping[str, LayerDefaults] = field(default_factory=lambda: MappingProxyType({}))
     unrotated: tuple[str, ...] = ()
     full_head_dim: int | None = None
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
+    backwards: bool = False
     needs_parameters: bool = False
     theta_beside: bool = False
     refusal: str = ""
@@ -291,8 +294,8 @@ FAMILIES: dict[str, Family] = {
     "gte": Family(base=160_000.0),
     "helium": Family(layout="interleaved", base=100_000.0),
     "higgs_audio_v2": _OWN_SCALING,
-    # two projects read its sections in two ways, and in transformers' the two halves of a pair turn differently
-    "hunyuan_vl": Family(refusal="its sections split the two dimensions of a pair, which is not a rotation"),
+    # as HunYuan's own code, vLLM and mlx-vlm have it; transformers 5.22.2 turns images otherwise (``notes.py``)
+    "hunyuan_vl": Family(),
     "hy_v3": Family(base=11_158_840.0),
     "hy_v4": Family(scale_softmax=True),
     "jina_embeddings_v3": Family(base=20_000.0),
@@ -302,7 +305,9 @@ FAMILIES: dict[str, Family] = {
     "laguna": _OWN_SCALING,
     "lfm2": Family(base=1_000_000.0),
     "lfm2_moe": Family(base=1_000_000.0),
-    "lightglue": Family(refusal=_IMAGES),
+    "lightglue": Family(
+        refusal="it turns keypoints by frequencies that are learned for each pair, w (x, y), and stand in its weights"
+    ),
     "llama": Family(),
     "llama4": Family(layout="interleaved", base=500_000.0, unrotated=(FULL,)),
     "llama4_vision": Family(refusal=_IMAGES),
@@ -324,10 +329,10 @@ FAMILIES: dict[str, Family] = {
     "moonshine": Family(layout="interleaved", partial=0.9),
     "moonshine_streaming": Family(layout="interleaved", needs_parameters=True),
     "muse_glimmer_assistant": Family(base=500_000.0),
-    "nanochat": Family(refusal="it turns every pair backwards. Build whorl.Rope by hand and negate the positions"),
+    "nanochat": Family(backwards=True),
     "nemotron": Family(partial=0.5),
     "nemotron_h": Family(still=_NO_POSITIONS),
-    "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
+    "neomme": Family(arrangement="alternating", needs_parameters=True),
     "nomic_bert": Family(base=1_000.0),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
     "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),

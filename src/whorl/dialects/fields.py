@@ -87,6 +87,8 @@ def fields_of(config: dict[str, Any], added: frozenset[str], layer_type: str | N
     check_names(config, family)
     kind = family.rope_kinds.get(layer_type or "", layer_type)
     parameters, name = rope_dict(config, family, kind)
+    if family_name(config) == "hunyuan_vl":
+        parameters = _sections_renamed(parameters, name)
     # yarn takes a null factor for max_position_embeddings / original_max_position_embeddings
     parameters = {key: value for key, value in parameters.items() if value is not None or key == "factor"}
     rope_type = type_of(config, parameters, name)
@@ -324,11 +326,23 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(repr(name) for name in dict.fromkeys(names))
 
 
+def _sections_renamed(parameters: dict[str, Any], name: str) -> dict[str, Any]:
+    """The rope dict of HunYuan-VL with its sections by the name that others have for them."""
+    own = parameters.get("xdrope_section")
+    if own is None:
+        return parameters
+    if parameters.get("mrope_section", own) != own:
+        raise WhorlError(f"{CALL}: {name} has mrope_section and xdrope_section, which differ. Keep one of them.")
+    return {**{key: value for key, value in parameters.items() if key != "xdrope_section"}, "mrope_section": own}
+
+
 def type_of(config: dict[str, Any], parameters: dict[str, Any], parameters_name: str) -> str:
     """The rope type by its present name."""
     legacy = {"su": "longrope", "mrope": "default"}
     if family_name(config) in ("phi3", "phi4_multimodal"):
         legacy["yarn"] = "longrope"  # what Phi-3 said before there was the name longrope
+    if family_name(config) == "hunyuan_vl":
+        legacy["xdrope"] = "dynamic"
     if family_name(config) == "telechat3":
         legacy["telechat3-yarn"] = "yarn"  # with a temperature of its own
     given = [parameters[key] for key in ("rope_type", "type") if key in parameters]

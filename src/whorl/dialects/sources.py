@@ -19,6 +19,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rotary_dim": (*SHARES, "rotary_dim", "qk_rope_head_dim", "partial_rotary_factors"),
     "base": (*BASES, "layer_rope_theta", "attn_config"),
     "layout": ("rope_interleave",),
+    "doubling": ("use_dynamic_ntk",),
 }
 # The names that keys of the rope dict have otherwise than the settings they are read into.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -46,7 +47,7 @@ def describe(fields: Fields) -> Described:
 
 def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     given = {key: value for key, value in scaling.items() if key not in ("name", "replaces")}
-    lengths = (ORIGINAL, *LENGTHS)
+    lengths = ("seq_length",) if "doubling" in given else (ORIGINAL, *LENGTHS)
     settings = {
         name: _value(fields, name, value, beside=lengths if name == "original_length" else ())
         for name, value in given.items()

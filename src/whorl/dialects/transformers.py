@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from whorl.dialects.families import family_name
 from whorl.dialects.fields import Fields, read_fields
 from whorl.dialects.names import ORIGINAL
-from whorl.dialects.values import CALL, switch
+from whorl.dialects.values import CALL, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.rotary.scalings.temperature import temperature
 
@@ -68,8 +68,11 @@ def rotation_of(fields: Fields) -> dict[str, Any]:
         "scaling": rope_type.scaling(fields),
         "rotated_heads": family.rotated_heads,
         "learnable": family.learnable,
+        "backwards": family.backwards,
     }
     sections = fields.parameters.get("mrope_section", family.sections)
+    if sections is None and family.arrangement == "alternating":
+        sections = (fields.rotary_dim // 4,) * 2
     return rotation if sections is None else rotation | {"sections": sections, "arrangement": _arrangement(fields)}
 
 
@@ -85,9 +88,10 @@ def _arrangement(fields: Fields) -> str:
     """The family's arrangement of the axes; mrope_interleaved chooses in a family that is not known."""
     arrangement = fields.family.arrangement
     interleaved = fields.parameters.get("mrope_interleaved", fields.parameters.get("interleaved"))
-    if interleaved is None or (fields.family.sections is None and not interleaved):
+    known = fields.family.sections is not None or arrangement != "chunked"
+    if interleaved is None or (not known and not interleaved):
         return arrangement
-    if fields.family.sections is None:
+    if not known:
         return "interleaved"
     if bool(interleaved) != (arrangement == "interleaved"):
         raise WhorlError(
@@ -121,6 +125,8 @@ def _rope_type(fields: Fields) -> RopeType:
     rope_type = ROPE_TYPES[fields.rope_type]
     if _is_hunyuan(fields) and fields.rope_type == "dynamic" and fields.parameters.get("alpha"):
         rope_type = ALPHA
+    elif family_name(fields.config) == "qwen" and switch(fields.config, "use_dynamic_ntk"):
+        rope_type = QWEN
     elif family_name(fields.config) == "phimoe" and fields.rope_type == "longrope":
         rope_type = PHIMOE
     understood = (*EVERYWHERE, *rope_type.needs, *rope_type.takes)
@@ -160,6 +166,14 @@ def _dynamic(fields: Fields) -> dict[str, Any]:
 def _alpha(fields: Fields) -> dict[str, Any]:
     """HunYuan calls "dynamic" what is the NTK-aware base for a fixed factor."""
     return {"name": "ntk", "factor": fields.parameters["alpha"]}
+
+
+def _qwen(fields: Fields) -> dict[str, Any] | None:
+    """Qwen-1 has the base for twice the length it serves, rounded up to its seq_length doubled and doubled again."""
+    length = whole_number(fields.config, ("seq_length",))
+    return (
+        None if length is None else {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
+    )
 
 
 def _yarn(fields: Fields) -> dict[str, Any]:
@@ -270,6 +284,7 @@ ALPHA = RopeType(
     needs=("alpha",),
     passes_over=(ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 )
+QWEN = RopeType(_qwen)
 PHIMOE = RopeType(
     _phimoe,
     needs=("short_factor", "long_factor", "short_mscale", "long_mscale"),
