@@ -17,9 +17,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
 from whorl.config import config
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid
+from whorl.rotary.frequencies import Ladder
 
 Arrangement = Literal["chunked", "interleaved", "ernie", "alternating"]
 
@@ -33,14 +37,18 @@ class MRopeConfig(RopeConfig):
     sections       how many pairs each axis turns, all pairs in sum: (t, h, w), and (h, w, t) for "ernie";
                    None for the shares of Qwen2-VL, a quarter to time and the rest to rows and columns
     arrangement    how the axes lie on the ladder of frequencies; independent of ``layout``
+    own_ladders    whether each axis has the frequencies of a head of its own size, as in Flux, in place of its part of
+                   one ladder
     """
 
     name: ClassVar[str] = "mrope"
     sections: tuple[int, ...] | None = None
     arrangement: Arrangement = "chunked"
+    own_ladders: bool = False
 
     def check(self) -> None:
         super().check()
+        self._check_own_ladders()
         if self.sections is None:
             object.__setattr__(self, "sections", shares(self.pairs, self.arrangement))
         call, sections = self.call(), self.shared
@@ -65,6 +73,17 @@ class MRopeConfig(RopeConfig):
                 )
         elif self.arrangement != "chunked":
             self._check_three_axes()
+
+    def _check_own_ladders(self) -> None:
+        unusual = {"scaling": self.scaling, "frequencies": self.frequencies}
+        if self.arrangement != "chunked":
+            unusual["arrangement"] = self.arrangement
+        given = next((name for name, value in unusual.items() if value is not None), None)
+        if self.own_ladders and given is not None:
+            raise WhorlError(
+                f"{self.call()}: own_ladders=True has a ladder for each axis, one after another, and none of {given}. "
+                f"Leave {given} out, or pass the numbers as frequencies=… with own_ladders=False."
+            )
 
     def _check_three_axes(self) -> None:
         call, sections, arrangement = self.call(), self.shared, self.arrangement
@@ -97,6 +116,12 @@ class MRopeConfig(RopeConfig):
     @property
     def axes(self) -> int:
         return len(self.shared)
+
+    def scaled_frequencies(self, length: int | None = None) -> Tensor:
+        if not self.own_ladders:
+            return super().scaled_frequencies(length)
+        ladders = torch.cat([Ladder(2 * size, self.base, dtype=self.dtype).frequencies() for size in self.shared])
+        return -ladders if self.backwards else ladders
 
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
@@ -176,10 +201,9 @@ class MRope(Rope):
     >>> q.shape, k.shape
     (torch.Size([1, 8, 6, 128]), torch.Size([1, 2, 6, 128]))
 
-    Blocks of unequal size with a ladder each, as video models have, are sections with frequencies given:
+    Blocks of unequal size with a ladder each, as models of images and video have, are sections with their own ladders:
 
-    >>> ladders = [whorl.Rope(head_dim=size).frequencies() for size in (16, 56, 56)]
-    >>> video = whorl.MRope(head_dim=128, sections=(8, 28, 28), frequencies=torch.cat(ladders).tolist())
+    >>> flux = whorl.MRope(head_dim=128, sections=(8, 28, 28), own_ladders=True, layout="interleaved")
     """
 
     Config = MRopeConfig
