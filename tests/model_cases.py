@@ -188,6 +188,63 @@ CASES = {
         lengths=(4096, 4096),
         unsupported=["temperature by position (llama_4_scaling_beta=0.1)"],
     ),
+    "minimax-text-01, which lists its attention by numbers": Case(
+        {
+            **{"model_type": "minimax_text_01", **SIZES, "head_dim": 128, "rotary_dim": 64, "rope_theta": 10000000},
+            **{"attn_type_list": [0, 0, 0, 1], "max_position_embeddings": 10240000},
+        },
+        {
+            "linear_attention": ([0, 1, 2], NO_ATTENTION),
+            "full_attention": ([3], Rope(head_dim=128, rotary_dim=64, base=1e7)),
+        },
+        standing="alias",
+        lengths=(10240000, 10240000),
+    ),
+    "gte v1.5, whose files say new": Case(
+        {
+            **{"model_type": "new", **SIZES, "position_embedding_type": "rope", "rope_theta": 160000},
+            **{"max_position_embeddings": 8192, "rope_scaling": {"factor": 2.0, "type": "ntk"}},
+        },
+        rotated(base=160000.0, scaling=Ntk(factor=2.0, variant="fixed")),
+        standing="alias",
+        lengths=(None, 8192),
+    ),
+    "gte v1.5 with a mixed factor and log-n": Case(
+        {
+            **{"model_type": "new", **SIZES, "position_embedding_type": "rope", "logn_attention_scale": True},
+            "rope_scaling": {"factor": 2.0, "type": "ntk", "mixed_b": 0.625},
+            "rope_theta": 500000.0,
+        },
+        rotated(base=500000.0, scaling=Ntk(factor=2.0, variant="mixed", exponent=0.625)),
+        standing="alias",
+        unsupported=["queries scaled by the logarithm of the length (logn_attention_scale)"],
+    ),
+    "jina-embeddings-v3, whose files say xlm-roberta": Case(
+        {
+            **{"model_type": "xlm-roberta", **SIZES, "position_embedding_type": "rotary"},
+            **{"rotary_emb_base": 20000.0, "max_position_embeddings": 8194},
+        },
+        rotated(base=20000.0),
+        standing="alias",
+        lengths=(8194, 8194),
+    ),
+    "nomic-embed, stretched past its trained length": Case(
+        {
+            **{"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 4, "n_positions": 8192},
+            **{"rotary_emb_base": 1000, "rotary_scaling_factor": 2, "max_trained_positions": 1024},
+        },
+        rotated(head_dim=64, base=1000, scaling=DynamicNtk(factor=2.0, original_length=1024)),
+        lengths=(1024, 8192),
+    ),
+    "beam, whose queries grow where nothing turns": Case(
+        {
+            **{"model_type": "beam", **SIZES, "head_dim": 128, "layer_types": ["full_attention"] * 4},
+            **{"rope_parameters": {"full_attention": None}, "max_position_embeddings": 4096},
+        },
+        {"full_attention": (range(4), NoPE())},
+        lengths=(4096, 4096),
+        unsupported=["queries that grow with their position (family code): q *= (1 + (i + 1) / 2048)^0.1"],
+    ),
     # --- turned in ways of their own
     "nanochat, which turns backwards": Case(
         {"model_type": "nanochat", **SIZES, "max_position_embeddings": 2048, "rope_parameters": {"rope_theta": 1e5}},

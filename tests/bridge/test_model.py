@@ -93,6 +93,12 @@ def test_qwen_1_stretches_its_base_in_steps():
         torch.testing.assert_close(rope.frequencies(length), expected, rtol=1e-12, atol=0)
 
 
+def test_beam_grows_its_queries_as_is_said():
+    beam = optional("transformers.models.beam.modeling_beam")
+    grown = beam.compute_attention_scaling(torch.arange(0, 9000, 7)[None])[0, 0, :, 0]
+    torch.testing.assert_close(grown, (1 + (torch.arange(0, 9000, 7) + 1) / 2048) ** 0.1)
+
+
 def test_windows_of_single_layers_are_told_apart():
     config = CASES["neomme, with two axes in turn"].config
     model = whorl.read(config | {"per_layer_config": {"01": {"sliding_window": 1024}, "03": {"sliding_window": None}}})
@@ -320,6 +326,25 @@ BAD = {
     "a temperature without the length it counts": (
         {"model_type": "ministral3", **SIZES, "rope_parameters": {"rope_theta": 1e6, "llama_4_scaling_beta": 0.1}},
         "read: rope_parameters.llama_4_scaling_beta needs original_max_position_embeddings beside it.",
+    ),
+    "a list of attention that is not 0 and 1": (
+        {"model_type": "minimax_text_01", **SIZES, "head_dim": 128, "attn_type_list": [0, 2, 1, 1]},
+        "read: attn_type_list must be a list of 0 and 1, one per layer, got [0, 2, 1, 1].",
+    ),
+    "a tower with a scaling": (
+        {"model_type": "qwen2_vl_vision", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        "read: rope_type of a model of images must be axial or default, got 'linear'.",
+    ),
+    "phi-3-small, with a factor for each list": (
+        {
+            **{"model_type": "phi3small", **SIZES, "original_max_position_embeddings": 8192},
+            **{"max_position_embeddings": 131072},
+            "rope_scaling": {
+                **{"type": "su", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64},
+                **{"short_mscale": 1.0, "long_mscale": 1.19},
+            },
+        },
+        "read: short_mscale=1.0 and long_mscale=1.19 in rope_scaling differ, and LongRope has one attention_factor.",
     ),
     "a temperature that is no number": (
         {

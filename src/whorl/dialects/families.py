@@ -116,13 +116,18 @@ def class_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def family_name(config: Mapping[str, Any]) -> str:
     """The family by which a config is read, without what marks the text part of a model; empty if nothing says."""
     name = _stripped(config)
-    return ALIASES.get(name, name)
+    return _by_positions(config) or ALIASES.get(name, name)
+
+
+def _by_positions(config: Mapping[str, Any]) -> str | None:
+    kind = config.get("position_embedding_type")
+    return ALIASES_BY_POSITIONS.get((_stripped(config), kind)) if isinstance(kind, str) else None
 
 
 def standing_of(config: Mapping[str, Any]) -> Standing:
     """Whether a config's family is known, another name for a known one, or unknown."""
     name = _stripped(config)
-    if name in ALIASES:
+    if name in ALIASES or _by_positions(config):
         return "alias"
     return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
 
@@ -176,9 +181,18 @@ ALIASES: dict[str, str] = {
     # said of published files; their code was not opened here
     "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek_v3",
+    "minimax_text_01": "minimax",
+    "minimax_m1": "minimax",
     "nv_esm": "esm",
     "exaone4_5": "exaone4",  # transformers renames it so itself
     **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), "falcon"),  # what Falcon's first files said
+}
+
+# Families under a name that others have too, told by what they say of their positions: the code that comes with GTE
+# v1.5 calls its model "new", and jina-embeddings-v3's files are named after the model it began as.
+ALIASES_BY_POSITIONS: dict[tuple[str, str], str] = {
+    ("new", "rope"): "gte",
+    ("xlm-roberta", "rotary"): "jina_embeddings_v3",
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
@@ -333,7 +347,7 @@ FAMILIES: dict[str, Family] = {
     "nemotron": Family(partial=0.5),
     "nemotron_h": Family(still=_NO_POSITIONS),
     "neomme": Family(arrangement="alternating", needs_parameters=True),
-    "nomic_bert": Family(base=1_000.0),
+    "nomic_bert": Family(base=1_000.0, reads=("rotary_scaling_factor",)),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
     "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),

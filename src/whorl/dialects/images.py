@@ -12,7 +12,7 @@ from typing import Any
 from whorl.dialects.names import HEAD_DIMS, HEADS, LAYERS, WIDTHS
 from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Value
 from whorl.dialects.values import whole_number
-from whorl.errors import WhorlError
+from whorl.errors import WhorlError, invalid
 
 FROM_ONE = "Positions count from 1; the class token is not turned."
 COLUMNS_FIRST = "Positions are (column, row): pass the column as the first axis."
@@ -63,6 +63,7 @@ def tower_layers(config: Mapping[str, Any], added: frozenset[str]) -> tuple[Laye
     tower = TOWERS.get(name or "")
     if tower is None:
         return None
+    _check_unscaled(config)
     settings = {
         "head_dim": _width(config, added) if tower.whole else _head_dim(config, added),
         "convention": Value(value=tower.convention, source=FAMILY_CODE),
@@ -73,6 +74,13 @@ def tower_layers(config: Mapping[str, Any], added: frozenset[str]) -> tuple[Laye
     count = whole_number(config, ("depth", *LAYERS, "num_attention_layers"))
     indices = None if count is None else tuple(range(min(count, 4096)))
     return Layers(indices=indices, encodings=(Described(name="axial_rope", settings=settings),)), tower.note
+
+
+def _check_unscaled(config: Mapping[str, Any]) -> None:
+    inside = config.get("rope_parameters") or config.get("rope_scaling")
+    kind = inside.get("rope_type", inside.get("type")) if isinstance(inside, dict) else None
+    if kind not in (None, "default", "axial"):
+        raise invalid("read", "rope_type of a model of images", "axial or default", kind, "Its code has none.")
 
 
 def _base(config: Mapping[str, Any], added: frozenset[str], tower: Tower) -> Value:

@@ -20,6 +20,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "base": (*BASES, "layer_rope_theta", "attn_config"),
     "layout": ("rope_interleave",),
     "doubling": ("use_dynamic_ntk",),
+    "factor": ("rotary_scaling_factor",),
 }
 # The names that keys of the rope dict have otherwise than the settings they are read into.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -31,6 +32,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "attention_factor": ("attention_factor", "long_mscale"),
     "original_length": (ORIGINAL,),
     "factor": ("factor", "alpha"),
+    "exponent": ("mixed_b",),
 }
 # What a config class has a default for; what else a file leaves open is fixed in code.
 HAVE_DEFAULTS = ("head_dim", "rotary_dim", "base", "sections")
@@ -47,7 +49,7 @@ def describe(fields: Fields) -> Described:
 
 def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     given = {key: value for key, value in scaling.items() if key not in ("name", "replaces")}
-    lengths = ("seq_length",) if "doubling" in given else (ORIGINAL, *LENGTHS)
+    lengths = ("seq_length",) if "doubling" in given else ("max_trained_positions", ORIGINAL, *LENGTHS)
     settings = {
         name: _value(fields, name, value, beside=lengths if name == "original_length" else ())
         for name, value in given.items()

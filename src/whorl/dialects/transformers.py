@@ -120,14 +120,17 @@ def _rope_type(fields: Fields) -> RopeType:
         raise WhorlError(
             f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope, as whorl.read does."
         )
-    if fields.rope_type not in ROPE_TYPES:
-        raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, ROPE_TYPES)
-    rope_type = ROPE_TYPES[fields.rope_type]
+    known = ROPE_TYPES | ({"ntk": GTE} if family_name(fields.config) == "gte" else {})
+    if fields.rope_type not in known:
+        raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, known)
+    rope_type = known[fields.rope_type]
     if _is_hunyuan(fields) and fields.rope_type == "dynamic" and fields.parameters.get("alpha"):
         rope_type = ALPHA
     elif family_name(fields.config) == "qwen" and switch(fields.config, "use_dynamic_ntk"):
         rope_type = QWEN
-    elif family_name(fields.config) == "phimoe" and fields.rope_type == "longrope":
+    elif family_name(fields.config) == "nomic_bert" and fields.config.get("rotary_scaling_factor"):
+        rope_type = NOMIC
+    elif family_name(fields.config) in ("phimoe", "phi3small") and fields.rope_type == "longrope":
         rope_type = PHIMOE
     understood = (*EVERYWHERE, *rope_type.needs, *rope_type.takes)
     for key in fields.parameters:
@@ -174,6 +177,19 @@ def _qwen(fields: Fields) -> dict[str, Any] | None:
     return (
         None if length is None else {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
     )
+
+
+def _nomic(fields: Fields) -> dict[str, Any]:
+    """nomic-embed's own code: dynamic NTK, from the length it was trained at."""
+    length = whole_number(fields.config, ("max_trained_positions",)) or NOMIC_TRAINED
+    return {"name": "dynamic_ntk", "factor": fields.config["rotary_scaling_factor"], "original_length": length}
+
+
+def _gte(fields: Fields) -> dict[str, Any]:
+    """The code that comes with GTE v1.5, and vLLM: NTK at a fixed factor, by base and by the last pair."""
+    mixed = fields.parameters.get("mixed_b")
+    form = {"variant": "fixed"} if mixed is None else {"variant": "mixed", "exponent": mixed}
+    return {"name": "ntk", "factor": fields.parameters["factor"], **form}
 
 
 def _yarn(fields: Fields) -> dict[str, Any]:
@@ -284,6 +300,9 @@ ALPHA = RopeType(
     needs=("alpha",),
     passes_over=(ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 )
+NOMIC_TRAINED = 2048  # what its code has where the file is silent
+GTE = RopeType(_gte, needs=("factor",), takes=("mixed_b",))
+NOMIC = RopeType(_nomic)
 QWEN = RopeType(_qwen)
 PHIMOE = RopeType(
     _phimoe,

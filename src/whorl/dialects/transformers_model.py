@@ -313,6 +313,10 @@ def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) ->
         found.append(
             f"temperature by position (llama_4_scaling_beta={shown(beta)}): whether this family has it is not known"
         )
+    if family_name(config) == "gte" and switch(config, "logn_attention_scale"):
+        found.append("queries scaled by the logarithm of the length (logn_attention_scale)")
+    if family_name(config) == "beam" and fields is None:
+        found.append("queries that grow with their position (family code): q *= (1 + (i + 1) / 2048)^0.1")
     if kind == CHUNKED:
         size = config.get("attention_chunk_size")
         found.append(f"chunked attention (attention_chunk_size): a query sees its own chunk of {size} keys alone")
