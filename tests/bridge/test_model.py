@@ -331,6 +331,10 @@ BAD = {
         {"model_type": "minimax_text_01", **SIZES, "head_dim": 128, "attn_type_list": [0, 2, 1, 1]},
         "read: attn_type_list must be a list of 0 and 1, one per layer, got [0, 2, 1, 1].",
     ),
+    "two models in one": (
+        {"model_type": "t5gemma2", "encoder": {"model_type": "t5gemma2_encoder"}, "decoder": {"hidden_size": 640}},
+        "read: model_type 't5gemma2' is made of several models. Pass one of its parts: encoder, decoder.",
+    ),
     "a tower with a scaling": (
         {"model_type": "qwen2_vl_vision", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
         "read: rope_type of a model of images must be axial or default, got 'linear'.",

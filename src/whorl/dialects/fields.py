@@ -157,6 +157,11 @@ def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
 def check_rotates(config: dict[str, Any], family: Family) -> None:
     """Raises a WhorlError for a model that does not rotate its queries and keys, or not only them."""
     name, model = family_name(config), repr(config.get("model_type"))
+    parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
+    if parts and not any(config.get(key) is not None for key in (*HEAD_DIMS, *WIDTHS, *HEADS)) and family.layers:
+        raise WhorlError(
+            f"{CALL}: model_type {model} is made of several models. Pass one of its parts: {', '.join(parts)}."
+        )
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {model} cannot be read: {family.refusal}.")
     if family.still and whole_number(config, ("qk_rope_head_dim",), least=0) != 0:
@@ -192,7 +197,6 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
         raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
     if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
-        parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
         instead = (
             f"The positions of this family are {UNROTATED[name]}. {READ_ELSEWHERE}"
