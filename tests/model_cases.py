@@ -200,25 +200,6 @@ CASES = {
         standing="alias",
         lengths=(10240000, 10240000),
     ),
-    "gte v1.5, whose files say new": Case(
-        {
-            **{"model_type": "new", **SIZES, "position_embedding_type": "rope", "rope_theta": 160000},
-            **{"max_position_embeddings": 8192, "rope_scaling": {"factor": 2.0, "type": "ntk"}},
-        },
-        rotated(base=160000.0, scaling=Ntk(factor=2.0, variant="fixed")),
-        standing="alias",
-        lengths=(None, 8192),
-    ),
-    "gte v1.5 with a mixed factor and log-n": Case(
-        {
-            **{"model_type": "new", **SIZES, "position_embedding_type": "rope", "logn_attention_scale": True},
-            "rope_scaling": {"factor": 2.0, "type": "ntk", "mixed_b": 0.625},
-            "rope_theta": 500000.0,
-        },
-        rotated(base=500000.0, scaling=Ntk(factor=2.0, variant="mixed", exponent=0.625)),
-        standing="alias",
-        unsupported=["queries scaled by the logarithm of the length (logn_attention_scale)"],
-    ),
     "jina-embeddings-v3, whose files say xlm-roberta": Case(
         {
             **{"model_type": "xlm-roberta", **SIZES, "position_embedding_type": "rotary"},

@@ -17,6 +17,7 @@ from whorl import (
     AxialRope,
     LogN,
     MRope,
+    Ntk,
     Rope,
     WhorlError,
 )
@@ -91,6 +92,20 @@ def test_qwen_1_stretches_its_base_in_steps():
         alpha = max(2 ** math.ceil(math.log(length / 8192, 2) + 1) - 1, 1)
         expected = Rope(head_dim=128, base=10000 * alpha ** (128 / 126)).frequencies()
         torch.testing.assert_close(rope.frequencies(length), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "scaling"),
+    [({}, Ntk(factor=2.0, variant="fixed")), ({"mixed_b": 0.625}, Ntk(factor=2.0, variant="mixed", exponent=0.625))],
+)
+def test_gte_v1_5_whose_files_say_new_stretches_by_ntk(more, scaling):
+    """The code that comes with it, and vLLM: base times factor, then each frequency by factor^(-2/d)."""
+    config = {"model_type": "new", **SIZES, "position_embedding_type": "rope", "rope_theta": 160000}
+    model = whorl.read(config | {"rope_scaling": {"factor": 2.0, "type": "ntk", **more}})
+    assert (model.family, model.standing) == ("gte", "alias")
+    assert model.groups[0].encoding.config == Rope(head_dim=128, base=160000.0, scaling=scaling).config
+    (said,) = whorl.read(config | {"logn_attention_scale": True}).unsupported
+    assert said == "queries scaled by the logarithm of the length (logn_attention_scale)"
 
 
 def test_beam_grows_its_queries_as_is_said():
@@ -334,6 +349,10 @@ BAD = {
     "two models in one": (
         {"model_type": "t5gemma2", "encoder": {"model_type": "t5gemma2_encoder"}, "decoder": {"hidden_size": 640}},
         "read: model_type 't5gemma2' is made of several models. Pass one of its parts: encoder, decoder.",
+    ),
+    "a list of bases where one belongs": (
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 4, "attn_config": {"rope_theta": []}},
+        "read: rope_theta must be a number, or a list with one per layer, got [].",
     ),
     "a tower with a scaling": (
         {"model_type": "qwen2_vl_vision", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
