@@ -114,6 +114,25 @@ def test_beam_grows_its_queries_as_is_said():
     torch.testing.assert_close(grown, (1 + (torch.arange(0, 9000, 7) + 1) / 2048) ** 0.1)
 
 
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        (
+            "qwen-1, with dynamic NTK and log-n past its length",
+            {"original_length": "seq_length", "doubling": "use_dynamic_ntk"},
+        ),
+        (
+            "nomic-embed, stretched past its trained length",
+            {"original_length": "max_trained_positions", "factor": "rotary_scaling_factor"},
+        ),
+    ],
+)
+def test_a_scaling_beside_the_rope_dict_names_its_fields(name, fields):
+    (group,) = whorl.read(CASES[name].config).groups
+    scaling = group.layers.encodings[0].scaling
+    assert {key: scaling.settings[key].field for key in fields} == fields
+
+
 def test_windows_of_single_layers_are_told_apart():
     config = CASES["neomme, with two axes in turn"].config
     model = whorl.read(config | {"per_layer_config": {"01": {"sliding_window": 1024}, "03": {"sliding_window": None}}})
@@ -349,6 +368,10 @@ BAD = {
     "two models in one": (
         {"model_type": "t5gemma2", "encoder": {"model_type": "t5gemma2_encoder"}, "decoder": {"hidden_size": 640}},
         "read: model_type 't5gemma2' is made of several models. Pass one of its parts: encoder, decoder.",
+    ),
+    "qwen-1 without the length its steps begin at": (
+        {"model_type": "qwen", **SIZES, "use_dynamic_ntk": True},
+        "read: use_dynamic_ntk needs seq_length, which the config lacks.",
     ),
     "a list of bases where one belongs": (
         {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 4, "attn_config": {"rope_theta": []}},

@@ -49,7 +49,11 @@ def describe(fields: Fields) -> Described:
 
 def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     given = {key: value for key, value in scaling.items() if key not in ("name", "replaces")}
-    lengths = ("seq_length",) if "doubling" in given else ("max_trained_positions", ORIGINAL, *LENGTHS)
+    lengths = (ORIGINAL, *LENGTHS)
+    if "doubling" in given:
+        lengths = ("seq_length",)
+    elif fields.config.get("rotary_scaling_factor"):
+        lengths = ("max_trained_positions",)
     settings = {
         name: _value(fields, name, value, beside=lengths if name == "original_length" else ())
         for name, value in given.items()

@@ -171,12 +171,12 @@ def _alpha(fields: Fields) -> dict[str, Any]:
     return {"name": "ntk", "factor": fields.parameters["alpha"]}
 
 
-def _qwen(fields: Fields) -> dict[str, Any] | None:
-    """Qwen-1 has the base for twice the length it serves, rounded up to its seq_length doubled and doubled again."""
+def _qwen(fields: Fields) -> dict[str, Any]:
+    """Qwen-1 serves its seq_length, and then as many as that doubled, and doubled again."""
     length = whole_number(fields.config, ("seq_length",))
-    return (
-        None if length is None else {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
-    )
+    if length is None:
+        raise WhorlError(f"{CALL}: use_dynamic_ntk needs seq_length, which the config lacks. Add it to the config.")
+    return {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
 
 
 def _nomic(fields: Fields) -> dict[str, Any]:
