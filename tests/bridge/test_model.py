@@ -373,6 +373,10 @@ BAD = {
         {"model_type": "qwen", **SIZES, "use_dynamic_ntk": True},
         "read: use_dynamic_ntk needs seq_length, which the config lacks.",
     ),
+    "a stretch that is no number": (
+        {"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "rotary_scaling_factor": "2"},
+        "read: rotary_scaling_factor must be a number, got '2'.",
+    ),
     "a list of bases where one belongs": (
         {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 4, "attn_config": {"rope_theta": []}},
         "read: rope_theta must be a number, or a list with one per layer, got [].",

@@ -52,7 +52,7 @@ def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     lengths = (ORIGINAL, *LENGTHS)
     if "doubling" in given:
         lengths = ("seq_length",)
-    elif fields.config.get("rotary_scaling_factor"):
+    elif fields.config.get("rotary_scaling_factor") is not None:
         lengths = ("max_trained_positions",)
     settings = {
         name: _value(fields, name, value, beside=lengths if name == "original_length" else ())

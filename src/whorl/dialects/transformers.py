@@ -128,7 +128,7 @@ def _rope_type(fields: Fields) -> RopeType:
         rope_type = ALPHA
     elif family_name(fields.config) == "qwen" and switch(fields.config, "use_dynamic_ntk"):
         rope_type = QWEN
-    elif family_name(fields.config) == "nomic_bert" and fields.config.get("rotary_scaling_factor"):
+    elif family_name(fields.config) == "nomic_bert" and fields.config.get("rotary_scaling_factor") is not None:
         rope_type = NOMIC
     elif family_name(fields.config) in ("phimoe", "phi3small") and fields.rope_type == "longrope":
         rope_type = PHIMOE
@@ -179,10 +179,13 @@ def _qwen(fields: Fields) -> dict[str, Any]:
     return {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
 
 
-def _nomic(fields: Fields) -> dict[str, Any]:
-    """nomic-embed's own code: dynamic NTK, from the length it was trained at."""
+def _nomic(fields: Fields) -> dict[str, Any] | None:
+    """nomic-embed's own code: dynamic NTK, from the length it was trained at; 0 stands for none."""
+    factor = fields.config["rotary_scaling_factor"]
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise invalid(CALL, "rotary_scaling_factor", "a number", factor)
     length = whole_number(fields.config, ("max_trained_positions",)) or NOMIC_TRAINED
-    return {"name": "dynamic_ntk", "factor": fields.config["rotary_scaling_factor"], "original_length": length}
+    return {"name": "dynamic_ntk", "factor": factor, "original_length": length} if factor else None
 
 
 def _gte(fields: Fields) -> dict[str, Any]:
