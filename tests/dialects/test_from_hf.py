@@ -772,6 +772,11 @@ BAD = {
         None,
         "rope_parameters has mrope_section and xdrope_section, which differ. Keep one of them.",
     ),
+    "yarn in a family whose yarn is longrope": (
+        {"model_type": "phi3", "head_dim": 96, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        None,
+        "rope_type 'longrope' needs 'short_factor', which rope_scaling lacks. In this family 'yarn' means 'longrope'.",
+    ),
     "learned directions": (
         {"model_type": "lightglue", "head_dim": 64},
         None,

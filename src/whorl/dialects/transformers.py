@@ -143,9 +143,15 @@ def _rope_type(fields: Fields) -> RopeType:
         if key not in fields.parameters:
             raise WhorlError(
                 f"{CALL}: rope_type {fields.rope_type!r} needs {key!r}, which {fields.parameters_name} lacks. "
-                f"Understood are: {', '.join(sorted(understood))}."
+                f"{_other_name(fields)}Understood are: {', '.join(sorted(understood))}."
             )
     return rope_type
+
+
+def _other_name(fields: Fields) -> str:
+    """What is said where the config calls the type by a name that means another one elsewhere."""
+    stated = fields.parameters.get("rope_type", fields.parameters.get("type", fields.rope_type))
+    return "" if stated == fields.rope_type else f"In this family {stated!r} means {fields.rope_type!r}. "
 
 
 def _is_hunyuan(fields: Fields) -> bool:
