@@ -139,6 +139,9 @@ def test_windows_of_single_layers_are_told_apart():
     assert [(group.indices, len(group.unsupported)) for group in model.groups] == [((0, 2), 1), ((1,), 1), ((3,), 0)]
     assert "sees 257 tokens to each side" in model.unsupported[0]
     assert "sees 1025 tokens to each side" in model.unsupported[1]
+    silent = whorl.read({name: value for name, value in config.items() if name != "per_layer_config"})
+    assert [group.indices for group in silent.groups] == [(0, 2), (1,), (3,)]  # as its class alternates them
+    assert silent.groups[0].layers.encodings[0].settings["sections"].source == "family code"
 
 
 def test_neomme_turns_as_it_is_read():

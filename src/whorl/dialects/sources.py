@@ -96,5 +96,5 @@ def _silent(fields: Fields, name: str) -> Source:
     """Who settles what the file does not say."""
     if fields.standing == "unknown":
         return ASSUMED
-    fixed = name == "base" and fields.family.fixed
+    fixed = (name == "base" and fields.family.fixed) or (name == "sections" and fields.family.sections is None)
     return CLASS_DEFAULT if name in HAVE_DEFAULTS and not fixed else FAMILY_CODE

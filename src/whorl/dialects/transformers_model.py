@@ -34,6 +34,7 @@ from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 
 MOST_BETA = 2**63
+NEOMME_LONG = 1024
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
 BIDIRECTIONAL = ("modernbert", "neomme", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
@@ -129,7 +130,7 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
     kinds = kinds_of(config)
     groups: dict[Any, list[int] | None] = {}
     views: dict[Any, tuple[dict[str, Any], str | None, bool]] = {}
-    own = parts_by_layer(config, "per_layer_config")
+    own = parts_by_layer(config, "per_layer_config") or _own_windows(config, kinds)
     for index in range(kinds.count) if kinds.count is not None else (None,):
         view, kind, rotates = _view(config, kinds, index, own)
         key = (kind, rotates, *(shown(view.get(name)) for name in (*PER_LAYER, "head_dim", "sliding_window")))
@@ -150,6 +151,14 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
         for one in rotation:
             lengths = _lengths(config, added, one) if lengths is None or one.scaling is not None else lengths
     return tuple(layers), lengths or _lengths(config, added, None)
+
+
+def _own_windows(config: Mapping[str, Any], kinds: Kinds) -> dict[int, dict[str, Any]]:
+    """NeoMME's class gives every second layer with a window a long one, where the file is silent about single layers."""
+    if family_name(config) != "neomme" or kinds.kinds is None or config.get("per_layer_config") is not None:
+        return {}
+    windowed = [index for index, kind in enumerate(kinds.kinds) if kind == SLIDING]
+    return {index: {"sliding_window": NEOMME_LONG} for index in windowed[1::2]}
 
 
 def _view(
