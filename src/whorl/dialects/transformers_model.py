@@ -154,7 +154,7 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
 
 
 def _own_windows(config: Mapping[str, Any], kinds: Kinds) -> dict[int, dict[str, Any]]:
-    """NeoMME's class gives every second layer with a window a long one, where the file is silent about single layers."""
+    """NeoMME's class gives every second layer with a window a long one, where the file is silent about layers."""
     if family_name(config) != "neomme" or kinds.kinds is None or config.get("per_layer_config") is not None:
         return {}
     windowed = [index for index, kind in enumerate(kinds.kinds) if kind == SLIDING]
