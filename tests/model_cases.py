@@ -9,13 +9,16 @@ from whorl import (
     T5,
     Alibi,
     Combined,
+    DynamicNtk,
     Learned,
     Linear,
     Llama3,
     Llama4Temperature,
     LogN,
     LongRope,
+    MRope,
     NoPE,
+    Ntk,
     Rope,
     Sinusoidal,
     Window,
@@ -30,6 +33,7 @@ V4_YARN = {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings"
 V4 = {"head_dim": 512, "rotary_dim": 64, "slice": "trailing", "layout": "interleaved"}
 V4_SCALING = Yarn(factor=16, original_length=65536, attention_factor=1.0)
 KIMI_YARN = {"factor": 64.0, "beta_fast": 1.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "yarn"}
+QWEN_STEPS = DynamicNtk(factor=2.0, original_length=8192, doubling=True)
 KIMI_SCALING = {key: value for key, value in KIMI_YARN.items() if key != "type"}
 
 
@@ -125,9 +129,8 @@ CASES = {
             **{"model_type": "qwen", **SIZES, "kv_channels": 128, "rotary_pct": 1.0, "rotary_emb_base": 10000},
             **{"seq_length": 8192, "max_position_embeddings": 32768, "use_dynamic_ntk": True, "use_logn_attn": True},
         },
-        {"all": (range(4), Combined(Rope(head_dim=128), LogN(trained_length=8192)))},
+        {"all": (range(4), Combined(Rope(head_dim=128, scaling=QWEN_STEPS), LogN(trained_length=8192)))},
         lengths=(8192, 32768),
-        unsupported=["dynamic NTK of Qwen-1 (use_dynamic_ntk): past 8192 tokens"],
     ),
     "lfm2-vl, with convolutions": Case(
         {
@@ -161,9 +164,105 @@ CASES = {
                 **{"llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0},
             },
         },
-        rotated(base=1e6, scaling=Yarn(factor=16.0, original_length=16384, mscale=1.0, mscale_all_dim=1.0)),
+        {
+            "all": (
+                range(4),
+                Combined(
+                    Rope(
+                        head_dim=128,
+                        base=1e6,
+                        scaling=Yarn(factor=16.0, original_length=16384, mscale=1.0, mscale_all_dim=1.0),
+                    ),
+                    Llama4Temperature(floor_scale=16384, attn_scale=0.1, first=0),
+                ),
+            )
+        },
         lengths=(16384, 262144),
-        unsupported=["temperature by position (llama_4_scaling_beta): q *= 1 + 0.1 ln(1 + floor(i / 16384))"],
+    ),
+    "a family of which it is not known whether it has the temperature": Case(
+        {
+            **{"model_type": "llama", **SIZES, "head_dim": 128, "max_position_embeddings": 4096},
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "llama_4_scaling_beta": 0.1},
+        },
+        rotated(base=1e6),
+        lengths=(4096, 4096),
+        unsupported=["temperature by position (llama_4_scaling_beta=0.1)"],
+    ),
+    "minimax-text-01, which lists its attention by numbers": Case(
+        {
+            **{"model_type": "minimax_text_01", **SIZES, "head_dim": 128, "rotary_dim": 64, "rope_theta": 10000000},
+            **{"attn_type_list": [0, 0, 0, 1], "max_position_embeddings": 10240000},
+        },
+        {
+            "linear_attention": ([0, 1, 2], NO_ATTENTION),
+            "full_attention": ([3], Rope(head_dim=128, rotary_dim=64, base=1e7)),
+        },
+        standing="alias",
+        lengths=(10240000, 10240000),
+    ),
+    "jina-embeddings-v3, whose files say xlm-roberta": Case(
+        {
+            **{"model_type": "xlm-roberta", **SIZES, "position_embedding_type": "rotary"},
+            **{"rotary_emb_base": 20000.0, "max_position_embeddings": 8194},
+        },
+        rotated(base=20000.0),
+        standing="alias",
+        lengths=(8194, 8194),
+    ),
+    "nomic-embed, stretched past its trained length": Case(
+        {
+            **{"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "n_layer": 4, "n_positions": 8192},
+            **{"rotary_emb_base": 1000, "rotary_scaling_factor": 2, "max_trained_positions": 1024},
+        },
+        rotated(head_dim=64, base=1000, scaling=DynamicNtk(factor=2.0, original_length=1024)),
+        lengths=(1024, 8192),
+    ),
+    "beam, whose queries grow where nothing turns": Case(
+        {
+            **{"model_type": "beam", **SIZES, "head_dim": 128, "layer_types": ["full_attention"] * 4},
+            **{"rope_parameters": {"full_attention": None}, "max_position_embeddings": 4096},
+        },
+        {"full_attention": (range(4), NoPE())},
+        lengths=(4096, 4096),
+        unsupported=["queries that grow with their position (family code): q *= (1 + (i + 1) / 2048)^0.1"],
+    ),
+    # --- turned in ways of their own
+    "nanochat, which turns backwards": Case(
+        {"model_type": "nanochat", **SIZES, "max_position_embeddings": 2048, "rope_parameters": {"rope_theta": 1e5}},
+        rotated(base=1e5, backwards=True),
+        lengths=(2048, 2048),
+    ),
+    "neomme, with two axes in turn": Case(
+        {
+            **{"model_type": "neomme", "num_hidden_layers": 4, "head_dim": 64, "sliding_window": 256},
+            **{"layer_types": ["sliding_attention"] * 3 + ["full_attention"], "max_position_embeddings": 16384},
+            "per_layer_config": {"03": {"sliding_window": None}},
+            "rope_parameters": {
+                "full_attention": {"rope_theta": 1e6, "partial_rotary_factor": 0.25},
+                "sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 1.0},
+            },
+        },
+        {
+            "sliding_attention": (range(3), MRope(head_dim=64, sections=(16, 16), arrangement="alternating")),
+            "full_attention": (
+                [3],
+                MRope(head_dim=64, rotary_dim=16, base=1e6, sections=(4, 4), arrangement="alternating"),
+            ),
+        },
+        lengths=(16384, 16384),
+        unsupported=[
+            "a window beside an M-RoPE (sliding_window): a query sees 257 tokens to each side, itself counted"
+        ],
+    ),
+    "hunyuan-ocr, whose sections have a name of their own": Case(
+        {
+            **{"model_type": "hunyuan_vl", **SIZES, "head_dim": 128, "rope_theta": 10000.0},
+            "rope_scaling": {
+                **{"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0},
+                **{"mscale_all_dim": 1.0, "type": "xdrope", "xdrope_section": [16, 16, 16, 16]},
+            },
+        },
+        {"all": (range(4), MRope(head_dim=128, sections=(16, 16, 16, 16), scaling=Ntk(factor=1000.0)))},
     ),
     # --- refused by those who take every field for one that they must know
     "qwen2.5, which says that it has no m-rope": Case(

@@ -14,7 +14,10 @@ import whorl
 from model_cases import CASES, KIMI_YARN, NO_ATTENTION, SIZES
 from optional import optional
 from whorl import (
+    AxialRope,
     LogN,
+    MRope,
+    Ntk,
     Rope,
     WhorlError,
 )
@@ -79,6 +82,110 @@ def test_qwen_1_grows_its_queries_by_log_n():
     grow = next(part for part in group.encoding.modules() if isinstance(part, LogN))
     expected = [math.log(i, 8192) if i > 8192 else 1 for i in (1, 8192, 8193, 32768)]
     assert grow.query_factor(torch.tensor([0, 8191, 8192, 32767]))[0].tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_qwen_1_stretches_its_base_in_steps():
+    """get_ntk_alpha of the checkpoint's code, and its base * alpha^(d / (d - 2))."""
+    (group,) = whorl.read(CASES["qwen-1, with dynamic NTK and log-n past its length"].config).groups
+    rope = next(part for part in group.encoding.modules() if isinstance(part, Rope))
+    for length in (4096, 8192, 8193, 16384, 16385, 32768):
+        alpha = max(2 ** math.ceil(math.log(length / 8192, 2) + 1) - 1, 1)
+        expected = Rope(head_dim=128, base=10000 * alpha ** (128 / 126)).frequencies()
+        torch.testing.assert_close(rope.frequencies(length), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("more", "scaling"),
+    [({}, Ntk(factor=2.0, variant="fixed")), ({"mixed_b": 0.625}, Ntk(factor=2.0, variant="mixed", exponent=0.625))],
+)
+def test_gte_v1_5_whose_files_say_new_stretches_by_ntk(more, scaling):
+    """The code that comes with it, and vLLM: base times factor, then each frequency by factor^(-2/d)."""
+    config = {"model_type": "new", **SIZES, "position_embedding_type": "rope", "rope_theta": 160000}
+    model = whorl.read(config | {"rope_scaling": {"factor": 2.0, "type": "ntk", **more}})
+    assert (model.family, model.standing) == ("gte", "alias")
+    assert model.groups[0].encoding.config == Rope(head_dim=128, base=160000.0, scaling=scaling).config
+    (said,) = whorl.read(config | {"logn_attention_scale": True}).unsupported
+    assert said == "queries scaled by the logarithm of the length (logn_attention_scale)"
+
+
+def test_beam_grows_its_queries_as_is_said():
+    beam = optional("transformers.models.beam.modeling_beam")
+    grown = beam.compute_attention_scaling(torch.arange(0, 9000, 7)[None])[0, 0, :, 0]
+    torch.testing.assert_close(grown, (1 + (torch.arange(0, 9000, 7) + 1) / 2048) ** 0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        (
+            "qwen-1, with dynamic NTK and log-n past its length",
+            {"original_length": "seq_length", "doubling": "use_dynamic_ntk"},
+        ),
+        (
+            "nomic-embed, stretched past its trained length",
+            {"original_length": "max_trained_positions", "factor": "rotary_scaling_factor"},
+        ),
+    ],
+)
+def test_a_scaling_beside_the_rope_dict_names_its_fields(name, fields):
+    (group,) = whorl.read(CASES[name].config).groups
+    scaling = group.layers.encodings[0].scaling
+    assert {key: scaling.settings[key].field for key in fields} == fields
+
+
+def test_windows_of_single_layers_are_told_apart():
+    config = CASES["neomme, with two axes in turn"].config
+    model = whorl.read(config | {"per_layer_config": {"01": {"sliding_window": 1024}, "03": {"sliding_window": None}}})
+    assert [(group.indices, len(group.unsupported)) for group in model.groups] == [((0, 2), 1), ((1,), 1), ((3,), 0)]
+    assert "sees 257 tokens to each side" in model.unsupported[0]
+    assert "sees 1025 tokens to each side" in model.unsupported[1]
+    silent = whorl.read({name: value for name, value in config.items() if name != "per_layer_config"})
+    assert [group.indices for group in silent.groups] == [(0, 2), (1,), (3,)]  # as its class alternates them
+    assert silent.groups[0].layers.encodings[0].settings["sections"].source == "family code"
+
+
+def test_neomme_turns_as_it_is_read():
+    neomme = optional("transformers.models.neomme.modeling_neomme")
+    config = neomme.NeoMMEConfig()
+    rotary, generator = neomme.NeoMMERotaryEmbedding(config), torch.Generator().manual_seed(0)
+    for group in whorl.read(config.to_dict()).groups:
+        mrope = MRope.from_config(group.encoding.config.replace(angles="float32"))
+        q, positions = (
+            torch.randn(1, 3, 7, 64, generator=generator),
+            torch.randint(0, 3000, (2, 1, 7), generator=generator),
+        )
+        expected, _ = neomme.apply_rotary_pos_emb(q, q, *rotary(q, positions, layer_type=group.kind))
+        assert float((mrope.rotate(q, positions) - expected).abs().max()) <= 1e-6
+
+
+def test_efficient_loftr_turns_all_heads_as_one():
+    loftr = optional("transformers.models.efficientloftr.modeling_efficientloftr")
+    config = loftr.EfficientLoFTRConfig()
+    model = whorl.read(config.to_dict())
+    rope = AxialRope.from_config(model.groups[0].encoding.config.replace(angles="float32"))
+    cos, sin = loftr.EfficientLoFTRRotaryEmbedding(config)(torch.zeros(1, 256, 12, 20))
+    x = torch.randn(1, 15, 1, 256, generator=torch.Generator().manual_seed(0))
+    expected, _ = loftr.apply_rotary_pos_emb(x, x, *(one.reshape(1, 15, 256) for one in (cos, sin)), unsqueeze_dim=2)
+    turned = rope.rotate(x.transpose(1, 2), whorl.grid(3, 5, offset=1))
+    assert float((turned.transpose(1, 2) - expected).abs().max()) <= 1e-6
+    assert "rotate queries before they are split" in model.reading.notes[0]
+
+
+def test_hunyuan_vl_says_that_transformers_turns_its_images_otherwise():
+    model = whorl.read(CASES["hunyuan-ocr, whose sections have a name of their own"].config)
+    assert "transformers 5.22.2 splits dimensions by them" in model.reading.notes[0]
+    hunyuan = optional("transformers.models.hunyuan_vl.modeling_hunyuan_vl")
+    config = hunyuan.HunYuanVLTextConfig(**CASES["hunyuan-ocr, whose sections have a name of their own"].config)
+    module = hunyuan.HunYuanVLRotaryEmbedding(config)
+    q, text = torch.randn(1, 2, 7, 128, generator=torch.Generator().manual_seed(0)), torch.arange(7)[None]
+    expected, _ = hunyuan.apply_rotary_pos_emb(q, q, *module(q, text.expand(4, 1, 7)))
+    torch.testing.assert_close(model.groups[0].encoding.rotate(q, text[0]), expected, atol=1e-5, rtol=0)
+
+
+def test_musicflamingo_says_that_its_audio_is_turned_before():
+    model = whorl.read({"model_type": "musicflamingo", "text_config": {"model_type": "qwen2", **SIZES}})
+    assert "turns the embeddings of audio before they enter it" in model.reading.notes[0]
+    assert isinstance(model.groups[0].encoding, Rope)
 
 
 @pytest.mark.parametrize("family", ["nemotron_h", "jamba"])
@@ -253,9 +360,51 @@ BAD = {
         },
         "read: full_attn_layers and kda_layers in linear_attn_config do not name the layers 1 to 4.",
     ),
-    "axes that alternate": (
-        {"model_type": "kimi_k25_vision", **SIZES},
-        "read: model_type 'kimi_k25_vision' cannot be read: the axes of its images alternate from pair to pair",
+    "a temperature without the length it counts": (
+        {"model_type": "ministral3", **SIZES, "rope_parameters": {"rope_theta": 1e6, "llama_4_scaling_beta": 0.1}},
+        "read: rope_parameters.llama_4_scaling_beta needs original_max_position_embeddings beside it.",
+    ),
+    "a list of attention that is not 0 and 1": (
+        {"model_type": "minimax_text_01", **SIZES, "head_dim": 128, "attn_type_list": [0, 2, 1, 1]},
+        "read: attn_type_list must be a list of 0 and 1, one per layer, got [0, 2, 1, 1].",
+    ),
+    "two models in one": (
+        {"model_type": "t5gemma2", "encoder": {"model_type": "t5gemma2_encoder"}, "decoder": {"hidden_size": 640}},
+        "read: model_type 't5gemma2' is made of several models. Pass one of its parts: encoder, decoder.",
+    ),
+    "qwen-1 without the length its steps begin at": (
+        {"model_type": "qwen", **SIZES, "use_dynamic_ntk": True},
+        "read: use_dynamic_ntk needs seq_length, which the config lacks.",
+    ),
+    "a stretch that is no number": (
+        {"model_type": "nomic_bert", "n_embd": 768, "n_head": 12, "rotary_scaling_factor": "2"},
+        "read: rotary_scaling_factor must be a number, got '2'.",
+    ),
+    "a list of bases where one belongs": (
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 4, "attn_config": {"rope_theta": []}},
+        "read: rope_theta must be a number, or a list with one per layer, got [].",
+    ),
+    "a tower with a scaling": (
+        {"model_type": "qwen2_vl_vision", "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+        "read: rope_type of a model of images must be axial or default, got 'linear'.",
+    ),
+    "phi-3-small, with a factor for each list": (
+        {
+            **{"model_type": "phi3small", **SIZES, "original_max_position_embeddings": 8192},
+            **{"max_position_embeddings": 131072},
+            "rope_scaling": {
+                **{"type": "su", "short_factor": [1.0] * 64, "long_factor": [2.0] * 64},
+                **{"short_mscale": 1.0, "long_mscale": 1.19},
+            },
+        },
+        "read: short_mscale=1.0 and long_mscale=1.19 in rope_scaling differ, and LongRope has one attention_factor.",
+    ),
+    "a temperature that is no number": (
+        {
+            **{"model_type": "ministral3", **SIZES},
+            "rope_parameters": {"llama_4_scaling_beta": "0.1", "original_max_position_embeddings": 16384},
+        },
+        "read: rope_parameters.llama_4_scaling_beta must be a number, got '0.1'.",
     ),
 }
 

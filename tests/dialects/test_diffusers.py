@@ -1,4 +1,4 @@
-"""Diffusers transformer configs: axes of equal widths as their code turns them, the others refused by name."""
+"""Diffusers transformer configs: axes of equal and of unequal widths as their code turns them, or refused by name."""
 
 import math
 import re
@@ -43,6 +43,29 @@ def test_positions_in_reverse_turn_as_flux_2_does():
     assert rope.layout == "interleaved"
 
 
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("FluxTransformer2DModel", 10_000.0),
+        ("QwenImageTransformer2DModel", 10_000.0),
+        ("HunyuanVideoTransformer3DModel", 256.0),
+    ],
+)
+def test_axes_of_unequal_widths_have_a_ladder_each(name, base):
+    """get_1d_rotary_pos_embed of each axis in turn, theta^(-2i/width), the two of a pair side by side."""
+    for config in ({}, {"axes_dims_rope": [16, 56, 56], "rope_axes_dim": [16, 56, 56]}):
+        rope = whorl.read({"_class_name": name, **config}).groups[0].encoding
+        cos, sin = rope.tables(torch.tensor([[3], [5], [-7]]))
+        angles = [axis * base ** (-2 * i / w) for axis, w in ((3, 16), (5, 56), (-7, 56)) for i in range(w // 2)]
+        assert cos.flatten().tolist() == pytest.approx([math.cos(one) for one in angles], abs=1e-6)
+        assert sin.flatten().tolist() == pytest.approx([math.sin(one) for one in angles], abs=1e-6)
+        assert (rope.layout, rope.config.head_dim) == ("interleaved", 128)
+
+
+def test_qwen_image_says_where_its_positions_begin():
+    assert "from the middle of the image" in whorl.read({"_class_name": "QwenImageTransformer2DModel"}).reading.notes[0]
+
+
 def test_both_kinds_of_layers_are_counted():
     groups = whorl.read(FLUX_2).groups
     assert [(group.kind, len(group.indices)) for group in groups] == [("layers", 8), ("single_layers", 48)]
@@ -53,12 +76,12 @@ def test_both_kinds_of_layers_are_counted():
     [
         ({"_class_name": "FluxPipeline"}, "read: FluxPipeline is a pipeline. Pass the config.json in its folder"),
         (
-            {"_class_name": "FluxTransformer2DModel", "axes_dims_rope": [16, 56, 56]},
-            "read: 'FluxTransformer2DModel' of diffusers (axes_dims_rope = [16, 56, 56]) has no reading yet.",
+            {"_class_name": "ZImageTransformer2DModel", "axes_dims": [32, 48, 48]},
+            "read: 'ZImageTransformer2DModel' of diffusers (axes_dims = [32, 48, 48]) has no reading yet.",
         ),
         ({"_class_name": "WanTransformer3DModel"}, "read: 'WanTransformer3DModel' of diffusers has no reading yet."),
-        (FLUX_2 | {"axes_dims_rope": [16, 56, 56]}, "has axes of [16, 56, 56] dimensions, and AxialRope's share"),
-        (FLUX_2 | {"axes_dims_rope": [128]}, "read: axes_dims_rope must be a width of 2 or more for each of 2 or more"),
+        (FLUX_2 | {"axes_dims_rope": [128]}, "read: axes_dims_rope must be a width of 2 or more, even, for each of 2"),
+        (FLUX_2 | {"axes_dims_rope": [17, 55]}, "read: axes_dims_rope must be a width of 2 or more, even, for each of"),
         (FLUX_2 | {"rope_theta": "2000"}, "read: rope_theta must be a finite number"),
     ],
 )

@@ -764,11 +764,23 @@ BAD = {
         None,
         "rotary_value is true, so values are rotated too",
     ),
-    "backward rotation": ({"model_type": "nanochat", "head_dim": 64}, None, "it turns every pair backwards. Build"),
-    "the sections of HunYuan VL": (
-        {"model_type": "hunyuan_vl", "text_config": {"model_type": "hunyuan_vl_text", "head_dim": 128}},
+    "two sections of HunYuan VL": (
+        {
+            **{"model_type": "hunyuan_vl_text", "head_dim": 128},
+            "rope_parameters": {"mrope_section": [16] * 4, "xdrope_section": [32, 32]},
+        },
         None,
-        "model_type 'hunyuan_vl_text' cannot be read: its sections split the two dimensions of a pair",
+        "rope_parameters has mrope_section and xdrope_section, which differ. Keep one of them.",
+    ),
+    "yarn in a family whose yarn is longrope": (
+        {"model_type": "phi3", "head_dim": 96, "rope_scaling": {"type": "yarn", "factor": 4.0}},
+        None,
+        "rope_type 'longrope' needs 'short_factor', which rope_scaling lacks. In this family 'yarn' means 'longrope'.",
+    ),
+    "learned directions": (
+        {"model_type": "lightglue", "head_dim": 64},
+        None,
+        "it turns keypoints by frequencies that are learned for each pair",
     ),
     "latent attention without rotation": (
         {"model_type": "glm5_next", "qk_rope_head_dim": 0},

@@ -113,17 +113,17 @@ CASES = {
         "mistral3",
         YARN
         | {"rope.scaling.yarn_beta_fast": 16.0, "rope.scaling.yarn_log_multiplier": 1.0}
-        | {"attention.temperature_scale": 0.1},
+        | {"attention.temperature_scale": 0.125},
         every(
-            rope(
-                layout="interleaved",
-                scaling=Yarn(factor=4.0, original_length=1024, beta_fast=16.0, attention_factor=1.0),
+            Combined(
+                rope(
+                    layout="interleaved",
+                    scaling=Yarn(factor=4.0, original_length=1024, beta_fast=16.0, attention_factor=1.0),
+                ),
+                Llama4Temperature(floor_scale=1024, attn_scale=0.125, first=0),
             )
         ),
         lengths=(1024, 4096),
-        unsupported=[
-            "temperature by position (mistral3.attention.temperature_scale): q *= 1 + 0.1 ln(1 + floor(i / 1024))"
-        ],
     ),
     "deepseek v3": Case(
         "deepseek2",

@@ -6,7 +6,7 @@ import re
 import pytest
 
 import whorl
-from whorl import Combined, Rope, WhorlError, Window, Yarn
+from whorl import Combined, Llama4Temperature, Rope, WhorlError, Window, Yarn
 
 SIZES = {
     **{"dim": 4096, "n_layers": 4, "head_dim": 128, "hidden_dim": 14336, "n_heads": 32, "n_kv_heads": 8},
@@ -16,6 +16,7 @@ YARN = {
     **{"original_max_position_embeddings": 16384, "factor": 16, "apply_scale": False, "beta": 32, "alpha": 1},
 }
 LARGE = {"q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "kv_lora_rank": 512, "v_head_dim": 128}
+GROWING = Llama4Temperature(floor_scale=16384, attn_scale=0.1, first=0)
 GROWN = {"llama_4_scaling": {"original_max_position_embeddings": 16384, "beta": 0.1}}
 
 
@@ -44,7 +45,7 @@ CASES = {
     ),
     "ministral 3": (
         SIZES | {"rope_theta": 1e6, "yarn": YARN} | GROWN,
-        {"all": rope(scaling=yarn(attention_factor=1.0))},
+        {"all": Combined(rope(scaling=yarn(attention_factor=1.0)), GROWING)},
     ),
     "a scale that is applied": (
         SIZES | {"rope_theta": 1e6, "yarn": YARN | {"apply_scale": True}},
@@ -53,10 +54,13 @@ CASES = {
     "mistral large 3, whose attention is deepseek v3's": (
         SIZES | LARGE | {"rope_theta": 1e4, "yarn": YARN} | GROWN,
         {
-            "all": rope(
-                head_dim=64,
-                base=1e4,
-                scaling=yarn(attention_factor=1.0, mscale_all_dim=1.0, scale_softmax=True),
+            "all": Combined(
+                rope(
+                    head_dim=64,
+                    base=1e4,
+                    scaling=yarn(attention_factor=1.0, mscale_all_dim=1.0, scale_softmax=True),
+                ),
+                GROWING,
             )
         },
     ),
@@ -81,10 +85,15 @@ def test_windows_repeat_over_the_layers():
     }
 
 
-def test_a_temperature_by_position_is_named():
-    assert whorl.read(CASES["ministral 3"][0]).unsupported == (
-        "temperature by position (llama_4_scaling): q *= 1 + 0.1 ln(1 + floor(i / 16384))",
-    )
+def test_a_temperature_by_position_says_where_its_numbers_stand():
+    (group,) = whorl.read(CASES["ministral 3"][0]).groups
+    temperature = group.layers.encodings[-1]
+    assert {name: (one.value, one.field) for name, one in temperature.settings.items()} == {
+        "floor_scale": (16384, "llama_4_scaling.original_max_position_embeddings"),
+        "attn_scale": (0.1, "llama_4_scaling.beta"),
+        "first": (0, ""),
+    }
+    assert not group.unsupported
 
 
 def test_lengths_and_notes():

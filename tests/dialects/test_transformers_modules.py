@@ -288,6 +288,7 @@ PART = {
 # rotary classes that cannot be compared here, and why
 APART = {
     "EsmFold2RotaryEmbedding": "turns by the coordinates of atoms",
+    "HunYuanVLRotaryEmbedding": "turns images by what is no rotation: see test_from_hf.py",
     "Llama4VisionRotaryEmbedding": "turns images",
     "MusicFlamingoRotaryEmbedding": "turns audio; the text model beside it is Qwen2",
     "MiniMaxM3VLRotaryEmbedding": "passes over rotary_dim: see test_from_hf.py",
@@ -296,7 +297,7 @@ APART = {
 }
 # rotary classes whose config names no model type, so that it is read as Llama with a warning
 NAMELESS = ("EvollaSaProtRotaryEmbedding",)
-REFUSED = r"AxialRope|not a rotation|backwards|two position axes"
+REFUSED = r"AxialRope"
 # attention code that slices the rotated part itself
 SLICED = ("persimmon", "phi", "stablelm")
 
@@ -355,7 +356,7 @@ def check_module(module, cls):
             return "refused"
         rope = type(rope).from_config(rope.config.replace(angles="float32"))
         theirs = rotary.inv_freq if layer_type is None else getattr(rotary, f"{layer_type}_inv_freq")
-        ours = rope.frequencies().float()
+        ours = rope.frequencies().float() * (-1 if rope.config.backwards else 1)  # they turn so where they apply it
         if "Ernie4_5_VL" in cls.__name__:  # keeps the rows' frequencies before the columns'
             ours, theirs = ours.sort().values, theirs.sort().values
         assert torch.equal(ours, theirs), cls.__name__

@@ -1,6 +1,7 @@
 """Axial RoPE: every public convention of vision towers, exact, and bit for bit where transformers has it."""
 
 import copy
+import itertools
 import math
 import pickle
 
@@ -33,10 +34,13 @@ DEFAULT_BASE = {
     "llama4_vision": 10_000,
     "dinov3": 100,
     "apex": 10_000,
+    "kimi_vision": 10_000,
+    "loftr": 10_000,
+    "minimax_vision": 10_000,
 }
 CONVENTIONS = list(DEFAULT_BASE)
-SPATIAL = ["rope_vit", "qwen_vision", "apex"]  # those with a form for three axes
-LAYOUT = {"rope_vit": "interleaved", "llama4_vision": "interleaved"}  # half where not named
+SPATIAL = ["rope_vit", "qwen_vision", "apex", "minimax_vision"]  # those with a form for three axes
+LAYOUT = {"rope_vit": "interleaved", "llama4_vision": "interleaved", "loftr": "interleaved"}  # half where not named
 HEAD_DIMS = [64, 72, 80, 128]
 
 
@@ -222,6 +226,19 @@ def test_video_has_one_head_per_axis(convention):
         assert torch.equal(rope.rotate(x, positions), whorl.rotate(x, *rope.tables(positions), rope.layout))
 
 
+def test_what_equal_shares_leave_of_a_head_is_not_turned():
+    """MiniMax-M3: a third of 80 dimensions is 26 for each axis, and the last two stay as they are."""
+    rope = whorl.AxialRope(head_dim=80, convention="minimax_vision", axes=3)
+    frequencies, axis_of_pair = axes.minimax_vision(80, axes=3)
+    assert list(rope.config.axis_of_pair) == axis_of_pair and len(frequencies) == 39
+    expected = torch.tensor([float(w) for w in frequencies], dtype=torch.float64)
+    torch.testing.assert_close(rope.frequencies(), expected, rtol=1e-14, atol=0)
+    x, positions = data(12, 1, 2, 60, 80), whorl.grid(3, 4, 5)
+    turned = rope.rotate(x, positions)
+    assert torch.equal(turned[..., 78:], x[..., 78:])
+    assert torch.equal(turned[..., :78], whorl.rotate(x[..., :78], *rope.tables(positions), "half"))
+
+
 def test_a_still_video_is_turned_as_its_image():
     """Frames at time 0 differ from the image only in what the time axis does not turn."""
     video = whorl.AxialRope(head_dim=48, convention="apex", axes=3)
@@ -321,10 +338,11 @@ def test_config_is_identity(convention):
 
 def test_two_conventions_share_no_table():
     positions, x = whorl.grid(3, 4), data(21, 1, 2, 12, 32)
-    turned = [whorl.AxialRope(head_dim=32, convention=c).rotate(x, positions) for c in CONVENTIONS]
-    turned.append(whorl.AxialRope(head_dim=32, convention="rope_vit", base=10_000.0).rotate(x, positions))
-    same = [(i, j) for i in range(7) for j in range(i) if torch.equal(turned[i], turned[j])]
-    assert same == [(6, 3)]  # llama4_vision is rope_vit with another base, its positions aside
+    turned = {c: whorl.AxialRope(head_dim=32, convention=c).rotate(x, positions) for c in CONVENTIONS}
+    turned["sam 2"] = whorl.AxialRope(head_dim=32, convention="rope_vit", base=10_000.0).rotate(x, positions)
+    same = [pair for pair in itertools.combinations(turned, 2) if torch.equal(*(turned[one] for one in pair))]
+    # rope_vit with another base, their positions aside; and a head of which equal shares leave nothing
+    assert same == [("qwen_vision", "minimax_vision"), ("llama4_vision", "sam 2")]
 
 
 # --- bad input

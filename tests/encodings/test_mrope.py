@@ -22,9 +22,15 @@ import whorl
 from oracles import axes, rotary_frequencies, rotary_tables, rotation
 
 BOUND = 4.0e-8  # rounding to float32 alone is 3.0e-8
-ORACLES = {"chunked": axes.mrope_chunked, "interleaved": axes.mrope_interleaved, "ernie": axes.mrope_ernie}
+ORACLES = {
+    "chunked": axes.mrope_chunked,
+    "interleaved": axes.mrope_interleaved,
+    "ernie": axes.mrope_ernie,
+    "alternating": axes.mrope_alternating,
+}
 # arrangement and sections for a head of 32 dimensions, 16 pairs
 SMALL = [("chunked", (4, 6, 6)), ("chunked", (4, 4, 4, 4)), ("interleaved", (6, 5, 5)), ("ernie", (5, 5, 6))]
+SMALL.append(("alternating", (8, 8)))
 PUBLIC = {
     "qwen2_vl": {"sections": (16, 24, 24), "base": 1e6},
     "qwen3_vl": {"sections": (24, 20, 20), "base": 5e6, "arrangement": "interleaved"},
@@ -203,6 +209,13 @@ def test_four_axes_of_hunyuan_where_transformers_is_no_rotation():
     assert ((theirs.norm(dim=-1) / q.norm(dim=-1)) - 1).abs().max() > 0.05
 
 
+def test_own_ladders_are_those_of_heads_of_each_size():
+    mrope = whorl.MRope(head_dim=128, sections=(8, 28, 28), own_ladders=True, base=256.0)
+    each = [float(w) for size in (16, 56, 56) for w in rotary_frequencies.plain(size, 256.0)]
+    torch.testing.assert_close(mrope.frequencies(), torch.tensor(each, dtype=torch.float64), rtol=1e-14, atol=0)
+    assert mrope.config.axis_of_pair == (0,) * 8 + (1,) * 28 + (2,) * 28
+
+
 # --- properties
 
 
@@ -346,6 +359,18 @@ def test_two_arrangements_share_no_table():
         (
             {"sections": (10, 12, 10), "arrangement": "ernie"},
             "MRope: arrangement='ernie' alternates rows and columns, so sections (h, w, t) must have h == w",
+        ),
+        (
+            {"sections": (10, 22), "arrangement": "alternating"},
+            "MRope: arrangement='alternating' gives each axis every n-th pair, so sections must be equal, got (10, 22)",
+        ),
+        (
+            {"sections": (8, 12, 12), "own_ladders": True, "scaling": whorl.Linear(factor=2.0)},
+            "MRope: own_ladders=True has a ladder for each axis, one after another, and none of scaling.",
+        ),
+        (
+            {"sections": (8, 12, 12), "own_ladders": True, "arrangement": "interleaved"},
+            "MRope: own_ladders=True has a ladder for each axis, one after another, and none of arrangement.",
         ),
         (
             {"sections": (8, 12, 12), "arrangement": "interleave"},

@@ -26,6 +26,7 @@ def ropes(draw, **fixed):
         "layout": draw(st.sampled_from(LAYOUTS)),
         "scaling": SCALINGS[draw(st.sampled_from(sorted(SCALINGS)))],
         "base": draw(st.sampled_from([100.0, 1e4, 5e5])),
+        "backwards": draw(st.booleans()),
     }
     return whorl.Rope(**{**settings, **fixed})
 
@@ -51,6 +52,16 @@ def test_scores_depend_on_the_distance_only(rope, m, n, shift, length, seed):
     assert rope.claims.relative
     here, there = (score(rope, q, k, m + s, n + s, length) for s in (0, shift))
     assert here == pytest.approx(there, abs=1e-7)
+
+
+@quick
+@given(ropes(backwards=False), st.integers(-5000, 5000), LENGTHS)
+def test_a_turn_backwards_is_the_turn_of_the_negated_position(rope, position, length):
+    x, backwards = random(1, 2, 1, HEAD), whorl.Rope.from_config(rope.config.replace(backwards=True))
+    got, expected = (
+        one.rotate(x, torch.tensor([at]), length) for one, at in ((backwards, position), (rope, -position))
+    )
+    assert torch.equal(got, expected)
 
 
 @quick

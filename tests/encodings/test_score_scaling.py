@@ -44,6 +44,16 @@ def test_llama4(position, floor_scale, attn_scale):
     assert factors(encoding, [position]).item() == pytest.approx(want, rel=1e-14)
 
 
+@pytest.mark.parametrize(("floor_scale", "attn_scale"), [(16384, 0.1), (3, 0.5)])
+def test_ministral_counts_its_positions_from_zero(floor_scale, attn_scale):
+    from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
+
+    positions = torch.tensor([[0, 1, 2, 3, 16383, 16384, 32767, 262143]])
+    encoding = whorl.Llama4Temperature(floor_scale=floor_scale, attn_scale=attn_scale, first=0)
+    theirs = get_llama_4_attn_scale(positions, attn_scale, floor_scale)[0, 0, :, 0]
+    torch.testing.assert_close(factors(encoding, positions[0].tolist())[0].float(), theirs)
+
+
 def test_golden_values():
     got = factors(whorl.Llama4Temperature(), [0, 8190, 8191, 131_071, 1_048_575])[0].tolist()
     assert got == pytest.approx([1.0, 1.0, 1.06931, 1.28332, 1.48598], abs=6e-6)

@@ -41,6 +41,13 @@ def mrope_ernie(sections):
     return [H, W] * h + [T] * t
 
 
+def mrope_alternating(sections):
+    """NeoMME, sections in the order (h, w) with h == w: h w h w ... Half layout."""
+    h, w = sections
+    assert h == w, "NeoMME alternates h and w, so they have equal sections"
+    return [0, 1] * h
+
+
 def one_ladder_per_axis(head_dim, base, order):
     """Each axis has the plain ladder of half the head: base^(-4j / head_dim), j < head_dim / 4."""
     ladder = plain(head_dim // 2, base)
@@ -69,6 +76,28 @@ def apex(head_dim, base=10000):
     (start=head_dim / 2). apex takes tables, not a base: the ladder is the usual one for a block of that size.
     """
     return one_ladder_per_axis(head_dim, base, (ROW, COLUMN))
+
+
+def in_turn(head_dim, base, order):
+    """As above, but the two axes lie side by side at each frequency."""
+    ladder = plain(head_dim // 2, base)
+    return [w for w in ladder for _ in order], list(order) * len(ladder)
+
+
+def kimi_vision(head_dim, base=10000):
+    """Kimi-K2.5's vision tower: column and row in turn. Half layout over the whole head."""
+    return in_turn(head_dim, base, (COLUMN, ROW))
+
+
+def loftr(head_dim, base=10000):
+    """EfficientLoFTR: row and column in turn, positions from 1. Interleaved layout."""
+    return in_turn(head_dim, base, (ROW, COLUMN))
+
+
+def minimax_vision(head_dim, base=10000, axes=2):
+    """MiniMax-M3's vision tower: axes in order, 2 * ((head_dim / axes) // 2) dimensions each. Half layout."""
+    ladder = plain(2 * (head_dim // axes // 2), base)
+    return ladder * axes, [axis for axis in range(axes) for _ in ladder]
 
 
 def pixtral(head_dim, base=10000):

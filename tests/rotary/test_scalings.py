@@ -60,6 +60,15 @@ def test_dynamic_ntk(dim, base, factor, original, length):
 
 
 @quick
+@given(DIMS, BASES, LENGTHS, st.integers(1, 200_000))
+def test_dynamic_ntk_in_the_steps_of_qwen(dim, base, original, length):
+    """Qwen-1's own rule: base * a^(d / (d - 2)), a = 2^ceil(log2(length / original) + 1) - 1, at least 1."""
+    alpha = max(1, 2 ** math.ceil(math.log2(length / original) + 1) - 1)
+    scaling = whorl.DynamicNtk(factor=2.0, original_length=original, doubling=True)
+    check(scaling, dim, base, oracle.ntk_base(dim, base, alpha), length)
+
+
+@quick
 @given(DIMS, BASES, FACTORS, LENGTHS, st.floats(0.5, 4.0), st.floats(8.0, 64.0))
 def test_ntk_by_parts(dim, base, factor, original, alpha, beta):
     scaling = whorl.NtkByParts(factor=factor, original_length=original, alpha=alpha, beta=beta)

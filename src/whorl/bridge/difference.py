@@ -345,7 +345,8 @@ def _close(a: float, b: float) -> bool:
 def _turned(a: Rope, b: Rope, length: int) -> Turned:
     one, other = (rope.frequencies(length).detach().numpy() for rope in (a, b))
     count = min(len(one), len(other))
-    apart = np.flatnonzero(np.abs(one[:count] - other[:count]) > TOLERANCE * np.maximum(one[:count], other[:count]))
+    larger = np.maximum(np.abs(one[:count]), np.abs(other[:count]))
+    apart = np.flatnonzero(np.abs(one[:count] - other[:count]) > TOLERANCE * larger)
     first = int(apart[0]) if len(apart) else None if len(one) == len(other) else count
     shown = first if first is not None and first < count else None
     return Turned(

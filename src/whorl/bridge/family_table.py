@@ -6,6 +6,7 @@ from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults, version
 from whorl.dialects.families import ALIASES, ELSEWHERE, FAMILIES, UNROTATED, Family
+from whorl.dialects.images import TOWERS
 
 HEADER = ("family", "positions", "layout", "rotated", "base", "layers without rotation", "beside", "read in")
 
@@ -26,18 +27,22 @@ def families() -> list[dict[str, Any]]:
 
 
 def _row(name: str, family: Family) -> dict[str, Any]:
+    tower = TOWERS.get(name) or TOWERS.get(f"{name}_model")
+    if tower is not None:
+        return _empty(name) | {"positions": f"axial RoPE, {tower.convention}", "base": f"{tower.base:g}"}
     if family.still or family.refusal:
         return _empty(name) | {"positions": (family.still or family.refusal).partition(".")[0]}
-    kind = "M-RoPE" if family.sections else "RoPE"
+    several = family.sections is not None or family.arrangement != "chunked"
     layers = {kind: layer.base for kind, layer in family.layers.items()}
     beside = [*family.unsupported]
     beside += ["softmax scaled by mscale_all_dim"] * family.scale_softmax
     beside += ["a scaling of its own where the file has none"] * family.needs_parameters
     beside += ["a log scale per pair in the weights"] * family.learnable
+    beside += ["pairs turn backwards"] * family.backwards
     beside += [f"head {head} alone" for head in family.rotated_heads or ()]
     return {
         "family": name,
-        "positions": f"{kind}, {family.arrangement}" if family.sections else kind,
+        "positions": f"M-RoPE, {family.arrangement}" if several else "RoPE",
         "layout": family.layout,
         "rotated": "all" if family.partial == 1 else f"{family.slice} {family.partial:g}",
         "base": ", ".join(f"{value:g} ({kind})" for kind, value in layers.items()) or f"{family.base:g}",

@@ -1,13 +1,14 @@
-"""Diffusers transformer configs: rotations by the axes of images and video, those that AxialRope has.
+"""Diffusers transformer configs: rotations by the axes of images and video.
 
-Read in diffusers 58eb52c. Each axis has its own share of the head and its own ladder; AxialRope has equal shares, so
-classes with others are refused by name until there is an encoding for them. Pairs are neighbours, and the first axis
-turns the first of them, where AxialRope's convention "rope_vit" begins with the last: positions are passed in reverse.
+Read in diffusers 58eb52c; Flux, HunyuanVideo and Qwen-Image in public copies of their classes. Each axis has its own
+share of the head and its own ladder, pairs are neighbours, and the first axis turns the first of them. Equal shares
+are an AxialRope, whose convention "rope_vit" begins with the last axis: positions are passed in reverse. Unequal ones
+are an MRope with a ladder for each axis. Other classes are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, 
 from whorl.dialects.stated import Stated, layer_indices
 from whorl.errors import WhorlError, invalid, shown
 
+CENTRED = "Rows and columns count from the middle of the image, text goes on after it on all axes"
 REVERSED = "AxialRope turns the last axis first and this model the first: pass positions with their axes in reverse"
 CONVERTED = "Build the rotation of each axis by hand with whorl.Rope, or pass a language model."
 
@@ -27,28 +29,34 @@ class Axes:
     widths: tuple[int, ...]
     base: float
     base_key: str = ""
+    note: str = ""
     layers: tuple[str, ...] = ("num_layers",)
 
 
+_BOTH = ("num_layers", "num_single_layers")
+
 CLASSES: dict[str, Axes] = {
+    "FluxTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(16, 56, 56), base=10_000.0, layers=_BOTH),
     "Flux2Transformer2DModel": Axes(
         widths_key="axes_dims_rope",
         widths=(32, 32, 32, 32),
         base_key="rope_theta",
         base=2_000.0,
-        layers=("num_layers", "num_single_layers"),
+        layers=_BOTH,
     ),
     "HunyuanImageTransformer2DModel": Axes(
         widths_key="rope_axes_dim",
         widths=(64, 64),
         base_key="rope_theta",
         base=256.0,
-        layers=("num_layers", "num_single_layers"),
+        layers=_BOTH,
     ),
-    "HiDreamImageTransformer2DModel": Axes(
-        widths_key="axes_dims_rope", widths=(32, 32), base=10_000.0, layers=("num_layers", "num_single_layers")
+    "HunyuanVideoTransformer3DModel": Axes(
+        widths_key="rope_axes_dim", widths=(16, 56, 56), base_key="rope_theta", base=256.0, layers=_BOTH
     ),
+    "HiDreamImageTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(32, 32), base=10_000.0, layers=_BOTH),
     "Lumina2Transformer2DModel": Axes(widths_key="axes_dim_rope", widths=(32, 32, 32), base=10_000.0),
+    "QwenImageTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(16, 56, 56), base=10_000.0, note=CENTRED),
 }
 # What other classes call the widths of their axes, so that a refusal can name them.
 WIDTHS = ("axes_dims_rope", "rope_axes_dim", "axes_dim_rope", "axes_dims", "axes_dim")
@@ -71,22 +79,16 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
         raise WhorlError(f"read: {shown(name)} of diffusers{widths} has no reading yet. {CONVERTED}")
     listed = stated.listed(row.widths_key)
     widths = row.widths if listed is None else tuple(int(one) for one in listed)
-    if len(widths) < 2 or min(widths) < 2:
-        raise invalid("read", row.widths_key, "a width of 2 or more for each of 2 or more axes", list(widths))
-    if len(set(widths)) > 1:
-        raise WhorlError(
-            f"read: {name} of diffusers has axes of {list(widths)} dimensions, and AxialRope's share the head equally. "
-            f"{CONVERTED}"
-        )
+    if len(widths) < 2 or min(widths) < 2 or any(width % 2 for width in widths):
+        raise invalid("read", row.widths_key, "a width of 2 or more, even, for each of 2 or more axes", list(widths))
     source = CLASS_DEFAULT if listed is None else FILE
     base = stated.number(row.base_key) if row.base_key else None
-    settings = {
-        "head_dim": Value(value=sum(widths), source=source, field=row.widths_key),
-        "convention": Value(value="rope_vit", source=FAMILY_CODE),
-        "axes": Value(value=len(widths), source=source, field=row.widths_key),
-        "base": base or Value(value=row.base, source=CLASS_DEFAULT if row.base_key else FAMILY_CODE),
-    }
-    rope = Described(name="axial_rope", settings=settings)
+    rope = _rotation(
+        widths,
+        lambda value: Value(value=value, source=source, field=row.widths_key),
+        base or Value(value=row.base, source=CLASS_DEFAULT if row.base_key else FAMILY_CODE),
+    )
+    notes = [REVERSED] if rope.name == "axial_rope" else []
     return Reading(
         dialect="diffusers",
         family=name,
@@ -95,5 +97,19 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
             for key in row.layers
         ),
         config=config,
-        notes=(REVERSED,),
+        notes=(*notes, *([row.note] if row.note else [])),
     )
+
+
+def _rotation(widths: tuple[int, ...], stated: Callable[[Any], Value], base: Value) -> Described:
+    """The rotation of axes of these widths, of which ``stated`` makes values with their source."""
+    if len(set(widths)) == 1:
+        settings = {"convention": Value(value="rope_vit", source=FAMILY_CODE), "axes": stated(len(widths))}
+    else:
+        settings = {
+            "sections": stated(tuple(width // 2 for width in widths)),
+            "own_ladders": Value(value=True, source=FAMILY_CODE),
+            "layout": Value(value="interleaved", source=FAMILY_CODE),
+        }
+    name = "axial_rope" if "convention" in settings else "mrope"
+    return Described(name=name, settings={"head_dim": stated(sum(widths)), "base": base, **settings})

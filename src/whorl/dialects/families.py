@@ -42,12 +42,14 @@ class Family:
     base, partial     the base, and the share of the head that is rotated, where the config names none
     slice             where the rotated dimensions lie
     scale_softmax     whether g(factor, mscale_all_dim)^2 multiplies the softmax scale
-    sections          the M-RoPE sections where the config names none, in the family's ``arrangement``
+    sections          the M-RoPE sections where the config names none, in the family's ``arrangement``; where axes
+                      alternate, they have equal shares of what is rotated, and nothing names them
     layers            how the flat fields of version 4 split over layer types
     unrotated         layer types without rotation
     full_head_dim     the head size of full-attention layers where the config names none
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
+    backwards         whether pairs turn the other way
     needs_parameters  whether the code fills in a scaling of its own where the config has no rope dict
     theta_beside      whether a rope_theta in the file takes the place of the base in that scaling
     refusal           why the rotation cannot be built, where it cannot
@@ -67,12 +69,13 @@ class Family:
     slice: Literal["leading", "trailing"] = "leading"
     scale_softmax: bool = False
     sections: tuple[int, ...] | None = None
-    arrangement: Literal["chunked", "interleaved", "ernie"] = "chunked"
+    arrangement: Literal["chunked", "interleaved", "ernie", "alternating"] = "chunked"
     layers: Mapping[str, LayerDefaults] = field(default_factory=lambda: MappingProxyType({}))
     unrotated: tuple[str, ...] = ()
     full_head_dim: int | None = None
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
+    backwards: bool = False
     needs_parameters: bool = False
     theta_beside: bool = False
     refusal: str = ""
@@ -113,13 +116,18 @@ def class_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
 def family_name(config: Mapping[str, Any]) -> str:
     """The family by which a config is read, without what marks the text part of a model; empty if nothing says."""
     name = _stripped(config)
-    return ALIASES.get(name, name)
+    return _by_positions(config) or ALIASES.get(name, name)
+
+
+def _by_positions(config: Mapping[str, Any]) -> str | None:
+    kind = config.get("position_embedding_type")
+    return ALIASES_BY_POSITIONS.get((_stripped(config), kind)) if isinstance(kind, str) else None
 
 
 def standing_of(config: Mapping[str, Any]) -> Standing:
     """Whether a config's family is known, another name for a known one, or unknown."""
     name = _stripped(config)
-    if name in ALIASES:
+    if name in ALIASES or _by_positions(config):
         return "alias"
     return "known" if name in FAMILIES or name in UNROTATED or class_rope(config) else "unknown"
 
@@ -173,9 +181,18 @@ ALIASES: dict[str, str] = {
     # said of published files; their code was not opened here
     "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek_v3",
+    "minimax_text_01": "minimax",
+    "minimax_m1": "minimax",
     "nv_esm": "esm",
     "exaone4_5": "exaone4",  # transformers renames it so itself
     **dict.fromkeys(("RefinedWeb", "RefinedWebModel"), "falcon"),  # what Falcon's first files said
+}
+
+# Families under a name that others have too, told by what they say of their positions: the code that comes with GTE
+# v1.5 calls its model "new", and jina-embeddings-v3's files are named after the model it began as.
+ALIASES_BY_POSITIONS: dict[tuple[str, str], str] = {
+    ("new", "rope"): "gte",
+    ("xlm-roberta", "rotary"): "jina_embeddings_v3",
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
@@ -291,8 +308,8 @@ FAMILIES: dict[str, Family] = {
     "gte": Family(base=160_000.0),
     "helium": Family(layout="interleaved", base=100_000.0),
     "higgs_audio_v2": _OWN_SCALING,
-    # two projects read its sections in two ways, and in transformers' the two halves of a pair turn differently
-    "hunyuan_vl": Family(refusal="its sections split the two dimensions of a pair, which is not a rotation"),
+    # as HunYuan's own code, vLLM and mlx-vlm have it; transformers 5.22.2 turns images otherwise (``notes.py``)
+    "hunyuan_vl": Family(),
     "hy_v3": Family(base=11_158_840.0),
     "hy_v4": Family(scale_softmax=True),
     "jina_embeddings_v3": Family(base=20_000.0),
@@ -302,7 +319,9 @@ FAMILIES: dict[str, Family] = {
     "laguna": _OWN_SCALING,
     "lfm2": Family(base=1_000_000.0),
     "lfm2_moe": Family(base=1_000_000.0),
-    "lightglue": Family(refusal=_IMAGES),
+    "lightglue": Family(
+        refusal="it turns keypoints by frequencies that are learned for each pair, w (x, y), and stand in its weights"
+    ),
     "llama": Family(),
     "llama4": Family(layout="interleaved", base=500_000.0, unrotated=(FULL,)),
     "llama4_vision": Family(refusal=_IMAGES),
@@ -324,11 +343,11 @@ FAMILIES: dict[str, Family] = {
     "moonshine": Family(layout="interleaved", partial=0.9),
     "moonshine_streaming": Family(layout="interleaved", needs_parameters=True),
     "muse_glimmer_assistant": Family(base=500_000.0),
-    "nanochat": Family(refusal="it turns every pair backwards. Build whorl.Rope by hand and negate the positions"),
+    "nanochat": Family(backwards=True),
     "nemotron": Family(partial=0.5),
     "nemotron_h": Family(still=_NO_POSITIONS),
-    "neomme": Family(refusal="it alternates two position axes, for which there is no arrangement of whorl.MRope"),
-    "nomic_bert": Family(base=1_000.0),
+    "neomme": Family(arrangement="alternating", needs_parameters=True),
+    "nomic_bert": Family(base=1_000.0, reads=("rotary_scaling_factor",)),
     "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
     "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),

@@ -87,6 +87,8 @@ def fields_of(config: dict[str, Any], added: frozenset[str], layer_type: str | N
     check_names(config, family)
     kind = family.rope_kinds.get(layer_type or "", layer_type)
     parameters, name = rope_dict(config, family, kind)
+    if family_name(config) == "hunyuan_vl":
+        parameters = _sections_renamed(parameters, name)
     # yarn takes a null factor for max_position_embeddings / original_max_position_embeddings
     parameters = {key: value for key, value in parameters.items() if value is not None or key == "factor"}
     rope_type = type_of(config, parameters, name)
@@ -155,6 +157,11 @@ def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
 def check_rotates(config: dict[str, Any], family: Family) -> None:
     """Raises a WhorlError for a model that does not rotate its queries and keys, or not only them."""
     name, model = family_name(config), repr(config.get("model_type"))
+    parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
+    if parts and not any(config.get(key) is not None for key in (*HEAD_DIMS, *WIDTHS, *HEADS)) and family.layers:
+        raise WhorlError(
+            f"{CALL}: model_type {model} is made of several models. Pass one of its parts: {', '.join(parts)}."
+        )
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {model} cannot be read: {family.refusal}.")
     if family.still and whole_number(config, ("qk_rope_head_dim",), least=0) != 0:
@@ -190,7 +197,6 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
     if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
         raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
     if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
-        parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
         instead = (
             f"The positions of this family are {UNROTATED[name]}. {READ_ELSEWHERE}"
@@ -324,11 +330,23 @@ def _listed(names: Iterable[object]) -> str:
     return ", ".join(repr(name) for name in dict.fromkeys(names))
 
 
+def _sections_renamed(parameters: dict[str, Any], name: str) -> dict[str, Any]:
+    """The rope dict of HunYuan-VL with its sections by the name that others have for them."""
+    own = parameters.get("xdrope_section")
+    if own is None:
+        return parameters
+    if parameters.get("mrope_section", own) != own:
+        raise WhorlError(f"{CALL}: {name} has mrope_section and xdrope_section, which differ. Keep one of them.")
+    return {**{key: value for key, value in parameters.items() if key != "xdrope_section"}, "mrope_section": own}
+
+
 def type_of(config: dict[str, Any], parameters: dict[str, Any], parameters_name: str) -> str:
     """The rope type by its present name."""
     legacy = {"su": "longrope", "mrope": "default"}
     if family_name(config) in ("phi3", "phi4_multimodal"):
         legacy["yarn"] = "longrope"  # what Phi-3 said before there was the name longrope
+    if family_name(config) == "hunyuan_vl":
+        legacy["xdrope"] = "dynamic"
     if family_name(config) == "telechat3":
         legacy["telechat3-yarn"] = "yarn"  # with a temperature of its own
     given = [parameters[key] for key in ("rope_type", "type") if key in parameters]

@@ -191,9 +191,8 @@ def _temperatures(model: GgufModel, rotates: bool, unsupported: list[str]) -> li
     scale = model.stated.number("attention.temperature_scale", otherwise=0.0)
     if model.row.temperature == "file" and scale.value:
         length = model.stated.whole("attention.temperature_length") or model.original_length()
-        unsupported.append(
-            f"temperature by position ({scale.field}): q *= 1 + {scale.value:g} ln(1 + floor(i / {length.value}))"
-        )
+        settings = {"floor_scale": length, "attn_scale": scale, "first": model.settled(0)}
+        return [Described(name="llama4_temperature", settings=settings)]
     if model.name == "grok" and model.stated.given("attention.temperature_length"):
         unsupported.append("temperature by position (grok.attention.temperature_length)")
     return []

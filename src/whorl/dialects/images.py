@@ -1,7 +1,6 @@
 """Towers of images in transformers configs: rotations by rows and columns, each by the convention of AxialRope it has.
 
-Checked against the sources of transformers 5.22.2. Two towers are refused by name: Kimi-K2.5's, whose axes alternate
-from pair to pair, and MiniMax-M3-VL's, which has three axes and leaves a rest of the head still.
+Checked against the sources of transformers 5.22.2.
 """
 
 from __future__ import annotations
@@ -13,19 +12,26 @@ from typing import Any
 from whorl.dialects.names import HEAD_DIMS, HEADS, LAYERS, WIDTHS
 from whorl.dialects.reading import CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Value
 from whorl.dialects.values import whole_number
-from whorl.errors import WhorlError
+from whorl.errors import WhorlError, invalid
 
 FROM_ONE = "Positions count from 1; the class token is not turned."
 COLUMNS_FIRST = "Positions are (column, row): pass the column as the first axis."
+TIME_FIRST = "Positions are (time, row, column). What three equal shares leave of the head is not turned."
+WHOLE = "Positions count from 1. Self-attention alone turns, all heads as one: rotate queries before they are split."
 UNIT_SQUARE = "Positions are those of whorl.normalized_grid, from -1 to 1."
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tower:
-    """The convention of a tower, and what must be known of its positions."""
+    """The convention of a tower, its axes, and what must be known of its positions.
+
+    whole  whether all heads are turned as one
+    """
 
     convention: str
     base: float = 10_000.0
+    axes: int = 2
+    whole: bool = False
     note: str = ""
 
 
@@ -42,32 +48,39 @@ TOWERS: dict[str, Tower] = {
     **dict.fromkeys(("mlcd", "mlcd_vision_model", "muse_glimmer_vision", "muse_spark_vision", "step3p5_vision"), _QWEN),
     **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video", "sam3_vit_model"), _SAM),
     **dict.fromkeys(("dinov3_vit", "eomt_dinov3", "sapiens2"), _DINO),
+    "efficientloftr": Tower(convention="loftr", whole=True, note=WHOLE),
     "gemma4_vision": Tower(convention="apex", base=100.0, note=COLUMNS_FIRST),
+    "kimi_k25_vision": Tower(convention="kimi_vision"),
     "llama4_vision_model": Tower(convention="llama4_vision", note=FROM_ONE),
+    "minimax_m3_vl_vision": Tower(convention="minimax_vision", axes=3, note=TIME_FIRST),
     "pixtral": Tower(convention="pixtral"),
-}
-REFUSED = {
-    "kimi_k25_vision": "the axes of its images alternate from pair to pair",
-    "minimax_m3_vl_vision": "its images have three axes and leave a rest of the head still",
 }
 
 
 def tower_layers(config: Mapping[str, Any], added: frozenset[str]) -> tuple[Layers, str] | None:
     """The layers of a tower and what to know of its positions; None for a config that is no tower."""
     name = config.get("model_type")
-    if name in REFUSED:
-        raise WhorlError(f"read: model_type {name!r} cannot be read: {REFUSED[name]}, for which AxialRope has no form.")
     tower = TOWERS.get(name or "")
     if tower is None:
         return None
+    _check_unscaled(config)
     settings = {
-        "head_dim": _head_dim(config, added),
+        "head_dim": _width(config, added) if tower.whole else _head_dim(config, added),
         "convention": Value(value=tower.convention, source=FAMILY_CODE),
         "base": _base(config, added, tower),
     }
-    count = whole_number(config, ("depth", *LAYERS))
+    if tower.axes != 2:
+        settings["axes"] = Value(value=tower.axes, source=FAMILY_CODE)
+    count = whole_number(config, ("depth", *LAYERS, "num_attention_layers"))
     indices = None if count is None else tuple(range(min(count, 4096)))
     return Layers(indices=indices, encodings=(Described(name="axial_rope", settings=settings),)), tower.note
+
+
+def _check_unscaled(config: Mapping[str, Any]) -> None:
+    inside = config.get("rope_parameters") or config.get("rope_scaling")
+    kind = inside.get("rope_type", inside.get("type")) if isinstance(inside, dict) else None
+    if kind not in (None, "default", "axial"):
+        raise invalid("read", "rope_type of a model of images", "axial or default", kind, "Its code has none.")
 
 
 def _base(config: Mapping[str, Any], added: frozenset[str], tower: Tower) -> Value:
@@ -79,6 +92,14 @@ def _base(config: Mapping[str, Any], added: frozenset[str], tower: Tower) -> Val
         source = CLASS_DEFAULT if "rope_theta" in added else FILE
         return Value(value=config["rope_theta"], source=source, field="rope_theta")
     return Value(value=tower.base, source=CLASS_DEFAULT)
+
+
+def _width(config: Mapping[str, Any], added: frozenset[str]) -> Value:
+    width = whole_number(config, WIDTHS)
+    if width is None:
+        raise WhorlError(f"read: {WIDTHS[0]} is missing in the config. Pass all of config.json.")
+    field = next(name for name in WIDTHS if config.get(name) is not None)
+    return Value(value=width, source=CLASS_DEFAULT if field in added else FILE, field=field)
 
 
 def _head_dim(config: Mapping[str, Any], added: frozenset[str]) -> Value:

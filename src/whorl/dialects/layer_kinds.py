@@ -196,12 +196,21 @@ def _periodic(config: Mapping[str, Any], name: str, count: int) -> list[str]:
     return [FULL if i % step == offset else LINEAR for i in range(count)]
 
 
+def _ones(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
+    """MiniMax: 1 for a layer with full attention, 0 for one with linear attention."""
+    ones = number_per_layer(config, name)
+    if ones is None or len(ones) < count or not set(ones) <= {0, 1}:
+        raise invalid(CALL, name, "a list of 0 and 1, one per layer", config[name])
+    return [FULL if one else LINEAR for one in ones[:count]]
+
+
 RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
     "block_types": _blocks,
     "cross_attention_layers": _crossing,
     "linear_attn_config": _kimi,
     "full_attn_idxs": _indices("conv"),
     "attn_layer_indices": _indices(LINEAR),
+    "attn_type_list": _ones,
     "attn_layer_period": _periodic,
     "full_attention_interval": _full_interval,
     "sliding_window_pattern": _sliding_pattern,

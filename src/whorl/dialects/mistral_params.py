@@ -104,7 +104,7 @@ def _yarn(yarn: Stated, latent: bool) -> Described:
 def _layers(
     stated: Stated, rotation: Described, size: int | None, places: tuple[int, ...] | None, differ: bool
 ) -> Layers:
-    encodings, unsupported = [rotation], []
+    encodings = [rotation]
     if size is not None:
         window = Value(value=size, source=FILE, field="sliding_window")
         encodings.append(Described(name="window", settings={"size": window}))
@@ -113,7 +113,8 @@ def _layers(
         beta, length = grown.number("beta"), grown.whole("original_max_position_embeddings")
         if beta is None or length is None:
             raise WhorlError("read: llama_4_scaling needs beta and original_max_position_embeddings. Mend the file.")
-        said = f"q *= 1 + {beta.value:g} ln(1 + floor(i / {length.value}))"
-        unsupported.append(f"temperature by position (llama_4_scaling): {said}")
+        first = Value(value=0, source=FAMILY_CODE)
+        settings = {"floor_scale": length, "attn_scale": beta, "first": first}
+        encodings.append(Described(name="llama4_temperature", settings=settings))
     kind = "all" if not differ else "full_attention" if size is None else "sliding_attention"
-    return Layers(kind=kind, indices=places, encodings=tuple(encodings), unsupported=tuple(unsupported))
+    return Layers(kind=kind, indices=places, encodings=tuple(encodings))

@@ -35,7 +35,10 @@ def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], 
     inside = _first(attention if isinstance(attention, dict) else {}, BASES, family.base)
     beside = _first(config, (*BASES, family.base_key), inside)
     if isinstance(beside, (list, tuple)):
-        return _of_layers(config, "rope_theta", layer_type)
+        listed = _of_layers(config, "rope_theta", layer_type) if beside is config.get("rope_theta") else None
+        if listed is None:
+            raise invalid(CALL, "rope_theta", "a number, or a list with one per layer", beside)
+        return listed
     plain = isinstance(beside, (int, float)) and abs(beside) < MOST_BASE  # any other is refused where it is used
     return beside * ratio_of(config, family) if family.ratio_key and plain else beside
 

@@ -19,6 +19,8 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "rotary_dim": (*SHARES, "rotary_dim", "qk_rope_head_dim", "partial_rotary_factors"),
     "base": (*BASES, "layer_rope_theta", "attn_config"),
     "layout": ("rope_interleave",),
+    "doubling": ("use_dynamic_ntk",),
+    "factor": ("rotary_scaling_factor",),
 }
 # The names that keys of the rope dict have otherwise than the settings they are read into.
 KEYS: dict[str, tuple[str, ...]] = {
@@ -30,6 +32,7 @@ KEYS: dict[str, tuple[str, ...]] = {
     "attention_factor": ("attention_factor", "long_mscale"),
     "original_length": (ORIGINAL,),
     "factor": ("factor", "alpha"),
+    "exponent": ("mixed_b",),
 }
 # What a config class has a default for; what else a file leaves open is fixed in code.
 HAVE_DEFAULTS = ("head_dim", "rotary_dim", "base", "sections")
@@ -47,6 +50,10 @@ def describe(fields: Fields) -> Described:
 def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     given = {key: value for key, value in scaling.items() if key not in ("name", "replaces")}
     lengths = (ORIGINAL, *LENGTHS)
+    if "doubling" in given:
+        lengths = ("seq_length",)
+    elif fields.config.get("rotary_scaling_factor") is not None:
+        lengths = ("max_trained_positions",)
     settings = {
         name: _value(fields, name, value, beside=lengths if name == "original_length" else ())
         for name, value in given.items()
@@ -89,5 +96,5 @@ def _silent(fields: Fields, name: str) -> Source:
     """Who settles what the file does not say."""
     if fields.standing == "unknown":
         return ASSUMED
-    fixed = name == "base" and fields.family.fixed
+    fixed = (name == "base" and fields.family.fixed) or (name == "sections" and fields.family.sections is None)
     return CLASS_DEFAULT if name in HAVE_DEFAULTS and not fixed else FAMILY_CODE

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from whorl.dialects.families import family_name
 from whorl.dialects.fields import Fields, read_fields
 from whorl.dialects.names import ORIGINAL
-from whorl.dialects.values import CALL, switch
+from whorl.dialects.values import CALL, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.rotary.scalings.temperature import temperature
 
@@ -68,8 +68,11 @@ def rotation_of(fields: Fields) -> dict[str, Any]:
         "scaling": rope_type.scaling(fields),
         "rotated_heads": family.rotated_heads,
         "learnable": family.learnable,
+        "backwards": family.backwards,
     }
     sections = fields.parameters.get("mrope_section", family.sections)
+    if sections is None and family.arrangement == "alternating":
+        sections = (fields.rotary_dim // 4,) * 2
     return rotation if sections is None else rotation | {"sections": sections, "arrangement": _arrangement(fields)}
 
 
@@ -85,9 +88,10 @@ def _arrangement(fields: Fields) -> str:
     """The family's arrangement of the axes; mrope_interleaved chooses in a family that is not known."""
     arrangement = fields.family.arrangement
     interleaved = fields.parameters.get("mrope_interleaved", fields.parameters.get("interleaved"))
-    if interleaved is None or (fields.family.sections is None and not interleaved):
+    known = fields.family.sections is not None or arrangement != "chunked"
+    if interleaved is None or (not known and not interleaved):
         return arrangement
-    if fields.family.sections is None:
+    if not known:
         return "interleaved"
     if bool(interleaved) != (arrangement == "interleaved"):
         raise WhorlError(
@@ -116,12 +120,17 @@ def _rope_type(fields: Fields) -> RopeType:
         raise WhorlError(
             f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope, as whorl.read does."
         )
-    if fields.rope_type not in ROPE_TYPES:
-        raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, ROPE_TYPES)
-    rope_type = ROPE_TYPES[fields.rope_type]
+    known = ROPE_TYPES | ({"ntk": GTE} if family_name(fields.config) == "gte" else {})
+    if fields.rope_type not in known:
+        raise unknown(f"rope_type in {fields.parameters_name} of {CALL}:", fields.rope_type, known)
+    rope_type = known[fields.rope_type]
     if _is_hunyuan(fields) and fields.rope_type == "dynamic" and fields.parameters.get("alpha"):
         rope_type = ALPHA
-    elif family_name(fields.config) == "phimoe" and fields.rope_type == "longrope":
+    elif family_name(fields.config) == "qwen" and switch(fields.config, "use_dynamic_ntk"):
+        rope_type = QWEN
+    elif family_name(fields.config) == "nomic_bert" and fields.config.get("rotary_scaling_factor") is not None:
+        rope_type = NOMIC
+    elif family_name(fields.config) in ("phimoe", "phi3small") and fields.rope_type == "longrope":
         rope_type = PHIMOE
     understood = (*EVERYWHERE, *rope_type.needs, *rope_type.takes)
     for key in fields.parameters:
@@ -134,9 +143,15 @@ def _rope_type(fields: Fields) -> RopeType:
         if key not in fields.parameters:
             raise WhorlError(
                 f"{CALL}: rope_type {fields.rope_type!r} needs {key!r}, which {fields.parameters_name} lacks. "
-                f"Understood are: {', '.join(sorted(understood))}."
+                f"{_other_name(fields)}Understood are: {', '.join(sorted(understood))}."
             )
     return rope_type
+
+
+def _other_name(fields: Fields) -> str:
+    """What is said where the config calls the type by a name that means another one elsewhere."""
+    stated = fields.parameters.get("rope_type", fields.parameters.get("type", fields.rope_type))
+    return "" if stated == fields.rope_type else f"In this family {stated!r} means {fields.rope_type!r}. "
 
 
 def _is_hunyuan(fields: Fields) -> bool:
@@ -160,6 +175,30 @@ def _dynamic(fields: Fields) -> dict[str, Any]:
 def _alpha(fields: Fields) -> dict[str, Any]:
     """HunYuan calls "dynamic" what is the NTK-aware base for a fixed factor."""
     return {"name": "ntk", "factor": fields.parameters["alpha"]}
+
+
+def _qwen(fields: Fields) -> dict[str, Any]:
+    """Qwen-1 serves its seq_length, and then as many as that doubled, and doubled again."""
+    length = whole_number(fields.config, ("seq_length",))
+    if length is None:
+        raise WhorlError(f"{CALL}: use_dynamic_ntk needs seq_length, which the config lacks. Add it to the config.")
+    return {"name": "dynamic_ntk", "factor": 2.0, "original_length": length, "doubling": True}
+
+
+def _nomic(fields: Fields) -> dict[str, Any] | None:
+    """nomic-embed's own code: dynamic NTK, from the length it was trained at; 0 stands for none."""
+    factor = fields.config["rotary_scaling_factor"]
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise invalid(CALL, "rotary_scaling_factor", "a number", factor)
+    length = whole_number(fields.config, ("max_trained_positions",)) or NOMIC_TRAINED
+    return {"name": "dynamic_ntk", "factor": factor, "original_length": length} if factor else None
+
+
+def _gte(fields: Fields) -> dict[str, Any]:
+    """The code that comes with GTE v1.5, and vLLM: NTK at a fixed factor, by base and by the last pair."""
+    mixed = fields.parameters.get("mixed_b")
+    form = {"variant": "fixed"} if mixed is None else {"variant": "mixed", "exponent": mixed}
+    return {"name": "ntk", "factor": fields.parameters["factor"], **form}
 
 
 def _yarn(fields: Fields) -> dict[str, Any]:
@@ -270,6 +309,10 @@ ALPHA = RopeType(
     needs=("alpha",),
     passes_over=(ORIGINAL, "factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
 )
+NOMIC_TRAINED = 2048  # what its code has where the file is silent
+GTE = RopeType(_gte, needs=("factor",), takes=("mixed_b",))
+NOMIC = RopeType(_nomic)
+QWEN = RopeType(_qwen)
 PHIMOE = RopeType(
     _phimoe,
     needs=("short_factor", "long_factor", "short_mscale", "long_mscale"),

@@ -16,6 +16,7 @@ from whorl.dialects.fields import READ_ELSEWHERE, Fields, check_rotates, fields_
 from whorl.dialects.images import tower_layers
 from whorl.dialects.layer_kinds import CHUNKED, WITHOUT_ATTENTION, Kinds, kinds_of
 from whorl.dialects.names import LENGTHS, ORIGINAL
+from whorl.dialects.notes import notes_on
 from whorl.dialects.reading import (
     ASSUMED,
     CLASS_DEFAULT,
@@ -32,9 +33,11 @@ from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 
+MOST_BETA = 2**63
+NEOMME_LONG = 1024
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
-BIDIRECTIONAL = ("modernbert", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
+BIDIRECTIONAL = ("modernbert", "neomme", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
 
 
 def read(config: dict[str, Any], assume: str | None = None) -> Reading:
@@ -47,7 +50,7 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
 
 
 def _read(config: dict[str, Any], assume: str | None) -> Reading:
-    dialect = dialect_of(config)
+    dialect, whole = dialect_of(config), config
     config, added = text_part(config)
     if not added:
         config, added = with_defaults(config)
@@ -72,25 +75,12 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
         dialect=dialect,
         family=family_name(config),
         standing=standing,
-        notes=_notes(config),
+        notes=notes_on(whole, config),
         layers=layers,
         trained_length=trained,
         claimed_length=claimed,
         config=_given(config, added),
     )
-
-
-def _notes(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a person must know to trust a reading."""
-    if family_name(config) == "chatglm" and whole_number(config, ("rope_ratio",)) not in (None, 1):
-        return (CHATGLM2_32K,)
-    return ()
-
-
-CHATGLM2_32K = (
-    "rope_ratio multiplies the base, as in ChatGLM3 and GLM-4. ChatGLM2-6B-32k, which has the same model_type, divides "
-    "positions by it instead: for that one build whorl.Rope with Linear(factor=rope_ratio)."
-)
 
 
 def _given(config: Mapping[str, Any], added: frozenset[str]) -> dict[str, Any]:
@@ -140,10 +130,10 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
     kinds = kinds_of(config)
     groups: dict[Any, list[int] | None] = {}
     views: dict[Any, tuple[dict[str, Any], str | None, bool]] = {}
-    own = parts_by_layer(config, "per_layer_config")
+    own = parts_by_layer(config, "per_layer_config") or _own_windows(config, kinds)
     for index in range(kinds.count) if kinds.count is not None else (None,):
         view, kind, rotates = _view(config, kinds, index, own)
-        key = (kind, rotates, *(shown(view.get(name)) for name in (*PER_LAYER, "head_dim")))
+        key = (kind, rotates, *(shown(view.get(name)) for name in (*PER_LAYER, "head_dim", "sliding_window")))
         views.setdefault(key, (view, kind, rotates))
         places = groups.setdefault(key, None if index is None else [])
         if places is not None and index is not None:
@@ -163,6 +153,14 @@ def _rotated(config: dict[str, Any], added: frozenset[str]) -> tuple[tuple[Layer
     return tuple(layers), lengths or _lengths(config, added, None)
 
 
+def _own_windows(config: Mapping[str, Any], kinds: Kinds) -> dict[int, dict[str, Any]]:
+    """NeoMME's class gives every second layer with a window a long one, where the file is silent about layers."""
+    if family_name(config) != "neomme" or kinds.kinds is None or config.get("per_layer_config") is not None:
+        return {}
+    windowed = [index for index, kind in enumerate(kinds.kinds) if kind == SLIDING]
+    return {index: {"sliding_window": NEOMME_LONG} for index in windowed[1::2]}
+
+
 def _view(
     config: dict[str, Any], kinds: Kinds, index: int | None, own: Mapping[int, dict[str, Any]]
 ) -> tuple[dict[str, Any], str | None, bool]:
@@ -179,6 +177,8 @@ def _view(
                     f"{values.CALL}: {name} has {len(listed)} entries for {kinds.count} layers. Name each."
                 )
             view[name], view["layer_types"] = [listed[index]], [kind or "all"]
+    if "sliding_window" in own.get(index, {}):
+        view["sliding_window"] = own[index]["sliding_window"]
     if "head_dim" in own.get(index, {}):
         size = own[index]["head_dim"]
         view |= {"head_dim": size, "per_layer_config": {"0": {"head_dim": size}}, "layer_types": [kind or "all"]}
@@ -207,12 +207,16 @@ def _with_beside(
 ) -> Layers:
     """The layers with their rotation, and with windows, temperatures, caps and what has no encoding here."""
     kind = layers.kind
-    encodings = [*rotation, *_window(config, added, kind, kinds), *_query_scales(config, added, fields)]
+    windows = _window(config, added, kind, kinds)
+    unsupported = [*_unsupported(config, fields, kind), *_unplaced_window(config, kinds)]
+    if any(one.name == "mrope" for one in rotation):  # a window counts tokens, which positions on axes do not say
+        unsupported += [_counted_window(one) for one in windows]
+        windows = []
     return dataclasses.replace(
         layers,
-        encodings=tuple(encodings),
+        encodings=(*rotation, *windows, *_query_scales(config, added, fields)),
         softcap=_softcap(config, added),
-        unsupported=(*_unsupported(config, fields, kind), *_unplaced_window(config, kinds)),
+        unsupported=tuple(unsupported),
     )
 
 
@@ -241,6 +245,11 @@ def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: 
     return [Described(name="window", settings=settings)]
 
 
+def _counted_window(window: Described) -> str:
+    size, sides = window.settings["size"], " to each side" if window.value("symmetric") else ""
+    return f"a window beside an M-RoPE ({size.field}): a query sees {size.value} tokens{sides}, itself counted"
+
+
 # Families with one window for all layers that attend, or none.
 WINDOWED = (
     *("doge", "minimax", "ministral3", "mistral", "mixtral", "phi3", "phi4_multimodal", "phimoe", "qwen3_moe"),
@@ -255,6 +264,10 @@ SPARSE = {
 }
 
 
+# Families whose queries grow by llama_4_scaling_beta.
+GROWING = ("ministral3", "mistral4")
+
+
 def _query_scales(config: Mapping[str, Any], added: frozenset[str], fields: Fields | None) -> list[Described]:
     name = family_name(config)
     if name == "llama4" and fields is None and switch(config, "attn_temperature_tuning"):
@@ -263,10 +276,29 @@ def _query_scales(config: Mapping[str, Any], added: frozenset[str], fields: Fiel
             "attn_scale": _stated(config, added, "attn_scale", config.get("attn_scale", 0.1)),
         }
         return [Described(name="llama4_temperature", settings=settings)]
+    if name in GROWING and fields is not None and fields.parameters.get("llama_4_scaling_beta"):
+        return [_temperature(fields, fields.parameters["llama_4_scaling_beta"])]
     length = whole_number(config, ("seq_length",))
     if name == "qwen" and switch(config, "use_logn_attn") and length is not None:
         return [Described(name="log_n", settings={"trained_length": _stated(config, added, "seq_length", length)})]
     return []
+
+
+def _temperature(fields: Fields, beta: Any) -> Described:
+    """Ministral 3 and Mistral 4: queries grow with each original length that lies behind them."""
+    name = f"{fields.parameters_name}.llama_4_scaling_beta"
+    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not abs(beta) < MOST_BETA:
+        raise invalid(values.CALL, name, "a number", beta)
+    length = whole_number(fields.parameters, (ORIGINAL,))
+    if length is None:
+        raise WhorlError(f"{values.CALL}: {name} needs {ORIGINAL} beside it. Add it to the config.")
+    source = CLASS_DEFAULT if fields.parameters_name in fields.added else FILE
+    settings = {
+        "floor_scale": Value(value=length, source=source, field=f"{fields.parameters_name}.{ORIGINAL}"),
+        "attn_scale": Value(value=float(beta), source=source, field=name),
+        "first": Value(value=0, source=FAMILY_CODE),
+    }
+    return Described(name="llama4_temperature", settings=settings)
 
 
 def _softcap(config: Mapping[str, Any], added: frozenset[str]) -> Value | None:
@@ -286,9 +318,14 @@ def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) ->
     if chunks:
         found.append("dual chunk attention (dual_chunk_attention_config): positions folded into chunks past its length")
     beta = fields.parameters.get("llama_4_scaling_beta") if fields is not None else None
-    if fields is not None and beta:
-        length = fields.parameters.get(ORIGINAL)
-        found.append(f"temperature by position (llama_4_scaling_beta): q *= 1 + {beta} ln(1 + floor(i / {length}))")
+    if beta and family_name(config) not in GROWING:
+        found.append(
+            f"temperature by position (llama_4_scaling_beta={shown(beta)}): whether this family has it is not known"
+        )
+    if family_name(config) == "gte" and switch(config, "logn_attention_scale"):
+        found.append("queries scaled by the logarithm of the length (logn_attention_scale)")
+    if family_name(config) == "beam" and fields is None:
+        found.append("queries that grow with their position (family code): q *= (1 + (i + 1) / 2048)^0.1")
     if kind == CHUNKED:
         size = config.get("attention_chunk_size")
         found.append(f"chunked attention (attention_chunk_size): a query sees its own chunk of {size} keys alone")
@@ -298,12 +335,6 @@ def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) ->
         found.append(
             "block-sparse attention (blocksparse_block_size), in all layers but every n-th "
             "(dense_attention_every_n_layers): a query sees near blocks and some far ones"
-        )
-    if family_name(config) == "qwen" and switch(config, "use_dynamic_ntk"):
-        length = config.get("seq_length")
-        found.append(
-            f"dynamic NTK of Qwen-1 (use_dynamic_ntk): past {length} tokens the base of n tokens is multiplied by "
-            f"a^(d / (d - 2)), a = 2^ceil(log2(n / {length}) + 1) - 1"
         )
     return found
 

@@ -12,7 +12,13 @@ The public conventions differ in base, in the axis that comes first, and in whic
     pixtral        10,000   row first     half, over the whole head      Pixtral: w = base^(-2i/head_dim), of which
                                                                          rows have the even i, columns the odd
     dinov3         100      row first     half, over the whole head      DINOv3: positions in -1 … 1, w times 2 pi
-rope_vit, qwen_vision and apex go on to three axes and more (time, row, column), the others are for images.
+    kimi_vision    10,000   columns and rows in turn, column first       Kimi-K2.5: half, over the whole head
+    loftr          10,000   rows and columns in turn, row first          EfficientLoFTR: interleaved, over all heads as
+                                                                         one, and positions count from 1
+    minimax_vision 10,000   row first     half, over what is shared      MiniMax-M3: three axes with time first; what
+                                                                         equal shares leave of the head is not turned
+rope_vit, qwen_vision, apex and minimax_vision go on to three axes and more (time, row, column), the others are for
+images.
 This is one rotation per axis on its own dimensions, and no Kronecker product of rotations: axes add, and
 scores depend on the difference of two positions along each axis. Norms are kept.
 Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
@@ -35,7 +41,9 @@ from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
 from whorl.rotary.tables import Tables
 
-ConventionName = Literal["rope_vit", "qwen_vision", "pixtral", "llama4_vision", "dinov3", "apex"]
+ConventionName = Literal[
+    "rope_vit", "qwen_vision", "pixtral", "llama4_vision", "dinov3", "apex", "kimi_vision", "loftr", "minimax_vision"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +54,8 @@ class Convention:
     layout: Layout
     last_axis_first: bool = False  # whether columns turn the first pairs
     own_blocks: bool = False  # whether the layout is applied to each axis' dimensions by themselves
+    in_turn: bool = False  # whether axes alternate from pair to pair, each on its own ladder
+    leaves_rest: bool = False  # whether dimensions that no equal share takes are left as they are
     images_only: bool = True  # whether it has no form beyond two axes
     unit: float = 1.0  # the angle of frequency 1 at position 1
 
@@ -57,6 +67,9 @@ CONVENTIONS: dict[str, Convention] = {
     "llama4_vision": Convention(base=10_000.0, layout="interleaved", last_axis_first=True),
     "dinov3": Convention(base=100.0, layout="half", unit=2 * math.pi),
     "apex": Convention(base=10_000.0, layout="half", own_blocks=True, images_only=False),
+    "kimi_vision": Convention(base=10_000.0, layout="half", last_axis_first=True, in_turn=True),
+    "loftr": Convention(base=10_000.0, layout="interleaved", in_turn=True),
+    "minimax_vision": Convention(base=10_000.0, layout="half", images_only=False, leaves_rest=True),
 }
 
 
@@ -89,7 +102,7 @@ class AxialRopeConfig(RotaryConfig):
                 f"{call}: convention={self.convention!r} is for images, with 2 axes, got axes={self.axes}. Use {more}."
             )
         step = 2 * self.axes
-        if self.head_dim % step:
+        if self.head_dim < step or (self.head_dim % step and not self.fixed.leaves_rest):
             above = self.head_dim + step - self.head_dim % step
             raise invalid(
                 call,
@@ -105,17 +118,18 @@ class AxialRopeConfig(RotaryConfig):
         return CONVENTIONS[self.convention]
 
     @property
+    def pairs(self) -> int:
+        return self.head_dim // (2 * self.axes) * self.axes
+
+    @property
     def blocks(self) -> int:
         return self.axes if self.fixed.own_blocks else 1
 
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
-        order = range(self.axes)
-        return tuple(
-            axis
-            for axis in (reversed(order) if self.fixed.last_axis_first else order)
-            for _ in range(self.pairs // self.axes)
-        )
+        order, share = tuple(range(self.axes)), self.pairs // self.axes
+        order = order[::-1] if self.fixed.last_axis_first else order
+        return order * share if self.fixed.in_turn else tuple(axis for axis in order for _ in range(share))
 
     def scaled_frequencies(self, length: int | None = None) -> Tensor:
         assert self.base is not None
@@ -123,7 +137,7 @@ class AxialRopeConfig(RotaryConfig):
 
 
 def axial_frequencies(convention: ConventionName, head_dim: int, axes: int, base: float, dtype: torch.dtype) -> Tensor:
-    """w of each pair before the convention's unit, shape (head_dim / 2,).
+    """w of each pair before the convention's unit, shape (pairs,).
 
     >>> axial_frequencies("qwen_vision", 8, 2, 10_000.0, torch.float64)
     tensor([1.0000, 0.0100, 1.0000, 0.0100], dtype=torch.float64)
@@ -135,7 +149,8 @@ def axial_frequencies(convention: ConventionName, head_dim: int, axes: int, base
         # its steps in float32 are those of arange; a rounded step may give one number too many
         exponents = torch.arange(0, 1, 4 / head_dim, dtype=dtype, device="cpu")[: head_dim // 4]
         return (1.0 / base**exponents).repeat(2)
-    return Ladder(head_dim // axes, base, dtype=dtype).frequencies().repeat(axes)
+    ladder = Ladder(head_dim // (2 * axes) * 2, base, dtype=dtype).frequencies()
+    return ladder.repeat_interleave(axes) if CONVENTIONS[convention].in_turn else ladder.repeat(axes)
 
 
 class AxialRope(Rotary):

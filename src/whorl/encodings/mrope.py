@@ -6,6 +6,7 @@ Wang et al. 2024, "Qwen2-VL: Enhancing Vision-Language Model's Perception of the
         chunked      t t t … h h h … w w w …     Qwen2-VL, Qwen2.5-VL, GLM-4V; HunYuan's XD-RoPE with four axes
         interleaved  t h w t h w … t t t         Qwen3-VL
         ernie        h w h w … t t t             Ernie 4.5 VL
+        alternating  h w h w …                   NeoMME, with no axis of time
 A text token has one position on all axes and is turned as RoPE turns it. Scores depend on the
 difference of two positions along each axis, and norms are kept as in RoPE.
 Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
@@ -13,13 +14,18 @@ Position enters in every layer, on queries and keys. No parameters; one multiply
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
 
 from whorl.config import config
 from whorl.encodings.rope import Rope, RopeConfig
 from whorl.errors import WhorlError, invalid
+from whorl.rotary.frequencies import Ladder
 
-Arrangement = Literal["chunked", "interleaved", "ernie"]
+Arrangement = Literal["chunked", "interleaved", "ernie", "alternating"]
 
 TIME, ROW, COLUMN = range(3)  # the axes of positions, whatever the order of the sections
 
@@ -31,14 +37,18 @@ class MRopeConfig(RopeConfig):
     sections       how many pairs each axis turns, all pairs in sum: (t, h, w), and (h, w, t) for "ernie";
                    None for the shares of Qwen2-VL, a quarter to time and the rest to rows and columns
     arrangement    how the axes lie on the ladder of frequencies; independent of ``layout``
+    own_ladders    whether each axis has the frequencies of a head of its own size, as in Flux, in place of its part of
+                   one ladder
     """
 
     name: ClassVar[str] = "mrope"
     sections: tuple[int, ...] | None = None
     arrangement: Arrangement = "chunked"
+    own_ladders: bool = False
 
     def check(self) -> None:
         super().check()
+        self._check_own_ladders()
         if self.sections is None:
             object.__setattr__(self, "sections", shares(self.pairs, self.arrangement))
         call, sections = self.call(), self.shared
@@ -55,8 +65,25 @@ class MRopeConfig(RopeConfig):
                 f"{call}: sections must sum to rotary_dim / 2 = {self.pairs}, got {sections}, which sum to "
                 f"{sum(sections)}. Every rotated pair belongs to one axis."
             )
-        if self.arrangement != "chunked":
+        if self.arrangement == "alternating":
+            if len(set(sections)) > 1:
+                raise WhorlError(
+                    f"{call}: arrangement='alternating' gives each axis every n-th pair, so sections must be equal, "
+                    f"got {sections}. NeoMME has (16, 16)."
+                )
+        elif self.arrangement != "chunked":
             self._check_three_axes()
+
+    def _check_own_ladders(self) -> None:
+        unusual = {"scaling": self.scaling, "frequencies": self.frequencies}
+        if self.arrangement != "chunked":
+            unusual["arrangement"] = self.arrangement
+        given = next((name for name, value in unusual.items() if value is not None), None)
+        if self.own_ladders and given is not None:
+            raise WhorlError(
+                f"{self.call()}: own_ladders=True has a ladder for each axis, one after another, and none of {given}. "
+                f"Leave {given} out, or pass the numbers as frequencies=… with own_ladders=False."
+            )
 
     def _check_three_axes(self) -> None:
         call, sections, arrangement = self.call(), self.shared, self.arrangement
@@ -90,17 +117,25 @@ class MRopeConfig(RopeConfig):
     def axes(self) -> int:
         return len(self.shared)
 
+    def scaled_frequencies(self, length: int | None = None) -> Tensor:
+        if not self.own_ladders:
+            return super().scaled_frequencies(length)
+        ladders = torch.cat([Ladder(2 * size, self.base, dtype=self.dtype).frequencies() for size in self.shared])
+        return -ladders if self.backwards else ladders
+
     @property
     def axis_of_pair(self) -> tuple[int, ...]:
-        return {"chunked": chunked, "interleaved": interleaved, "ernie": ernie}[self.arrangement](self.shared)
+        return ARRANGEMENTS[self.arrangement](self.shared)
 
 
-def shares(pairs: int, arrangement: Arrangement) -> tuple[int, int, int]:
-    """Sections in the shares of the models that use the arrangement: Qwen2-VL, Qwen3-VL, Ernie 4.5 VL.
+def shares(pairs: int, arrangement: Arrangement) -> tuple[int, ...]:
+    """Sections in the shares of the models that use the arrangement: Qwen2-VL, Qwen3-VL, Ernie 4.5 VL, NeoMME.
 
     >>> shares(64, "chunked"), shares(64, "interleaved"), shares(64, "ernie")
     ((16, 24, 24), (24, 20, 20), (22, 22, 20))
     """
+    if arrangement == "alternating":
+        return (pairs // 2, pairs // 2)
     space = {"chunked": 24, "interleaved": 20, "ernie": 22}[arrangement] * pairs // 64
     time = pairs - 2 * space
     return (space, space, time) if arrangement == "ernie" else (time, space, space)
@@ -134,6 +169,23 @@ def ernie(sections: tuple[int, ...]) -> tuple[int, ...]:
     return (ROW, COLUMN) * sections[0] + (TIME,) * sections[2]
 
 
+def alternating(sections: tuple[int, ...]) -> tuple[int, ...]:
+    """The axis of each pair: all axes in turn; sections are equal.
+
+    >>> alternating((3, 3))
+    (0, 1, 0, 1, 0, 1)
+    """
+    return tuple(range(len(sections))) * sections[0]
+
+
+ARRANGEMENTS: dict[Arrangement, Callable[[tuple[int, ...]], tuple[int, ...]]] = {
+    "chunked": chunked,
+    "interleaved": interleaved,
+    "ernie": ernie,
+    "alternating": alternating,
+}
+
+
 class MRope(Rope):
     """Rotary position embedding with several position axes, each turning its own pairs.
 
@@ -149,10 +201,9 @@ class MRope(Rope):
     >>> q.shape, k.shape
     (torch.Size([1, 8, 6, 128]), torch.Size([1, 2, 6, 128]))
 
-    Blocks of unequal size with a ladder each, as video models have, are sections with frequencies given:
+    Blocks of unequal size with a ladder each, as models of images and video have, are sections with their own ladders:
 
-    >>> ladders = [whorl.Rope(head_dim=size).frequencies() for size in (16, 56, 56)]
-    >>> video = whorl.MRope(head_dim=128, sections=(8, 28, 28), frequencies=torch.cat(ladders).tolist())
+    >>> flux = whorl.MRope(head_dim=128, sections=(8, 28, 28), own_ladders=True, layout="interleaved")
     """
 
     Config = MRopeConfig

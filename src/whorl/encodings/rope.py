@@ -35,6 +35,7 @@ class RopeConfig(RotaryConfig):
     scaling        a context-extension scheme, or None
     frequencies    w_i given as numbers, in place of a base
     learnable      whether each w_i is multiplied by exp(a_i) with a_i trained from 0
+    backwards      whether pairs turn the other way, by -m * w_i, as in nanochat
     """
 
     name: ClassVar[str] = "rope"
@@ -45,6 +46,7 @@ class RopeConfig(RotaryConfig):
     scaling: Scaling | None = None
     frequencies: tuple[float, ...] | None = None
     learnable: bool = False
+    backwards: bool = False
 
     def check(self) -> None:
         super().check()
@@ -114,7 +116,8 @@ class RopeConfig(RotaryConfig):
 
     def scaled_frequencies(self, length: int | None = None) -> Tensor:
         ladder = self.ladder()
-        return ladder.frequencies() if self.scaling is None else self.scaling.frequencies(ladder, length)
+        scaled = ladder.frequencies() if self.scaling is None else self.scaling.frequencies(ladder, length)
+        return -scaled if self.backwards else scaled
 
     def served(self, length: int | None) -> int | None:
         return length if self.scaling is None else self.scaling.served(length)

@@ -7,7 +7,7 @@ ln n keeps its entropy. All three act on queries only, so they run on any kernel
     ssmax                 q_i *= s_h ln(i + 1) + b_h                                 s and b learned by head
         Nakanishi 2025, "Scalable-Softmax Is Superior for Attention"
     llama4_temperature    q_i *= 1 + a ln(1 + floor((i + 1) / f))                    f = 8192, a = 0.1
-        Llama 4, on its layers without RoPE
+        Llama 4, on its layers without RoPE; Ministral 3 has it on all, without the + 1, and f its original length
 Position enters in every layer, on queries. The scores depend on the query's absolute position. Positions below 0 count
 as 0. Nothing or two numbers a head are learned; one multiplication per element of q.
 """
@@ -15,7 +15,7 @@ as 0. Nothing or two numbers a head are learned; one multiplication per element 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -68,11 +68,13 @@ class Llama4TemperatureConfig(Config):
 
     floor_scale    f, the positions after which the factor steps up first
     attn_scale     a, how much a step counts
+    first          what the first position counts as: 1 in Llama 4, 0 in Ministral 3 and Mistral 4
     """
 
     name: ClassVar[str] = "llama4_temperature"
     floor_scale: int = 8192
     attn_scale: float = 0.1
+    first: Literal[0, 1] = 1
 
     def check(self) -> None:
         self.check_positive("floor_scale")
@@ -89,9 +91,9 @@ def ssmax(positions: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
     return grown if bias is None else grown + bias.double()
 
 
-def llama4_temperature(positions: Tensor, floor_scale: int, attn_scale: float) -> Tensor:
-    """1 + a ln(1 + floor((i + 1) / f)), float64."""
-    steps = torch.floor((positions.double().clamp(min=0.0) + 1.0) / floor_scale)
+def llama4_temperature(positions: Tensor, floor_scale: int, attn_scale: float, first: int = 1) -> Tensor:
+    """1 + a ln(1 + floor((i + first) / f)), float64."""
+    steps = torch.floor((positions.double().clamp(min=0.0) + first) / floor_scale)
     return 1.0 + attn_scale * torch.log1p(steps)
 
 
@@ -196,4 +198,5 @@ class Llama4Temperature(QueryScale):
     config: Llama4TemperatureConfig
 
     def query_factor(self, positions: Tensor) -> Tensor:
-        return llama4_temperature(positions.unsqueeze(-2), self.config.floor_scale, self.config.attn_scale)
+        c = self.config
+        return llama4_temperature(positions.unsqueeze(-2), c.floor_scale, c.attn_scale, c.first)

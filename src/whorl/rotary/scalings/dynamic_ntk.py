@@ -2,6 +2,8 @@
 
 emozilla 2023 (the "dynamically scaled RoPE" post), in the form of transformers:
     base' = base * (s * length / original - (s - 1))^(d / (d - 2))      for length > original
+Qwen-1 (Bai et al. 2023) has s = 2 and takes steps: a length stands for the next one that is the original doubled, and
+doubled again.
 Keys rotated at one length do not fit another: cache them unrotated, or move them with ``rerotate``.
 """
 
@@ -20,12 +22,13 @@ from whorl.rotary.scalings.ntk import ntk_base
 
 @config
 class DynamicNtk(Scaling):
-    """Dynamic NTK scaling; the length to serve is an argument of every call."""
+    """Dynamic NTK scaling; the length to serve is an argument of every call. ``doubling`` takes Qwen-1's steps."""
 
     name: ClassVar[str] = "dynamic_ntk"
     length_dependent: ClassVar[bool] = True
     factor: float
     original_length: int
+    doubling: bool = False
 
     def check(self) -> None:
         self.check_at_least_one("factor")
@@ -36,7 +39,14 @@ class DynamicNtk(Scaling):
         self.check_more_than_one_pair(ladder)
 
     def served(self, length: int | None) -> int | None:
-        return None if length is None or length <= self.original_length else length
+        if length is None or length <= self.original_length:
+            return None
+        if not self.doubling:
+            return length
+        step = self.original_length
+        while step < length:
+            step *= 2
+        return step
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         length = self.served(length)
