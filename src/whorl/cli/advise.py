@@ -1,7 +1,5 @@
 """``whorl advise``: what to set for a longer context, for each program."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

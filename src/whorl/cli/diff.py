@@ -1,7 +1,5 @@
 """``whorl diff``: what positions do otherwise in two models, or in one as several programs read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +59,7 @@ def diff(
         raise typer.Exit(1)
 
 
-def _brief(one: Difference) -> str:
+def _brief(one: "Difference") -> str:
     """The two that were compared, in few words: files without their folders, programs without the file."""
     return " / ".join(name.rpartition(" as ")[2] if " as " in name else Path(name).name for name in (one.a, one.b))
 
@@ -80,7 +78,7 @@ def _pairs(b: str | None, programs: str | None) -> list[tuple[str | None, tuple[
     return [(None, (names[0], name)) for name in names[1:]]
 
 
-def _say(one: Difference) -> None:
+def _say(one: "Difference") -> None:
     say(f"{one.a} against {one.b}: {'equal' if one.equal else 'different'}")
     if not one.same_claim:
         say(f"claimed length {one.claimed_length[0]} against {one.claimed_length[1]}")
@@ -90,7 +88,7 @@ def _say(one: Difference) -> None:
         say(text)
 
 
-def _say_group(group: GroupDifference) -> None:
+def _say_group(group: "GroupDifference") -> None:
     count = "" if group.layers is None else f"{len(group.layers)} "
     say(f"{count}{group.kind}: {'equal' if group.equal else 'different'}")
     for one in group.settings:
@@ -100,7 +98,7 @@ def _say_group(group: GroupDifference) -> None:
         _say_rotation(turned, len(group.rotations) > 1)
 
 
-def _say_rotation(turned: Turned, named: bool) -> None:
+def _say_rotation(turned: "Turned", named: bool) -> None:
     for name, factors in (("cos and sin", turned.attention_factor), ("the softmax scale", turned.softmax_factor)):
         if abs(factors[0] - factors[1]) > 1e-6 * max(factors):
             say(f"    factor on {name}: {factors[0]:.6g} against {factors[1]:.6g}")

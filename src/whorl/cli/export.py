@@ -1,7 +1,5 @@
 """``whorl export``: a model's positions written for one program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
