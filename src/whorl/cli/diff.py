@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.cli.output import note, say, say_json, say_table, suggest, warnings_as_notes
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -31,25 +31,35 @@ def diff(
     Exits 0 where all are equal, 1 where something differs, 2 where a file cannot be read.
     """
     from whorl.bridge.difference import diff as difference_of
+    from whorl.dialects.detect import load
+    from whorl.dialects.documents import PIPE
 
+    if picture is not None:
+        from whorl.plot.save_picture import check_path
+
+        check_path(picture, "diff")
+    pairs = _pairs(b, programs)
+    source = load(PIPE) if a == PIPE else a  # a pipe is read once, and every program is to read it
     found: list[Difference] = []
     refused: list[str] = []
-    for second, pair in _pairs(b, programs):
-        try:
-            found.append(difference_of(a, second, programs=pair, length=length, assume=assume))
-        except WhorlError as error:  # one program that cannot read the file does not silence the others
-            refused.append(str(error))
+    with warnings_as_notes():
+        for second, pair in pairs:
+            try:
+                found.append(difference_of(source, second, programs=pair, length=length, assume=assume))
+            except WhorlError as error:  # one program that cannot read the file does not silence the others
+                refused.append(str(error))
+    refused = list(dict.fromkeys(refused))
     if as_json:
-        say_json({"equal": all(one.equal for one in found), "differences": [one.to_dict() for one in found]})
+        say_json({"equal": _equal(found, refused), "differences": [one.to_dict() for one in found], "refused": refused})
     else:
         for index, one in enumerate(found):
             say() if index else None
             _say(one)
     if picture is not None and found:
         from whorl.plot.difference_by_position import differences
-        from whorl.plot.save_picture import check_path, save
+        from whorl.plot.save_picture import save
 
-        save(differences([(_brief(one), one) for one in found]), check_path(picture, "diff"))
+        save(differences([(_brief(one), one) for one in found]), picture)
     for error in refused:
         note(error)
     if refused:
@@ -57,6 +67,13 @@ def diff(
     if not all(one.equal for one in found):
         suggest(f"whorl export {a} --for hf-both")
         raise typer.Exit(1)
+
+
+def _equal(found: "list[Difference]", refused: list[str]) -> bool | None:
+    """Whether all are equal; None where nothing differs and something could not be read."""
+    if not all(one.equal for one in found):
+        return False
+    return None if refused else True
 
 
 def _brief(one: "Difference") -> str:
@@ -117,4 +134,6 @@ def _say_rotation(turned: "Turned", named: bool) -> None:
 
 
 def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    from whorl.bridge.difference import in_words
+
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else in_words(value)

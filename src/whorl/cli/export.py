@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from whorl.cli.output import note, refuse_existing, say, say_json
+from whorl.cli.output import note, refuse_existing, say, say_json, warnings_as_notes
 from whorl.errors import WhorlError
 
 
@@ -34,10 +34,11 @@ def export(
 
     refuse_existing(out, "export")
     try:
-        if target == ONNX:
-            _write_onnx(path, length, out, assume)
-            return
-        draft = write(path, target, length=length, assume=assume)
+        with warnings_as_notes():
+            if target == ONNX:
+                _write_onnx(path, length, out, assume)
+                return
+            draft = write(path, target, length=length, assume=assume)
     except InexpressibleError as error:
         note(str(error))
         raise typer.Exit(1) from None

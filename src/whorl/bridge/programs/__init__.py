@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from whorl.bridge.model import warn_of_unknown
 from whorl.bridge.programs.llama_cpp import LLAMA_CPP
 from whorl.bridge.programs.mlx import MLX
 from whorl.bridge.programs.program import Program
@@ -53,7 +54,9 @@ def read_as(
         raise WhorlError(
             f"read: {by.name} is asked to read a {dialect.name} file. Pass config.json, or leave --as out."
         )
-    return by.read(loaded, length, assume)
+    reading = by.read(loaded, length, assume)
+    warn_of_unknown(reading, assume)
+    return reading
 
 
 def facts() -> list[dict[str, str]]:
