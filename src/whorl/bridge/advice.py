@@ -180,9 +180,9 @@ def _changed(
         for kind, one in ropes.items()
     }
     fields = text_fields(origin.config)
-    name = next((one for one in LENGTHS if fields.get(one) is not None), LENGTHS[0])
+    stated = [name for name in LENGTHS if fields.get(name) is not None] or [LENGTHS[0]]
     kept = {key: value for key, value in without_rope(origin, fields).items() if key != ORIGINAL}
-    kept |= {name: length, "rope_parameters": joined(new, rope)}
+    kept |= {**dict.fromkeys(stated, length), "rope_parameters": joined(new, rope)}
     return with_text_fields(origin.config, kept)
 
 

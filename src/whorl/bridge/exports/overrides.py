@@ -69,11 +69,11 @@ def _overridden(origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
     ropes = {kind: _adapted(origin, fields, one, kind) for kind, one in by_kind(rope).items()}
     overrides: dict[str, Any] = {"rope_parameters": joined(ropes, rope)}
     old = text_fields(origin.config)
-    stated = next((name for name in LENGTHS if old.get(name) is not None), LENGTHS[0])
-    if origin.length is not None and (old.get(stated) or 0) < origin.length:  # which servers take for the longest text
-        overrides[stated] = origin.length
-    kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, stated)}
-    return {**kept, **({stated: old[stated]} if stated in old else {}), **overrides}, overrides
+    stated = [name for name in LENGTHS if old.get(name) is not None] or [LENGTHS[0]]
+    if origin.length is not None:  # which servers take for the longest text
+        overrides |= {name: origin.length for name in stated if (old.get(name) or 0) < origin.length}
+    kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, *stated)}
+    return {**kept, **{name: old[name] for name in stated if name in old}, **overrides}, overrides
 
 
 def _adapted(origin: Origin, fields: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> dict[str, Any]:
