@@ -195,7 +195,10 @@ def _lengths(readings: Sequence[Reading], length: int) -> tuple[int, ...]:
     return tuple(sorted({length, *(one for one in begins if isinstance(one, int) and one < length)}))
 
 
-def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Group, Group]]:
+Aligned = tuple[str, tuple[int, ...] | None, Group, Group]  # what layers are called, which they are, and both groups
+
+
+def _aligned(a: Model, b: Model) -> list[Aligned]:
     """Groups of layers that are alike in both."""
     if any(group.indices is None for model in (a, b) for group in model.groups):
         pairs = list(zip(a.groups, b.groups, strict=False))
@@ -217,7 +220,7 @@ def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Grou
     ]
 
 
-def _by_kind(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Group, Group]]:
+def _by_kind(a: Model, b: Model) -> list[Aligned]:
     """Groups of one kind, of which those that rotate are compared with each other, and those that do not.
 
     Drafts and targets have as many layers as they have, so places say nothing. Where no kind rotates in both, the first
@@ -227,7 +230,7 @@ def _by_kind(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Grou
     for model, of_kind in zip((a, b), kinds, strict=True):
         for group in model.groups:
             of_kind.setdefault((group.kind, _turning(group) is not None), []).append(group)
-    pairs = [
+    pairs: list[Aligned] = [
         (kind[0], None, *pair)
         for kind in kinds[0]
         for pair in zip(kinds[0][kind], kinds[1].get(kind, ()), strict=False)

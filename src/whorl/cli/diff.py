@@ -31,7 +31,7 @@ def diff(
     Exits 0 where all are equal, 1 where something differs, 2 where a file cannot be read.
     """
     from whorl.bridge.difference import diff as difference_of
-    from whorl.dialects.detect import load
+    from whorl.dialects.detect import load_pipe
     from whorl.dialects.documents import PIPE
 
     if picture is not None:
@@ -39,7 +39,7 @@ def diff(
 
         check_path(picture, "diff")
     pairs = _pairs(b, programs)
-    source = load(PIPE) if a == PIPE else a  # a pipe is read once, and every program is to read it
+    source = load_pipe() if a == PIPE else a  # once, for every program is to read it
     found: list[Difference] = []
     refused: list[str] = []
     with warnings_as_notes():

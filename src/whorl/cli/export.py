@@ -30,7 +30,7 @@ def export(
     """
     from whorl.bridge.exports import ONNX
     from whorl.bridge.exports import export as write
-    from whorl.bridge.exports.draft import InexpressibleError
+    from whorl.bridge.inexpressible import InexpressibleError
 
     refuse_existing(out, "export")
     try:

@@ -179,6 +179,13 @@ def test_betas_that_llama_cpp_does_not_read_are_written_as_divisors_or_refused()
         whorl.export(config("llama", rope_theta=1e6, rope_scaling=yarn), "llama.cpp")
 
 
+def test_what_no_key_can_say_is_not_promised_of_a_file():
+    given = config("mistral", sliding_window=4096, rope_theta=1e4)
+    for target in ("llama.cpp", "gguf"):
+        with pytest.raises(InexpressibleError, match=r"window none against size 4096. llama.cpp has no key"):
+            whorl.export(given, target)
+
+
 def test_gemma_3_has_a_base_for_each_kind_in_both_schemas():
     given = config("gemma3_text", head_dim=256, num_hidden_layers=6, sliding_window=512, rope_theta=1e6)
     given["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
@@ -202,6 +209,7 @@ def test_megatron_arguments_are_words():
     assert "--position-embedding-type yarn" in draft.text
     assert "--no-yarn-correction-range-round-to-int" in draft.text
     assert draft.data["mscale"] == pytest.approx(0.2 / (0.1 * math.log(4)))
+    assert "--mscale 1.0 \\\n" in whorl.export(config("qwen2", rope_theta=1e6, rope_scaling=YARN), "megatron").text
     llama3 = whorl.export(config(rope_theta=5e5, rope_scaling={"rope_type": "llama3", **LLAMA3}), "megatron")
     assert "--use-rope-scaling \\\n--rope-scaling-factor 8.0" in llama3.text
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.bridge.exports.draft import Draft, InexpressibleError, Origin, json_text
+from whorl.bridge.exports.draft import Draft, Origin, json_text
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.programs import program_of
 from whorl.bridge.text_part import by_kind, text_fields, with_text_fields
 from whorl.dialects import transformers_model
