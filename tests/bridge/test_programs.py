@@ -225,6 +225,8 @@ def test_an_original_length_beside_the_rope_dict_is_lost_in_sglang():
 def test_which_of_several_lengths_a_server_takes():
     command_r = config("cohere", max_position_embeddings=8192, model_max_length=131072)
     assert [claimed(command_r, name) for name in ("transformers5", "vllm", "sglang")] == [8192, 131072, 131072]
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 1024}
+    assert [claimed(gpt2, name) for name in ("transformers5", "vllm", "sglang")] == [1024] * 3
     qwen = config(seq_length=8192)
     assert [claimed(qwen, name) for name in ("transformers5", "vllm", "sglang")] == [32768, 8192, 8192]
 

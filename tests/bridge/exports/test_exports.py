@@ -9,11 +9,13 @@ import pytest
 import whorl
 from gguf_files import write_gguf
 from hf_configs import LISTS, RELEASED
+from literal_configs import literal_configs
 from model_cases import CASES
 from whorl.bridge import InexpressibleError
 from whorl.bridge.difference import compare
 from whorl.bridge.exports import TARGETS, origin_of
 from whorl.bridge.programs import program_of
+from whorl.dialects.families import FAMILIES, UNROTATED
 from whorl.errors import WhorlError
 
 CONFIGS = {name: given for name, (given, _) in RELEASED.items()} | {name: case.config for name, case in CASES.items()}
@@ -23,7 +25,7 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 # The field or the setting that a refusal has to name, one of them at least.
 NAMES = (
     *("model_type", "rope_parameters", "rope_scaling", "attention_factor", "scaling", "window", "layers", "rotation"),
-    *("beside the rotation", "cosines", "on cos and sin", "head_dim"),
+    *("beside the rotation", "cosines", "on cos and sin", "head_dim", "rope_type", "axial_rope"),
 )
 
 
@@ -45,6 +47,57 @@ def test_a_config_is_the_same_in_every_schema(name, target):
         given = part
     assert target != "hf-v4" or given.get("rope_parameters") is None or "rope_parameters" in str(CONFIGS[name])
     assert target != "hf-v5" or given.get("rope_scaling") is None or "rope_scaling" in str(CONFIGS[name])
+
+
+SCALED = (
+    {},
+    {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    {"rope_theta": 5e5, "rope_scaling": YARN | {"attention_factor": 1.1}},
+    {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
+    {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 5e5, "factor": 2.0}},
+)
+SCHEMAS = ("hf-v4", "hf-v5", "hf-both")
+
+
+def round_trips(configs, target):
+    """(how many configs come back from a target as they were, how many it refuses by name), of those that are read."""
+    same = refused = 0
+    for given in configs:
+        try:
+            reading = whorl.read(given).checked().reading
+        except WhorlError:
+            continue
+        if not reading.dialect.startswith("transformers"):
+            continue
+        try:
+            draft = whorl.export(given, target)
+        except WhorlError as error:
+            assert any(word in str(error) for word in NAMES), (given, error)
+            refused += 1
+            continue
+        found = draft.readings["llama.cpp"] if target == "gguf" else whorl.read(json.loads(draft.text)).reading
+        assert compare(reading, found, layouts=target != "gguf").equal, given
+        same += 1
+    return same, refused
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")
+@pytest.mark.parametrize("scaling", range(len(SCALED)))
+def test_a_config_of_every_family_comes_back_or_is_refused_by_name(scaling):
+    sizes = {**SIZES, "max_position_embeddings": 32768, **SCALED[scaling]}
+    configs = [{"model_type": name, **sizes} for name in (*FAMILIES, *UNROTATED)]
+    for target in (*SCHEMAS, "gguf"):
+        same, refused = round_trips(configs, target)
+        assert same > (20 if target == "gguf" else 130) and (target == "gguf" or refused < 20), target
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", [*SCHEMAS, "gguf"])
+def test_every_config_in_the_text_of_the_tests_comes_back_or_is_refused_by_name(target):
+    same, refused = round_trips(literal_configs(), target)
+    assert same > (40 if target == "gguf" else 100) and (target == "gguf" or refused < 10)
 
 
 @pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")
@@ -96,6 +149,33 @@ def test_every_target_gives_what_it_was_given_or_refuses_with_numbers(name, targ
 
 
 # --- cases that people have met
+
+
+def test_neox_has_both_schemas_with_a_scaling():
+    given = config("gpt_neox", rotary_emb_base=5e5, rope_scaling={"type": "linear", "factor": 4.0})
+    both = whorl.export(given, "hf-both").data
+    assert both["rotary_emb_base"] == both["rope_parameters"]["rope_theta"] == 5e5
+    assert whorl.diff(given, both).equal
+    with pytest.raises(WhorlError, match="both given and differ"):
+        whorl.read(both | {"rotary_emb_base": 1e4})
+
+
+def test_a_form_that_version_4_cannot_read_is_refused_and_not_unread():
+    given = config("phi3", rope_theta=1e4, rope_scaling={"type": "linear", "factor": 4.0})
+    with pytest.raises(InexpressibleError, match=r"hf-v4 cannot say this.*type 'linear' has no short_factor"):
+        whorl.export(given, "hf-v4")
+    given = config(rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
+    with pytest.raises(InexpressibleError, match="rope_type 'proportional' is not known to transformers 4"):
+        whorl.export(given, "hf-both")
+
+
+def test_what_version_5_works_out_is_written_for_version_4():
+    beside = config(rope_theta=1e4, original_max_position_embeddings=8192, rope_scaling={"type": "yarn", "factor": 4.0})
+    for target in ("hf-v4", "hf-both"):
+        written = whorl.export(beside, target).data
+        assert written["rope_scaling"]["original_max_position_embeddings"] == 8192
+    written = whorl.export(config(rope_theta=1e4, rope_scaling={**YARN, "factor": None}), "hf-v4").data
+    assert written["rope_scaling"]["factor"] == 4.0  # 32,768 / 8,192
 
 
 def test_a_version_5_file_of_llama_3_1_for_version_4():

@@ -147,7 +147,9 @@ def config_of(reading: Reading) -> dict[str, Any]:
         raise WhorlError(f"export: from a {reading.dialect} file nothing is written yet. Pass config.json.")
     turning = {group.kind: one for group in reading.layers for one in group.encodings if one.name in ("rope", "mrope")}
     if not turning:
-        raise WhorlError(f"export: no layer of this {reading.dialect} file rotates, so there is nothing to write.")
+        raise InexpressibleError(
+            f"export: no layer of this {reading.dialect} file rotates, so there is nothing to write."
+        )
     ropes = {kind: rope_parameters(one) for kind, one in turning.items()}
     first = next(iter(turning.values()))
     latent = FAMILIES.get(family) is not None and FAMILIES[family].scale_softmax

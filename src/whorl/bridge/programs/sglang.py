@@ -30,8 +30,11 @@ from whorl.dialects.values import whole_number
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
-# The field that says the length: the first of these.
-SGLANG_LENGTHS = ("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings")
+# The field that says the length: the first of these. Classes give n_positions the name before it, too.
+SGLANG_LENGTHS = (
+    *("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings"),
+    "n_positions",
+)
 WRITE_INSIDE = ("phi3", "phi4_multimodal")  # whose classes have the original length for a field
 
 

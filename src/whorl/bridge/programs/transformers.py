@@ -57,6 +57,11 @@ def _scaling_of_4(given: Mapping[str, Any], fields: dict[str, Any], family: str)
     kind = rope_type(given)
     if kind not in TYPES_OF_4 and family != "telechat3":
         raise WhorlError(f"read: rope_type {kind!r} is not known to transformers 4. Use transformers5.")
+    if family in PHI_3 and not {"short_factor", "long_factor"} <= given.keys():
+        raise WhorlError(
+            f"read: rope_scaling of type {kind!r} has no short_factor and long_factor, which are all that the class of "
+            f"model_type {family!r} accepts in transformers 4. Use transformers5."
+        )
     rope = {key: value for key, value in given.items() if key not in INSIDE_ONLY_IN_5}
     beside = fields.get(ORIGINAL)
     if kind in ("su", "longrope") or family in PHI_3:
