@@ -10,7 +10,7 @@ from hf_configs import LISTS
 from optional import optional
 from whorl import Rope
 from whorl.bridge.model import Model
-from whorl.bridge.programs import HEADER, PROGRAMS, facts, markdown, read_as
+from whorl.bridge.programs import HEADER, PROGRAMS, facts, markdown, read_as, versions_markdown
 from whorl.bridge.programs.transformers import FIRST_IN_5
 from whorl.dialects.families import FAMILIES
 from whorl.errors import WhorlError
@@ -196,6 +196,7 @@ def test_every_fact_says_where_it_was_read():
     assert {row["program"].split()[0] for row in rows} == {one.title for one in PROGRAMS.values()}
     assert all(row[name] for row in rows for name in HEADER)
     assert markdown().count("\n") == len(rows) + 1
+    assert all(f"{one.version} | {one.repository}" in versions_markdown() for one in PROGRAMS.values())
 
 
 def test_the_page_of_programs_is_new():

@@ -72,6 +72,13 @@ def facts() -> list[dict[str, str]]:
     ]
 
 
+def versions_markdown() -> str:
+    """The programs with their versions and repositories as Markdown, for the documentation."""
+    lines = ["| `--as` | program | version | read in |", "|---|---|---|---|"]
+    rows = (f"| `{one.name}` | {one.title} | {one.version} | {one.repository} |" for one in PROGRAMS.values())
+    return "\n".join([*lines, *rows])
+
+
 def markdown() -> str:
     """The table as Markdown, for the documentation."""
     lines = [f"| {' | '.join(HEADER)} |", f"|{'---|' * len(HEADER)}"]

@@ -55,6 +55,7 @@ LLAMA_CPP = Program(
     name="llama.cpp",
     title="llama.cpp",
     version="b21e4de (22 August 2026)",
+    repository="ggml-org/llama.cpp",
     read=_read,
     facts=(
         Fact(

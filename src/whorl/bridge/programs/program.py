@@ -36,7 +36,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program: its ``name`` on the command line, the version it was read in, and the reading of a config by it.
+    """A program: its ``name`` on the command line, the version it was read in and where, and the reading of a config.
 
     ``read`` takes the config, the length to be served or None for the program's own, and a family to assume or None.
     """
@@ -44,6 +44,7 @@ class Program:
     name: str
     title: str
     version: str
+    repository: str
     read: Callable[[dict[str, Any], int | None, str | None], Reading]
     facts: tuple[Fact, ...]
 

@@ -105,6 +105,7 @@ SGLANG = Program(
     name="sglang",
     title="SGLang",
     version="cce0a12 (23 August 2026)",
+    repository="sgl-project/sglang",
     read=_read,
     facts=(
         Fact(

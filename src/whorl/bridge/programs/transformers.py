@@ -81,6 +81,7 @@ TRANSFORMERS_4 = Program(
     name="transformers4",
     title="transformers",
     version="4.57.6",
+    repository="huggingface/transformers",
     read=_read_4,
     facts=(
         Fact(
@@ -113,6 +114,7 @@ TRANSFORMERS_5 = Program(
     name="transformers5",
     title="transformers",
     version="5.22.2",
+    repository="huggingface/transformers",
     read=_read_5,
     facts=(
         Fact("rope_scaling", "taken for rope_parameters, and before it where a file has both", _ROPE),

@@ -142,6 +142,7 @@ VLLM = Program(
     name="vllm",
     title="vLLM",
     version="a014e35 (22 August 2026)",
+    repository="vllm-project/vllm",
     read=_read,
     facts=(
         Fact("rope_theta, rope_scaling, rope_parameters", "as transformers 5", "vllm/transformers_utils/config.py"),
