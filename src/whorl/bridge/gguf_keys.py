@@ -103,7 +103,8 @@ def family_of_architecture(name: str) -> str | None:
 
 def keys_of(reading: Reading, fields: Mapping[str, Any], scaling_of: ScalingKeys, call: str = "export") -> GgufKeys:
     """The keys of a reading; ``fields`` are those of its config, of which the sizes are taken."""
-    name = architecture_of(reading.family, call)
+    named = reading.dialect == "gguf" and reading.family in ARCHITECTURES  # a GGUF file says its architecture itself
+    name = reading.family if named else architecture_of(reading.family, call)
     count = sum(len(one.indices or ()) for one in reading.layers)
     row = row_of(name, count) or ARCHITECTURES[name]
     attending = [one for one in reading.layers if one.attention]

@@ -315,6 +315,29 @@ def test_a_gguf_file_becomes_a_config(tmp_path):
     assert whorl.diff(path, written).equal
 
 
+GGUF_SIZES = {"embedding_length": 4096, "attention.head_count": 32, "context_length": 131072}
+GGUF_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0, "rope.scaling.original_context_length": 4096}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [
+        ("gpt-oss", {"block_count": 4, "attention.sliding_window": 128, "rope.freq_base": 150000.0, **GGUF_YARN}),
+        ("gemma3", {"block_count": 4, "attention.sliding_window": 1024, "rope.freq_base": 1e6}),  # windows alone
+        ("gemma3", {"block_count": 12, "attention.sliding_window": 1024, "rope.freq_base": 1e6}),
+        ("qwen2", {"block_count": 4, "rope.freq_base": 1e6, **GGUF_YARN}),
+    ],
+)
+@pytest.mark.parametrize("target", ["hf-v5", "hf-both", "vllm", "gguf"])
+def test_a_gguf_file_becomes_what_other_programs_read(architecture, keys, target, tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", architecture, {**GGUF_SIZES, "attention.key_length": 64, **keys})
+    draft = whorl.export(path, target)
+    for found in draft.readings.values():
+        assert compare(whorl.read(path).reading, found, layouts=False).equal
+    if target == "gguf":
+        assert draft.data["metadata"]["general.architecture"] == architecture
+
+
 def test_params_of_meta_become_a_config():
     given = {"dim": 4096, "n_layers": 2, "n_heads": 32, "norm_eps": 1e-5, "vocab_size": 128256, "multiple_of": 1024}
     given |= {"rope_theta": 500000.0, "use_scaled_rope": True, "max_seq_len": 131072}

@@ -144,28 +144,27 @@ def config_of(reading: Reading) -> dict[str, Any]:
         family_of_architecture(reading.family) if reading.dialect == "gguf" else DIALECT_FAMILIES.get(reading.dialect)
     )
     if family is None:
-        raise WhorlError(f"export: from a {reading.dialect} file nothing is written yet. Pass config.json.")
+        of = f"{reading.dialect} file of {reading.named}" if reading.named else f"{reading.dialect} file"
+        raise WhorlError(f"export: from a {of} nothing is written yet. Pass config.json.")
     turning = {group.kind: one for group in reading.layers for one in group.encodings if one.name in ("rope", "mrope")}
     if not turning:
         raise InexpressibleError(
             f"export: no layer of this {reading.dialect} file rotates, so there is nothing to write."
         )
     ropes = {kind: rope_parameters(one) for kind, one in turning.items()}
-    first = next(iter(turning.values()))
-    latent = FAMILIES.get(family) is not None and FAMILIES[family].scale_softmax
+    first, row = next(iter(turning.values())), FAMILIES.get(family)
+    alike = len({json.dumps(one) for one in ropes.values()}) == 1 and not (row is not None and row.layers)
     config: dict[str, Any] = {
         "model_type": family,
-        "qk_rope_head_dim" if latent else "head_dim": first.value("head_dim"),
-        "rope_parameters": next(iter(ropes.values()))
-        if len({json.dumps(one) for one in ropes.values()}) == 1
-        else ropes,
+        "qk_rope_head_dim" if row is not None and row.scale_softmax else "head_dim": first.value("head_dim"),
+        "rope_parameters": next(iter(ropes.values())) if alike else ropes,
     }
     if reading.claimed_length is not None:
         config["max_position_embeddings"] = reading.claimed_length.value
     if all(group.indices is not None for group in reading.layers):
         kinds = {index: group.kind for group in reading.layers for index in group.indices or ()}
         config["num_hidden_layers"] = len(kinds)
-        if len(reading.layers) > 1:
+        if len(reading.layers) > 1 or not alike:
             config["layer_types"] = [kinds[index] for index in sorted(kinds)]
     sizes = [one.value("size") for group in reading.layers for one in group.encodings if one.name == "window"]
     return config | ({"sliding_window": sizes[0]} if sizes else {})
