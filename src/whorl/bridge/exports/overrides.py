@@ -73,7 +73,7 @@ def _overridden(origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
     old = text_fields(origin.config)
     stated = [name for name in LENGTHS if old.get(name) is not None] or [LENGTHS[0]]
     if origin.length is not None:  # which servers take for the longest text
-        overrides |= {name: origin.length for name in stated if (old.get(name) or 0) < origin.length}
+        overrides |= {name: origin.length for name in stated if (whole_number(old, (name,)) or 0) < origin.length}
     kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, *stated)}
     return {**kept, **{name: old[name] for name in stated if name in old}, **overrides}, overrides
 

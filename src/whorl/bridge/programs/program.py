@@ -100,7 +100,7 @@ def seen(config: dict[str, Any], fields: Mapping[str, Any]) -> Seen:
 def as_version_5(config: dict[str, Any]) -> Seen:
     """The config as a class of transformers 5 has it, which is what vLLM and SGLang are given too."""
     fields = text_fields(config)
-    if fields.get("rope_scaling") and fields.get("rope_parameters"):
+    if all(isinstance(fields.get(name), dict) and fields[name] for name in SCHEMAS):
         fields["rope_parameters"] = fields.pop("rope_scaling")
     return seen(config, fields)
 
