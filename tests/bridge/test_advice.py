@@ -115,6 +115,57 @@ def test_a_length_that_the_file_claims_needs_no_change():
     assert advice.changes["vllm"].endswith("--max-model-len 16384")
 
 
+def test_a_length_that_the_file_claims_needs_no_trained_length():
+    linear = config("llama", rope_scaling={"type": "linear", "factor": 4.0})
+    advice = whorl.advise(linear, length=8192)
+    assert advice.scheme == "nothing" and advice.trained_length is None
+    assert advice.changes["sglang"].endswith("--context-length 8192")
+    with pytest.raises(WhorlError, match="does not say what length"):
+        whorl.advise(linear, length=65536)
+
+
+WINDOWED = {
+    "a window in every layer": config("mistral", sliding_window=4096),
+    "rotation in windows alone": config("cohere2", num_hidden_layers=8, sliding_window=4096),
+    "rotation in chunks alone": {
+        "model_type": "llama4",
+        "text_config": config("llama4_text", num_hidden_layers=4, head_dim=64, no_rope_layers=[1, 1, 1, 0]),
+    },
+}
+
+
+@pytest.mark.parametrize("name", WINDOWED)
+def test_layers_that_never_see_beyond_what_was_trained_are_not_stretched(name):
+    given = WINDOWED[name]
+    advice = whorl.advise(given, length=131072)
+    assert (advice.scheme, advice.factor, advice.cost) == ("length", 1.0, ())
+    assert "--max-model-len 131072" in advice.changes["vllm"] and "yarn" not in advice.changes["vllm"]
+    assert whorl.read(advice.config).claimed_length == 131072
+    assert compare(whorl.read(given).reading, whorl.read(advice.config).reading, length=131072).groups[0].equal
+
+
+def test_a_window_wider_than_the_data_is_stretched():
+    assert whorl.advise(config("mistral", sliding_window=4096), length=65536, data_length=2048).scheme == "yarn"
+
+
+def test_only_layers_that_see_the_whole_text_are_stretched():
+    given = {"model_type": "modernbert", "hidden_size": 768, "num_attention_heads": 12, "num_hidden_layers": 6}
+    given |= {"max_position_embeddings": 8192, "global_rope_theta": 160000.0, "local_rope_theta": 10000.0}
+    advice = whorl.advise(given | {"local_attention": 128}, length=32768)
+    ropes = advice.config["rope_parameters"]
+    assert {kind: one["rope_type"] for kind, one in ropes.items()} == {
+        "full_attention": "yarn",
+        "sliding_attention": "default",
+    }
+    assert "hf-both" in advice.refusals and "hf-v5" in advice.changes  # version 4 has one scaling for both
+
+
+def test_every_field_that_says_a_length_is_raised():
+    advice = whorl.advise(config("cohere", max_position_embeddings=8192, model_max_length=16384), length=32768)
+    assert advice.config["max_position_embeddings"] == advice.config["model_max_length"] == 32768
+    assert '"model_max_length": 32768' in advice.changes["vllm"] and not {"vllm", "sglang"} & advice.refusals.keys()
+
+
 def test_a_large_factor_is_called_large():
     assert any("beyond the 32" in one for one in whorl.advise(config(), length=2**21).reasons)
 
@@ -133,6 +184,12 @@ def test_a_large_factor_is_called_large():
         (config("chatglm", rope_ratio=2), {"length": 65536}, "comes with the checkpoint"),
         (config(), {"length": 0}, "length must be a positive integer"),
         (config(), {"length": 8, "data_length": True}, "data_length must be"),
+        (config(), {"length": 131072, "data_length": 65536}, "shorter than the 32768 that the file says, got 65536"),
+        (
+            config("llama", rope_scaling={"rope_type": "llama3", **LLAMA3}, max_position_embeddings=65536),
+            {"length": 131072, "data_length": 65536},
+            "shorter than the 8192 that the file says",
+        ),
     ],
 )
 def test_refusals(given, asked, said):

@@ -34,6 +34,27 @@ def test_the_page_answers_by_commands():
     assert {command.split()[0] for _, command, *_ in COMMANDS} == {"inspect", "diff", "export", "advise"}
 
 
+# What people ask for, and the command of the section that answers it.
+NEEDS = {
+    "Does my server compute what I trained?": "diff config.json --as transformers5,vllm",
+    "The file is in one schema, and my program reads the other": "export config.json --for hf-both",
+    "What do I set for 128k?": "advise config.json --length 131072",
+    "The draft model's guesses are all refused": "diff target.json draft.json",
+    "The GGUF file is worse than the model it was made of": "export config.json --for gguf",
+    "The server multiplies the length by the factor once more": "diff config.json --as transformers5,vllm",
+    "Can these two models be merged?": "diff a.json b.json",
+}
+
+
+@pytest.mark.parametrize("need", NEEDS)
+def test_every_need_has_a_section_with_a_command(need):
+    sections = dict(
+        re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    )
+    assert f"$ whorl {NEEDS[need]}" in sections[need]
+    assert any(command.startswith(NEEDS[need]) for _, command, *_ in COMMANDS)
+
+
 @pytest.mark.parametrize(("files", "command", "printed", "code"), COMMANDS, ids=range(len(COMMANDS)))
 def test_a_command_prints_what_the_page_shows(files, command, printed, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

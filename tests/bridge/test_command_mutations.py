@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
@@ -24,7 +25,7 @@ NAMES = (
 )
 
 
-def answered(seeds: range) -> int:
+def answered(seeds: Iterable[int]) -> int:
     """Asks as many mutated configs for a difference, an export and an advice; returns how many were answered."""
     count = 0
     for seed in seeds:
@@ -47,7 +48,8 @@ def answered(seeds: range) -> int:
 
 
 def test_mutated_configs_end_well():
-    assert answered(range(120)) > 30
+    # the last two have failed: a list for a second length, a tensor for a rope dict
+    assert answered([*range(120), 986, 2215]) > 30
 
 
 @pytest.mark.large

@@ -56,6 +56,27 @@ def test_a_draft_of_other_size_is_compared_by_kind():
     assert whorl.diff(target, draft | {"rope_theta": 5e5}).equal
 
 
+def test_layers_of_one_kind_that_rotate_are_not_hidden_by_those_that_do_not():
+    def smollm(layers, base):
+        return config("smollm3", num_hidden_layers=layers, no_rope_layers=[1, 1, 1, 0] * (layers // 4), rope_theta=base)
+
+    found = whorl.diff(smollm(8, 5e6), smollm(4, 1e4))
+    assert [(group.kind, group.equal) for group in found.groups] == [
+        ("full_attention", False),
+        ("full_attention", True),
+    ]
+    assert settings(found) == {"base": (5e6, 1e4)}
+    assert whorl.diff(smollm(8, 5e6), smollm(4, 5e6)).equal
+    assert settings(whorl.diff(smollm(8, 5e6), config(rope_theta=1e4))) == {"base": (5e6, 1e4)}
+
+
+def test_models_without_rotation_are_compared_once():
+    bloom = {"model_type": "bloom", "n_head": 8, "hidden_size": 512}
+    assert whorl.diff(bloom | {"n_layer": 4}, bloom | {"n_layer": 2}).equal
+    found = whorl.diff(bloom | {"n_layer": 4}, config())
+    assert list(settings(found)) == ["alibi", "rotation"] and len(found.groups) == 1
+
+
 def test_layers_are_compared_one_by_one():
     found = whorl.diff(
         config("cohere2", num_hidden_layers=8, sliding_window=4096), config("cohere", num_hidden_layers=8)

@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 
 from hf_configs import LISTS
+from optional import optional
 from whorl import Rope
 from whorl.bridge.model import Model
-from whorl.bridge.programs import HEADER, PROGRAMS, facts, markdown, read_as
+from whorl.bridge.programs import HEADER, PROGRAMS, facts, markdown, read_as, versions_markdown
+from whorl.bridge.programs.transformers import FIRST_IN_5
+from whorl.dialects.families import FAMILIES
 from whorl.errors import WhorlError
 
 SIZES = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
@@ -193,9 +196,65 @@ def test_every_fact_says_where_it_was_read():
     assert {row["program"].split()[0] for row in rows} == {one.title for one in PROGRAMS.values()}
     assert all(row[name] for row in rows for name in HEADER)
     assert markdown().count("\n") == len(rows) + 1
+    assert all(f"{one.version} | {one.repository}" in versions_markdown() for one in PROGRAMS.values())
 
 
 def test_the_page_of_programs_is_new():
     docs = Path(__file__).parents[2] / "docs"
     made = runpy.run_path(str(docs / "make_program_page.py"))["page"]()
     assert (docs / "programs.md").read_text(encoding="utf-8") == made, "docs/programs.md is old. Run make docs."
+
+
+def test_sglang_multiplies_by_no_factor_that_stands_in_a_dict_of_a_kind():
+    linear = {"rope_type": "linear", "factor": 8.0}
+    given = config("gemma3_text", head_dim=256, num_hidden_layers=6, sliding_window=512, rope_theta=1e6)
+    assert claimed(given | {"rope_scaling": linear}, "sglang") == 32768  # its class makes a dict for each kind
+    stated = {**linear, "original_max_position_embeddings": 4096}
+    assert [claimed(config(rope_theta=1e4, rope_scaling=one), "sglang") for one in (linear, stated)] == [262144, 32768]
+
+
+def test_an_original_length_beside_the_rope_dict_is_lost_in_sglang():
+    yarn = config(rope_theta=1e4, original_max_position_embeddings=8192)
+    inside = {**YARN, "original_max_position_embeddings": 4096}
+    for scaling, expected in (({"rope_type": "yarn", "factor": 4.0}, (8192, 32768)), (inside, (8192, 4096))):
+        found = [rope_of(yarn | {"rope_scaling": scaling}, name) for name in ("transformers5", "sglang")]
+        assert tuple(one.config.scaling.original_length for one in found) == expected
+    phi = LONG | {"original_max_position_embeddings": 4096, "rope_scaling": {"type": "longrope", **LISTS}}
+    assert rope_of(phi, "sglang").config.scaling.original_length == 4096
+
+
+def test_which_of_several_lengths_a_server_takes():
+    command_r = config("cohere", max_position_embeddings=8192, model_max_length=131072)
+    assert [claimed(command_r, name) for name in ("transformers5", "vllm", "sglang")] == [8192, 131072, 131072]
+    gpt2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 1024}
+    assert [claimed(gpt2, name) for name in ("transformers5", "vllm", "sglang")] == [1024] * 3
+    qwen = config(seq_length=8192)
+    assert [claimed(qwen, name) for name in ("transformers5", "vllm", "sglang")] == [32768, 8192, 8192]
+
+
+def test_version_4_finds_the_original_length_of_phi_where_its_classes_put_it():
+    lists = {"type": "longrope", **LISTS, "original_max_position_embeddings": 8192}
+    moe = LONG | {"model_type": "phimoe", "rope_scaling": {**lists, "short_mscale": 1.2, "long_mscale": 1.2}}
+    assert rope_of(moe, "transformers4").config.scaling.original_length == 8192
+    for family in ("phi3", "phi4_multimodal"):
+        given = LONG | {"model_type": family, "rope_scaling": {"type": "longrope", **LISTS}}
+        assert rope_of(given, "transformers4").config.scaling.original_length == 4096, family
+
+
+def test_version_4_has_no_class_for_families_of_version_5():
+    new, old = config("minimax_m2", rope_theta=1e4), config("qwen3", rope_theta=1e4)
+    assert "4.57.6 has no model_type 'minimax_m2'" in read_as(new, "transformers4").notes[-1]
+    assert not read_as(old, "transformers4").notes and not read_as(new, "transformers5").notes
+    assert FAMILIES.keys() >= FIRST_IN_5
+
+
+def test_classes_of_transformers_do_what_the_servers_are_said_to_see():
+    """The facts on SGLang rest on what a config class of version 5 makes of flat fields."""
+    transformers = optional("transformers")
+    linear = {"rope_type": "linear", "factor": 8.0}
+    assert "factor" not in transformers.Gemma3TextConfig(rope_scaling=linear).rope_scaling
+    lost = transformers.LlamaConfig(
+        rope_scaling={"rope_type": "yarn", "factor": 4.0}, original_max_position_embeddings=9
+    )
+    assert lost.rope_scaling["original_max_position_embeddings"] == lost.max_position_embeddings
+    assert set(transformers.CONFIG_MAPPING) >= FIRST_IN_5

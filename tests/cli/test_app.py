@@ -10,6 +10,7 @@ from typer.main import get_command
 
 import whorl
 from whorl.cli.app import app
+from whorl.cli.lab import lab
 
 COMMANDS = {
     "": {"--version", "--install-completion", "--show-completion"},
@@ -170,6 +171,14 @@ def test_the_set_of_commands_and_options_is_frozen():
         for name, group in groups.items()
     }
     assert surface == COMMANDS
+
+
+def test_no_annotation_of_a_command_is_a_string():
+    """typer evaluates strings four times each, and for all commands whenever one is called."""
+    functions = [one.callback for one in (*app.registered_commands, *lab.registered_commands)]
+    assert len(functions) == len(COMMANDS) - 2
+    for function in functions:
+        assert not [name for name, value in function.__annotations__.items() if isinstance(value, str)], function
 
 
 def test_help_version_and_completion_import_no_torch():

@@ -1,5 +1,6 @@
 """``whorl diff``: what it prints, and its exit codes."""
 
+import io
 import json
 
 import pytest
@@ -61,3 +62,42 @@ def test_json_and_picture(call, written, tmp_path):
     assert code == 1 and found["equal"] is False
     assert found["differences"][0]["groups"][0]["rotations"][0]["pairs"] == [32, 32]
     assert "<svg" in picture.read_text()
+
+
+def test_a_pipe_is_read_once_for_all_programs(call, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(GIVEN).encode())))
+    code, out, err = call("diff", "-", "--as", "transformers5,vllm,sglang")
+    assert (code, err) == (0, "") and out.count("equal\n") == 4 and "a as transformers5 against a as sglang" in out
+
+
+def test_json_calls_nothing_equal_that_could_not_be_read(call, written):
+    path = written("a.json")
+    code, out, err = call("diff", path, "--as", "transformers5,vlm", "--json")
+    assert code == 2 and json.loads(out) == {"equal": None, "differences": [], "refused": [err.strip()]}
+    code, out, _ = call("diff", path, written("b.json", rope_theta=1e4), "--json")
+    assert code == 1 and json.loads(out)["equal"] is False and json.loads(out)["refused"] == []
+
+
+def test_one_refusal_of_many_programs_is_said_once(call, written):
+    code, out, err = call("diff", written("a.json", head_dim=63), "--as", "transformers5,vllm,sglang")
+    assert (code, out) == (2, "") and err.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_said(call, written):
+    path = written("a.json")
+    assert call("diff", path, path, "--picture", "apart.txt")[:2] == (2, "")
+
+
+def test_an_unknown_family_is_said_in_one_line(call, written):
+    path = written("a.json", model_type="mine")
+    code, _, err = call("diff", path, "--as", "transformers5,vllm,sglang")
+    assert code == 0 and err.startswith("read: model_type 'mine' is of an unknown family") and err.count("\n") == 1
+    assert call("diff", path, "--as", "transformers5,vllm", "--assume", "llama")[2] == ""
+
+
+def test_settings_are_words(call, written):
+    window = written("a.json", model_type="mistral", sliding_window=4096)
+    assert (
+        "window: size 4096 against none"
+        in call("diff", window, written("b.json", model_type="mistral", sliding_window=None))[1]
+    )

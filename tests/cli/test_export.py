@@ -42,6 +42,25 @@ def test_exit_codes(call, path, tmp_path):
     assert call("export", str(tmp_path / "none.json"), "--for", "vllm")[0] == 2
 
 
+@pytest.mark.parametrize("target", ["gguf", "llama.cpp", "megatron", "params"])
+@pytest.mark.parametrize(
+    "given",
+    [GIVEN | {"model_type": "bloom", "n_head": 8, "n_layer": 2}, GIVEN | {"model_type": "falcon", "alibi": True}],
+)
+def test_a_model_that_a_target_has_no_words_for_is_refused_and_not_unread(call, tmp_path, target, given):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(given))
+    code, out, err = call("export", str(file), "--for", target)
+    assert (code, out) == (1, "") and err.startswith("export: ") and err.count("\n") == 1
+
+
+def test_an_unknown_family_is_said_in_one_line(call, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(GIVEN | {"model_type": "mine"}))
+    code, _, err = call("export", str(file), "--for", "vllm")
+    assert code == 0 and err.startswith("read: model_type 'mine' is of an unknown family") and err.count("\n") == 1
+
+
 def test_onnx_is_a_file(call, path, tmp_path):
     optional("onnx")
     assert "--out" in call("export", path, "--for", "onnx")[2]

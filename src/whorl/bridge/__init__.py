@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from whorl.bridge.difference import compare as compare
     from whorl.bridge.difference import diff as diff
     from whorl.bridge.exports import export as export
-    from whorl.bridge.exports.draft import InexpressibleError as InexpressibleError
     from whorl.bridge.exports.onnx import export_onnx as export_onnx
     from whorl.bridge.family_table import families as families
+    from whorl.bridge.inexpressible import InexpressibleError as InexpressibleError
     from whorl.bridge.inspection import inspect as inspect
     from whorl.bridge.linting import Finding as Finding
     from whorl.bridge.linting import lint as lint
@@ -36,7 +36,7 @@ _HOMES = {
     "Difference": "difference",
     "compare": "difference",
     "diff": "difference",
-    "InexpressibleError": "exports.draft",
+    "InexpressibleError": "inexpressible",
     "export": "exports",
     "export_onnx": "exports.onnx",
     "families": "family_table",

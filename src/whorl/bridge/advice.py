@@ -4,7 +4,8 @@ Without further training: YaRN by length / trained length (Peng et al. 2023), wh
 within the trained length as they were and slows down those that never completed a turn in it. With fine-tuning at the
 new length: a larger base alone (Xiong et al. 2023, "Effective Long-Context Scaling of Foundation Models"), the
 NTK-aware one, which every program reads alike. A model that is scaled already keeps its scheme and gets a larger
-factor.
+factor. Layers with a window turn by no angle beyond it: they are stretched where one scaling is for all layers, and a
+model that rotates in no others needs a new length alone.
 
 Nothing is recommended that a program would serve at another length: every change is read back as that program.
 """
@@ -21,19 +22,24 @@ from typing import Any
 from whorl.analysis.wavelengths import turns
 from whorl.bridge.difference import Difference, compare
 from whorl.bridge.exports import TARGETS, write
-from whorl.bridge.exports.draft import InexpressibleError, Origin, origin_of
+from whorl.bridge.exports.draft import Origin, origin_of, serving
 from whorl.bridge.exports.hf import has_fields, whole_rope, without_rope
-from whorl.bridge.model import Group, Model, read
+from whorl.bridge.inexpressible import InexpressibleError
+from whorl.bridge.model import Group, Model
 from whorl.bridge.programs.program import rope_type
 from whorl.bridge.text_part import by_kind, joined, text_fields, with_text_fields
+from whorl.dialects.detect import read_document
 from whorl.dialects.families import FULL, family_of
 from whorl.dialects.names import LENGTHS, ORIGINAL
+from whorl.dialects.reading import Layers
+from whorl.dialects.values import whole_number
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError, invalid
 from whorl.rotary.scalings.base import factor_for
 from whorl.rotary.scalings.ntk import ntk_base
 
 PROGRAMS = ("hf-both", "vllm", "sglang", "llama.cpp", "gguf", "megatron", "params")
+CHUNKED = "chunked_attention"
 KEPT = ("rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")  # of a rope dict, in a new scaling
 MOST_FACTOR = 32  # the largest that the YaRN paper has measured
 
@@ -42,8 +48,8 @@ MOST_FACTOR = 32  # the largest that the YaRN paper has measured
 class Advice:
     """What to set for ``length`` positions.
 
-    trained_length  what was trained on, from which the factor is counted
-    scheme          "nothing", "yarn", "llama3", "linear" or "base"
+    trained_length  what was trained on, from which the factor is counted; None where nothing says and has to
+    scheme          "nothing", "length" (a new length alone), "yarn", "llama3", "linear" or "base"
     factor          how far the context is stretched
     reasons, cost   sentences: why, and what changes for texts of the trained length
     config          the whole config with the change, None where nothing has to change
@@ -52,7 +58,7 @@ class Advice:
     """
 
     length: int
-    trained_length: int
+    trained_length: int | None
     scheme: str
     factor: float
     reasons: tuple[str, ...]
@@ -93,19 +99,21 @@ def advise(
         if origin.rotations:
             why = "code that comes with the checkpoint, lists by layer or constants settle the rotation"
         raise WhorlError(f"advise: {why} in model_type {origin.reading.family!r}, so no field is known to stretch it.")
+    _check_data_length(origin, data_length)
+    claimed = origin.length
+    if claimed is not None and length <= min(claimed, data_length or claimed):
+        return _nothing(origin, length, claimed)
     trained = _trained(origin, data_length)
-    claimed = origin.length or trained
-    if length <= (trained if data_length is not None else claimed):
-        return _nothing(origin, length, trained, claimed)
+    beyond = _beyond(origin, trained, length)
     rope = whole_rope(origin, text_fields(origin.config))
-    scheme = _scheme(rope, fine_tune)
-    factor = _factor(length, trained)
-    changed = _changed(origin, rope, scheme, factor, trained, length)
+    scheme = _scheme(rope, fine_tune) if beyond else "length"
+    factor = _factor(length, trained) if beyond else 1.0
+    changed = _changed(origin, rope, scheme, factor, trained, length, beyond)
     wanted = Origin(
         name=origin.name,
         config=origin.config,
         wanted=changed,
-        reading=read(changed, assume).reading,
+        reading=read_document(changed, assume),
         length=length,
         assume=assume,
         notes=origin.notes,
@@ -128,6 +136,17 @@ def advise(
 # --- what to choose
 
 
+def _check_data_length(origin: Origin, data_length: int | None) -> None:
+    """Raises a WhorlError for texts longer than the file says, from which a factor would be counted that it has."""
+    stated = origin.reading.trained_length
+    most = origin.length if stated is None else stated.value
+    if data_length is not None and most is not None and data_length > most:
+        raise WhorlError(
+            f"advise: data_length is for texts shorter than the {most} that the file says, got {data_length}. "
+            "Leave it out, or write the length that was trained into the file."
+        )
+
+
 def _trained(origin: Origin, data_length: int | None) -> int:
     stated = origin.reading.trained_length
     if data_length is not None:
@@ -135,6 +154,19 @@ def _trained(origin: Origin, data_length: int | None) -> int:
     if stated is None:
         raise WhorlError("advise: the file does not say what length it was trained on. Pass --data-length N.")
     return stated.value
+
+
+def _beyond(origin: Origin, trained: int, length: int) -> set[str]:
+    """The kinds of layers that rotate and see farther than was trained; a window keeps the others within it."""
+    turning = [group for group in origin.reading.layers if any(one in group.encodings for one in origin.rotations)]
+    return {group.kind for group in turning if min(_reach(origin, group), length) > trained}
+
+
+def _reach(origin: Origin, layers: Layers) -> float:
+    """How far back a query of these layers sees."""
+    if layers.kind == CHUNKED:  # which whorl names and has no encoding for
+        return whole_number(origin.fields, ("attention_chunk_size",)) or math.inf
+    return min((one.value("size") for one in layers.encodings if one.name == "window"), default=math.inf)
 
 
 def _factor(length: int, trained: int) -> float:
@@ -164,25 +196,25 @@ def _scheme(rope: Mapping[str, Any], fine_tune: bool) -> str:
 
 
 def _changed(
-    origin: Origin, rope: Mapping[str, Any], scheme: str, factor: float, trained: int, length: int
+    origin: Origin,
+    rope: Mapping[str, Any],
+    scheme: str,
+    factor: float,
+    trained: int,
+    length: int,
+    beyond: set[str],
 ) -> dict[str, Any]:
-    """The config with the scaling and the new length."""
-    family, ropes = family_of(origin.fields), by_kind(rope)
-    stretched = [
-        kind for kind in ropes if kind == "" or (family.layers[kind].scaled if family.layers else kind == FULL)
-    ]
-    if not stretched:
-        raise WhorlError(
-            f"advise: no kind of layer sees the whole text: {', '.join(ropes)}. There is nothing to stretch."
-        )
+    """The config with the new length, and with the scaling for the kinds of layers that see beyond what was trained."""
+    names = family_of(origin.fields).rope_kinds
+    stretched = {"", *(names.get(kind, kind) for kind in beyond)} if beyond else set()
     new = {
-        kind: _stretched(origin, one, scheme, factor, trained) if kind in stretched else one
-        for kind, one in ropes.items()
+        kind: _stretched(origin, one, scheme, factor, trained) if kind in stretched else _kept(origin, one)
+        for kind, one in by_kind(rope).items()
     }
     fields = text_fields(origin.config)
-    name = next((one for one in LENGTHS if fields.get(one) is not None), LENGTHS[0])
+    stated = [name for name in LENGTHS if fields.get(name) is not None] or [LENGTHS[0]]
     kept = {key: value for key, value in without_rope(origin, fields).items() if key != ORIGINAL}
-    kept |= {name: length, "rope_parameters": joined(new, rope)}
+    kept |= {**dict.fromkeys(stated, length), "rope_parameters": joined(new, rope)}
     return with_text_fields(origin.config, kept)
 
 
@@ -199,6 +231,13 @@ def _stretched(origin: Origin, rope: Mapping[str, Any], scheme: str, factor: flo
     return {**rope, "factor": factor}
 
 
+def _kept(origin: Origin, rope: Mapping[str, Any]) -> dict[str, Any]:
+    """A rope dict as it is, with the original length that a new maximum would otherwise change."""
+    missing = rope_type(rope) in ("yarn", "longrope", "llama3") and rope.get(ORIGINAL) is None
+    original = origin.fields.get(ORIGINAL) or whole_number(origin.fields, LENGTHS)
+    return {**rope, ORIGINAL: original} if missing else dict(rope)
+
+
 def _two_digits(base: float) -> float:
     """The base rounded up to two digits, as published models have theirs."""
     unit = 10 ** (math.floor(math.log10(base)) - 1)
@@ -208,14 +247,15 @@ def _two_digits(base: float) -> float:
 # --- what to say
 
 
-def _nothing(origin: Origin, length: int, trained: int, claimed: int) -> Advice:
-    served = dataclasses.replace(origin_of(origin.config, min(length, claimed), origin.assume), name=origin.name)
+def _nothing(origin: Origin, length: int, claimed: int) -> Advice:
+    stated = origin.reading.trained_length
+    served = serving(origin, length)
     changes, refusals = _for_programs(
         served, tuple(name for name in PROGRAMS if name in ("vllm", "sglang", "llama.cpp"))
     )
     return Advice(
         length=length,
-        trained_length=trained,
+        trained_length=None if stated is None else stated.value,
         scheme="nothing",
         factor=1.0,
         reasons=(f"the file claims {claimed} positions already: nothing has to be set but the length",),
@@ -246,13 +286,16 @@ def _for_programs(origin: Origin, names: tuple[str, ...] = PROGRAMS) -> tuple[di
 def _reasons(
     origin: Origin, scheme: str, factor: float, trained: int, length: int, data_length: int | None
 ) -> tuple[str, ...]:
+    said = [f"trained on {trained} positions" + (" of data" if data_length is not None else "")]
+    if scheme == "length":
+        said.append("no layer that rotates sees farther than that, whatever the length: its angles were all trained")
+        return tuple(said)
     rope = _first_rope(origin)
     frequencies = rope.frequencies(trained).detach().numpy()
     unturned = int((turns(frequencies, trained) < 1).sum())
-    said = [
-        f"trained on {trained} positions" + (" of data" if data_length is not None else ""),
-        f"{unturned} of {len(frequencies)} pairs complete no turn within them: beyond, they reach angles never trained",
-    ]
+    said.append(
+        f"{unturned} of {len(frequencies)} pairs complete no turn within them: beyond, they reach angles never trained"
+    )
     if scheme == "base":
         said.append("fine-tuning follows: a larger base alone, which every program reads alike")
     elif scheme == "yarn":

@@ -138,7 +138,8 @@ def diff(
         raise invalid("diff", "length", "a positive integer", length)
     sources = (a, a if b is None else b)
     readings = [_read(source, name, length, assume) for source, name in zip(sources, names, strict=True)]
-    labels = [_label(source, name, i) for i, (source, name) in enumerate(zip(sources, names, strict=True))]
+    letters = ("a", "a" if b is None else "b")
+    labels = [_label(*one) for one in zip(sources, names, letters, strict=True)]
     return compare(*readings, labels=(labels[0], labels[1]), length=length)
 
 
@@ -148,8 +149,8 @@ def _read(source: Any, program: str | None, length: int | None, assume: str | No
     return read_as(source, program, length=length, assume=assume)
 
 
-def _label(source: Any, program: str | None, index: int) -> str:
-    name = str(source) if isinstance(source, (str, Path)) else "ab"[index]
+def _label(source: Any, program: str | None, letter: str) -> str:
+    name = str(source) if isinstance(source, (str, Path)) else letter
     return name if program is None else f"{name} as {program_of(program).name}"
 
 
@@ -194,7 +195,10 @@ def _lengths(readings: Sequence[Reading], length: int) -> tuple[int, ...]:
     return tuple(sorted({length, *(one for one in begins if isinstance(one, int) and one < length)}))
 
 
-def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Group, Group]]:
+Aligned = tuple[str, tuple[int, ...] | None, Group, Group]  # what layers are called, which they are, and both groups
+
+
+def _aligned(a: Model, b: Model) -> list[Aligned]:
     """Groups of layers that are alike in both."""
     if any(group.indices is None for model in (a, b) for group in model.groups):
         pairs = list(zip(a.groups, b.groups, strict=False))
@@ -206,12 +210,7 @@ def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Grou
         return [(one.kind, None, one, other) for one, other in pairs]
     layers = [{index: group for group in model.groups for index in group.indices or ()} for model in (a, b)]
     if len(layers[0]) != len(layers[1]):
-        # drafts and targets have as many as they have: like kinds are compared
-        kinds = [{group.kind: group for group in model.groups} for model in (a, b)]
-        shared = [kind for kind in kinds[0] if kind in kinds[1]]
-        if shared:
-            return [(kind, None, kinds[0][kind], kinds[1][kind]) for kind in shared]
-        return [(one.kind, None, one, other) for one, other in zip(a.groups[:1], b.groups[:1], strict=True)]
+        return _by_kind(a, b)
     groups: dict[tuple[int, int], list[int]] = {}
     for index in sorted(layers[0]):
         key = (a.groups.index(layers[0][index]), b.groups.index(layers[1][index]))
@@ -221,6 +220,28 @@ def _aligned(a: Model, b: Model) -> list[tuple[str, tuple[int, ...] | None, Grou
     ]
 
 
+def _by_kind(a: Model, b: Model) -> list[Aligned]:
+    """Groups of one kind, of which those that rotate are compared with each other, and those that do not.
+
+    Drafts and targets have as many layers as they have, so places say nothing. Where no kind rotates in both, the first
+    layers that rotate are compared whatever they are called.
+    """
+    kinds: list[dict[tuple[str, bool], list[Group]]] = [{}, {}]
+    for model, of_kind in zip((a, b), kinds, strict=True):
+        for group in model.groups:
+            of_kind.setdefault((group.kind, _turning(group) is not None), []).append(group)
+    pairs: list[Aligned] = [
+        (kind[0], None, *pair)
+        for kind in kinds[0]
+        for pair in zip(kinds[0][kind], kinds[1].get(kind, ()), strict=False)
+    ]
+    first, second = (min(model.groups, key=lambda group: _turning(group) is None) for model in (a, b))
+    rotates = _turning(first) is not None or _turning(second) is not None
+    if not pairs or (rotates and all(_turning(group) is None for *_, group, _ in pairs)):
+        pairs.insert(0, (first.kind, None, first, second))
+    return pairs
+
+
 def sentence(found: Difference) -> str:
     """What differs, in one sentence: settings, factors, and how far cosines are apart."""
     said = []
@@ -228,7 +249,7 @@ def sentence(found: Difference) -> str:
         said.append(f"a claimed length of {found.claimed_length[1]} against {found.claimed_length[0]}")
     for group in found.groups:
         where = "" if len(found.groups) == 1 else f" in {group.kind}"
-        said += [f"{one.name} {one.b} against {one.a}{where}" for one in group.settings]
+        said += [f"{one.name} {in_words(one.b)} against {in_words(one.a)}{where}" for one in group.settings]
         for turned in group.rotations:
             if not _close(*turned.attention_factor):
                 said.append(f"{turned.attention_factor[1]:.6g} against {turned.attention_factor[0]:.6g} on cos and sin")
@@ -238,6 +259,19 @@ def sentence(found: Difference) -> str:
                 largest = turned.cosines[-1][1]
                 said.append(f"cosines up to {largest:.2g} apart within {turned.length} positions{where}")
     return ", ".join(dict.fromkeys(said))
+
+
+def in_words(value: Any) -> str:
+    """A setting as a sentence has it.
+
+    >>> in_words({"symmetric": True, "size": 65, "offset": False}), in_words([]), in_words(4.0)
+    ('symmetric, size 65', 'none', '4.0')
+    """
+    if isinstance(value, dict):
+        return ", ".join(name if one is True else f"{name} {one}" for name, one in value.items() if one is not False)
+    if isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return "; ".join(value) or "none"
+    return "none" if value is None else str(value)
 
 
 # --- one group of layers

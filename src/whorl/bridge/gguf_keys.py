@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl.analysis.scaling_changes import changes
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.model import Group
 from whorl.dialects import gguf
 from whorl.dialects.gguf_architectures import ARCHITECTURES, Architecture
@@ -23,7 +24,6 @@ from whorl.dialects.names import HEADS, WIDTHS
 from whorl.dialects.reading import Described, Layers, Reading
 from whorl.dialects.values import whole_number
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 from whorl.rotary.scalings.ntk import ntk_base
 from whorl.rotary.scalings.temperature import temperature
 
@@ -81,12 +81,15 @@ class _Held(GgufFile):
 ScalingKeys = Callable[[Described, str, Rope], tuple[dict[str, Any], dict[str, list[float]]]]
 
 
-def architecture_of(family: str) -> str:
-    """The architecture of a family in GGUF files, or a WhorlError where it is not known here."""
+REMEDIES = {"export": "Use --for hf-both.", "read": "Leave llama.cpp out."}  # by what was called
+
+
+def architecture_of(family: str, call: str) -> str:
+    """The architecture of a family in GGUF files, or an InexpressibleError where it is not known here."""
     name = ARCHITECTURE_OF.get(family, family if family in SAME_NAME else "")
     if not name:
-        raise WhorlError(
-            f"export: the GGUF architecture of model_type {family!r} is not known here. Use --for hf-both."
+        raise InexpressibleError(
+            f"{call}: the GGUF architecture of model_type {family!r} is not known here. {REMEDIES[call]}"
         )
     return name
 
@@ -98,16 +101,19 @@ def family_of_architecture(name: str) -> str | None:
     return next((family for family, one in ARCHITECTURE_OF.items() if one == name), None)
 
 
-def keys_of(reading: Reading, fields: Mapping[str, Any], scaling_of: ScalingKeys) -> GgufKeys:
+def keys_of(reading: Reading, fields: Mapping[str, Any], scaling_of: ScalingKeys, call: str = "export") -> GgufKeys:
     """The keys of a reading; ``fields`` are those of its config, of which the sizes are taken."""
-    name = architecture_of(reading.family)
+    named = reading.dialect == "gguf" and reading.family in ARCHITECTURES  # a GGUF file says its architecture itself
+    name = reading.family if named else architecture_of(reading.family, call)
     count = sum(len(one.indices or ()) for one in reading.layers)
     row = row_of(name, count) or ARCHITECTURES[name]
     attending = [one for one in reading.layers if one.attention]
     turning = {one.kind: one for one in attending if _rotation(one) is not None}
     if not turning or any(one.indices is None for one in reading.layers):
         what = "no layer rotates" if not turning else "the config does not say how many layers there are"
-        raise WhorlError(f"export: {what}, so there are no rope keys to write for model_type {reading.family!r}.")
+        raise InexpressibleError(
+            f"{call}: {what}, so a GGUF file of model_type {reading.family!r} has no rope keys. {REMEDIES[call]}"
+        )
     local = turning.get("sliding_attention") or turning.get("chunked_attention")
     main = next((one for one in turning.values() if one is not local), local)
     assert main is not None

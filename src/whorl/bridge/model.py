@@ -36,9 +36,14 @@ def read(source: str | Path | Mapping[str, Any], assume: str | None = None) -> M
     ['Combined', 'NoPE']
     """
     reading = read_document(source, assume)
-    if reading.standing == "unknown" and assume is None:
-        warnings.warn(_unknown(reading), UnknownFamily, stacklevel=2)
+    warn_of_unknown(reading, assume)
     return Model(reading)
+
+
+def warn_of_unknown(reading: Reading, assume: str | None) -> None:
+    """Warns the caller's caller of a reading whose family is in no table, unless one was named to be assumed."""
+    if reading.standing == "unknown" and assume is None:
+        warnings.warn(_unknown(reading), UnknownFamily, stacklevel=3)
 
 
 def _unknown(reading: Reading) -> str:

@@ -1,12 +1,10 @@
 """``whorl advise``: what to set for a longer context, for each program."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer
 
-from whorl.cli.output import say, say_json
+from whorl.cli.output import say, say_json, warnings_as_notes
 
 
 def advise(
@@ -35,7 +33,8 @@ def advise(
 
     if program is not None and program not in PROGRAMS:
         raise unknown("program of advise:", program, PROGRAMS)
-    found = advice_for(path, length=length, data_length=data_length, fine_tune=fine_tune, assume=assume)
+    with warnings_as_notes():
+        found = advice_for(path, length=length, data_length=data_length, fine_tune=fine_tune, assume=assume)
     refused = program is not None and program in found.refusals
     if as_json:
         say_json(found.to_dict())

@@ -1,9 +1,9 @@
 """The commands in one place, and how they end: 0 fine, 1 a check failed, 2 misuse.
 
-Nothing here or at the top of a command's file imports torch, so that help and completion are instant.
+Nothing here or at the top of a command's file imports torch, so that help and completion are instant. Nor do the files
+of commands import annotations from the future: typer evaluates each one that is a string four times, for every command,
+before any of them runs.
 """
-
-from __future__ import annotations
 
 import sys
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """``whorl bench NAME``: measures, in one run, against the plain way of doing the same."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

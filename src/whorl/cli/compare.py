@@ -1,7 +1,5 @@
 """``whorl compare NAMES…``: trains encodings alike, tests them at lengths they never saw, and writes a report."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 from collections.abc import Iterator
@@ -158,7 +156,7 @@ def this_command() -> str:
     return shlex.join(["whorl", *sys.argv[1:]])
 
 
-def show(found: Comparison, *, as_json: bool) -> None:
+def show(found: "Comparison", *, as_json: bool) -> None:
     """Prints what a comparison came to, and where its report is."""
     if as_json:
         say_json(found.data)
@@ -174,7 +172,7 @@ def show(found: Comparison, *, as_json: bool) -> None:
         raise typer.Exit(1)
 
 
-def print_table(found: ComparisonResult) -> None:
+def print_table(found: "ComparisonResult") -> None:
     """Means by length, of the same last tokens with more and more before them or of a task; then paired differences."""
     for line in found.data.get("verdict", {}).get("en", {}).get("unequal", "").splitlines():
         note(line)
@@ -193,7 +191,7 @@ def print_table(found: ComparisonResult) -> None:
         print_differences(found, kind, measure, f"less {other}")
 
 
-def print_differences(found: ComparisonResult, kind: str, measure: str, title: str) -> None:
+def print_differences(found: "ComparisonResult", kind: str, measure: str, title: str) -> None:
     """The paired differences of a kind with their intervals, and of how many seeds and samples they are."""
     own = [one for one in found.differences if (one.kind, one.measure) == (kind, measure)]
     shown = [one for one in own if (one.low, one.high) != (0.0, 0.0)]  # nothing by construction
@@ -217,7 +215,7 @@ def print_differences(found: ComparisonResult, kind: str, measure: str, title: s
             say(f"* told apart, at 95 % for each length; paired over {seeds}{text}")
 
 
-def difference_text(one: Difference) -> str:
+def difference_text(one: "Difference") -> str:
     """A difference with half its interval, and a star where that leaves 0 out."""
     if one.low is None or one.high is None:
         return f"{one.mean:+.3f}"

@@ -1,13 +1,11 @@
 """``whorl diff``: what positions do otherwise in two models, or in one as several programs read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from whorl.cli.output import note, say, say_json, say_table, suggest
+from whorl.cli.output import note, say, say_json, say_table, suggest, warnings_as_notes
 from whorl.errors import WhorlError
 
 if TYPE_CHECKING:
@@ -33,25 +31,35 @@ def diff(
     Exits 0 where all are equal, 1 where something differs, 2 where a file cannot be read.
     """
     from whorl.bridge.difference import diff as difference_of
+    from whorl.dialects.detect import load_pipe
+    from whorl.dialects.documents import PIPE
 
+    if picture is not None:
+        from whorl.plot.save_picture import check_path
+
+        check_path(picture, "diff")
+    pairs = _pairs(b, programs)
+    source = load_pipe() if a == PIPE else a  # once, for every program is to read it
     found: list[Difference] = []
     refused: list[str] = []
-    for second, pair in _pairs(b, programs):
-        try:
-            found.append(difference_of(a, second, programs=pair, length=length, assume=assume))
-        except WhorlError as error:  # one program that cannot read the file does not silence the others
-            refused.append(str(error))
+    with warnings_as_notes():
+        for second, pair in pairs:
+            try:
+                found.append(difference_of(source, second, programs=pair, length=length, assume=assume))
+            except WhorlError as error:  # one program that cannot read the file does not silence the others
+                refused.append(str(error))
+    refused = list(dict.fromkeys(refused))
     if as_json:
-        say_json({"equal": all(one.equal for one in found), "differences": [one.to_dict() for one in found]})
+        say_json({"equal": _equal(found, refused), "differences": [one.to_dict() for one in found], "refused": refused})
     else:
         for index, one in enumerate(found):
             say() if index else None
             _say(one)
     if picture is not None and found:
         from whorl.plot.difference_by_position import differences
-        from whorl.plot.save_picture import check_path, save
+        from whorl.plot.save_picture import save
 
-        save(differences([(_brief(one), one) for one in found]), check_path(picture, "diff"))
+        save(differences([(_brief(one), one) for one in found]), picture)
     for error in refused:
         note(error)
     if refused:
@@ -61,7 +69,14 @@ def diff(
         raise typer.Exit(1)
 
 
-def _brief(one: Difference) -> str:
+def _equal(found: "list[Difference]", refused: list[str]) -> bool | None:
+    """Whether all are equal; None where nothing differs and something could not be read."""
+    if not all(one.equal for one in found):
+        return False
+    return None if refused else True
+
+
+def _brief(one: "Difference") -> str:
     """The two that were compared, in few words: files without their folders, programs without the file."""
     return " / ".join(name.rpartition(" as ")[2] if " as " in name else Path(name).name for name in (one.a, one.b))
 
@@ -80,7 +95,7 @@ def _pairs(b: str | None, programs: str | None) -> list[tuple[str | None, tuple[
     return [(None, (names[0], name)) for name in names[1:]]
 
 
-def _say(one: Difference) -> None:
+def _say(one: "Difference") -> None:
     say(f"{one.a} against {one.b}: {'equal' if one.equal else 'different'}")
     if not one.same_claim:
         say(f"claimed length {one.claimed_length[0]} against {one.claimed_length[1]}")
@@ -90,7 +105,7 @@ def _say(one: Difference) -> None:
         say(text)
 
 
-def _say_group(group: GroupDifference) -> None:
+def _say_group(group: "GroupDifference") -> None:
     count = "" if group.layers is None else f"{len(group.layers)} "
     say(f"{count}{group.kind}: {'equal' if group.equal else 'different'}")
     for one in group.settings:
@@ -100,7 +115,7 @@ def _say_group(group: GroupDifference) -> None:
         _say_rotation(turned, len(group.rotations) > 1)
 
 
-def _say_rotation(turned: Turned, named: bool) -> None:
+def _say_rotation(turned: "Turned", named: bool) -> None:
     for name, factors in (("cos and sin", turned.attention_factor), ("the softmax scale", turned.softmax_factor)):
         if abs(factors[0] - factors[1]) > 1e-6 * max(factors):
             say(f"    factor on {name}: {factors[0]:.6g} against {factors[1]:.6g}")
@@ -119,4 +134,6 @@ def _say_rotation(turned: Turned, named: bool) -> None:
 
 
 def _short(value: object) -> str:
-    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else str(value)
+    from whorl.bridge.difference import in_words
+
+    return f"{value:g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else in_words(value)

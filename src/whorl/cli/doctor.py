@@ -1,7 +1,5 @@
 """``whorl doctor``: what can run on this machine, and why the rest cannot."""
 
-from __future__ import annotations
-
 import platform
 from importlib import import_module
 from typing import Annotated, Any

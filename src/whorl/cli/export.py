@@ -1,13 +1,11 @@
 """``whorl export``: a model's positions written for one program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from whorl.cli.output import note, refuse_existing, say, say_json
+from whorl.cli.output import note, refuse_existing, say, say_json, warnings_as_notes
 from whorl.errors import WhorlError
 
 
@@ -32,14 +30,15 @@ def export(
     """
     from whorl.bridge.exports import ONNX
     from whorl.bridge.exports import export as write
-    from whorl.bridge.exports.draft import InexpressibleError
+    from whorl.bridge.inexpressible import InexpressibleError
 
     refuse_existing(out, "export")
     try:
-        if target == ONNX:
-            _write_onnx(path, length, out, assume)
-            return
-        draft = write(path, target, length=length, assume=assume)
+        with warnings_as_notes():
+            if target == ONNX:
+                _write_onnx(path, length, out, assume)
+                return
+            draft = write(path, target, length=length, assume=assume)
     except InexpressibleError as error:
         note(str(error))
         raise typer.Exit(1) from None

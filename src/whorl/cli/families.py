@@ -1,7 +1,5 @@
 """``whorl families``: how each family of models handles positions."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

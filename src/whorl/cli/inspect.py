@@ -1,7 +1,5 @@
 """``whorl inspect``: what a model's file says of its positions, and what is wrong with it."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -51,7 +49,7 @@ def inspect(
         raise typer.Exit(1)
 
 
-def _say_lint(findings: list[Finding], as_json: bool) -> None:
+def _say_lint(findings: "list[Finding]", as_json: bool) -> None:
     if as_json:
         say_json({"findings": [one.to_dict() for one in findings]})
         return

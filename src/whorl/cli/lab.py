@@ -3,8 +3,6 @@
 The experiments of RoFormer are in their own file and registered here.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

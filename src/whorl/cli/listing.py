@@ -1,7 +1,5 @@
 """``whorl list``: every encoding and scaling in the registry."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math
@@ -109,7 +107,7 @@ def describe_encoding(name: str) -> dict[str, Any]:
     return out | {"example": filled} | facts(encoding)
 
 
-def facts(encoding: Encoding) -> dict[str, Any]:
+def facts(encoding: "Encoding") -> dict[str, Any]:
     """The hooks of an encoding, the shapes of its parameters, and its claims."""
     return {
         "enters": list(encoding.enters()),

@@ -5,10 +5,12 @@ A terminal gets rich tables (which honour NO_COLOR); a pipe gets plain text that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,16 @@ def say(text: str = "") -> None:
 def note(text: str) -> None:
     """A line beside the answer, on stderr."""
     print(text, file=sys.stderr)
+
+
+@contextlib.contextmanager
+def warnings_as_notes() -> Iterator[None]:
+    """Says warnings of what is done inside as lines beside the answer, each once, without the file that raised them."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        yield
+    for text in dict.fromkeys(str(one.message) for one in caught):
+        note(text)
 
 
 def suggest(command: str) -> None:

@@ -1,7 +1,5 @@
 """``whorl plot KIND``: a picture of encodings, written to a file."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -131,7 +129,7 @@ def comparison(what: Sequence[str], dim: int | None) -> str:
     return what[0]
 
 
-def encodings(kind: str, what: Sequence[str], dim: int | None) -> Encoding | list[Encoding]:
+def encodings(kind: str, what: Sequence[str], dim: int | None) -> "Encoding | list[Encoding]":
     """The encodings that are named, or the kind's own; numbers that training sets are drawn from one seed."""
     import torch
 
@@ -147,7 +145,7 @@ def encodings(kind: str, what: Sequence[str], dim: int | None) -> Encoding | lis
     return built if known.several else built[0]
 
 
-def build(text: str, dim: int, asked: bool) -> Encoding:
+def build(text: str, dim: int, asked: bool) -> "Encoding":
     """The encoding of a text such as ``rope:base=500000``, in so many dimensions where it has them to choose."""
     name, _, settings = text.partition(":")
     given = show.parse_settings(settings.split(",") if settings else [], "plot")

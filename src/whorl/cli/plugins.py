@@ -1,7 +1,5 @@
 """``--plugin FILE``: encodings of a user's own, known to a command before it reads its names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated

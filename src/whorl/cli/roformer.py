@@ -1,7 +1,5 @@
 """``whorl lab match``, ``pretrain``, ``classify`` and ``ablate``: RoFormer's experiments, made small."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path

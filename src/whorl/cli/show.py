@@ -1,7 +1,5 @@
 """``whorl show NAME``: one encoding or scaling from the inside: formula, settings, frequencies, factors."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
@@ -71,7 +69,7 @@ def show(
     suggest(f"whorl show {name} --scaling yarn --factor 4" if could_scale else "whorl bench tables")
 
 
-def build(name: str, given: dict[str, Any]) -> tuple[Encoding, dict[str, Any]]:
+def build(name: str, given: dict[str, Any]) -> "tuple[Encoding, dict[str, Any]]":
     """The encoding of that name, or a rope with the scaling of that name, and what was filled in."""
     settings = {key: value for key, value in given.items() if not key.startswith("scaling.")}
     scaling = {key.removeprefix("scaling."): value for key, value in given.items() if key not in settings}
@@ -121,7 +119,7 @@ def add_setting(settings: dict[str, Any], key: str, value: Any, option: str) -> 
     settings[key] = value
 
 
-def describe(encoding: Encoding, length: int | None = None) -> dict[str, Any]:
+def describe(encoding: "Encoding", length: int | None = None) -> dict[str, Any]:
     """All that ``whorl show`` prints of an encoding, as JSON-ready data."""
     from whorl.encodings.rotary import Rotary
 
@@ -145,7 +143,7 @@ def _texts(cls: type) -> dict[str, Any]:
     return {"summary": listing.summary(cls), "description": text, "formula": formulas}
 
 
-def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
+def describe_rotary(encoding: "Rotary", length: int | None) -> dict[str, Any]:
     """The factors and, for each pair, frequency, wavelength and turns within the context.
 
     The context is the length asked for, else the original length, else an example.
@@ -164,7 +162,7 @@ def describe_rotary(encoding: Rotary, length: int | None) -> dict[str, Any]:
     }
 
 
-def pair_rows(encoding: Rotary, length: int | None, context: int) -> list[dict[str, Any]]:
+def pair_rows(encoding: "Rotary", length: int | None, context: int) -> list[dict[str, Any]]:
     """One row for each frequency: its pair, its position axis, its head where heads differ.
 
     With a scaling it says how much slower the pair turns than without.

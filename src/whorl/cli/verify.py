@@ -1,7 +1,5 @@
 """``whorl verify``: the ledger of claims, computed now."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

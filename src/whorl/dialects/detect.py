@@ -82,13 +82,18 @@ def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[Binary
     if not isinstance(given, (str, Path)):
         raise invalid("read", "what is to be read", "a path or a dict", given, "Pass a config.json or its dict.")
     if str(given) == PIPE:
-        return parse_json(_text(read_pipe()), "the pipe")
+        return load_pipe()
     path = find_document(Path(given))
     head = read_bytes(path, at_most=HEAD)
     for dialect in BINARY_DIALECTS:
         if dialect.recognises(head):
             return dialect, path
     return read_json(path)
+
+
+def load_pipe() -> dict[str, Any]:
+    """The dict that the pipe holds, which can be read once."""
+    return parse_json(_text(read_pipe()), "the pipe")
 
 
 def _text(data: bytes) -> bytes:

@@ -288,13 +288,14 @@ def _given(config: dict[str, Any], family: Family) -> tuple[str, dict[str, Any]]
 
 def _agree(new: dict[str, Any], old: dict[str, Any], config: dict[str, Any], family: Family) -> bool:
     """Whether the dicts of versions 5 and 4 say the same; version 4 has the base beside its own."""
-    base_key = "rope_theta"
+    base_keys = BASES
     if any(isinstance(value, dict) for value in new.values()):
         scaled = [kind for kind, layer in family.layers.items() if layer.scaled and isinstance(new.get(kind), dict)]
         if not scaled:
             return new == old
-        new, base_key = new[scaled[0]], family.layers[scaled[0]].base_key
-    bases = [one.get("rope_theta", config.get(base_key)) for one in (new, old)]
+        new, base_keys = new[scaled[0]], (family.layers[scaled[0]].base_key,)
+    beside = next((config[name] for name in base_keys if config.get(name) is not None), None)
+    bases = [one.get("rope_theta", beside) for one in (new, old)]
     types = [one.get("rope_type", one.get("type")) for one in (new, old)]
     rest = [{k: v for k, v in one.items() if k not in ("rope_theta", "rope_type", "type")} for one in (new, old)]
     return bases[0] == bases[1] and types[0] == types[1] and rest[0] == rest[1]

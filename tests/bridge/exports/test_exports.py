@@ -9,11 +9,13 @@ import pytest
 import whorl
 from gguf_files import write_gguf
 from hf_configs import LISTS, RELEASED
+from literal_configs import literal_configs
 from model_cases import CASES
 from whorl.bridge import InexpressibleError
 from whorl.bridge.difference import compare
 from whorl.bridge.exports import TARGETS, origin_of
 from whorl.bridge.programs import program_of
+from whorl.dialects.families import FAMILIES, UNROTATED
 from whorl.errors import WhorlError
 
 CONFIGS = {name: given for name, (given, _) in RELEASED.items()} | {name: case.config for name, case in CASES.items()}
@@ -23,7 +25,7 @@ LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "origi
 # The field or the setting that a refusal has to name, one of them at least.
 NAMES = (
     *("model_type", "rope_parameters", "rope_scaling", "attention_factor", "scaling", "window", "layers", "rotation"),
-    *("beside the rotation", "cosines", "on cos and sin", "head_dim"),
+    *("beside the rotation", "cosines", "on cos and sin", "head_dim", "rope_type", "axial_rope"),
 )
 
 
@@ -45,6 +47,57 @@ def test_a_config_is_the_same_in_every_schema(name, target):
         given = part
     assert target != "hf-v4" or given.get("rope_parameters") is None or "rope_parameters" in str(CONFIGS[name])
     assert target != "hf-v5" or given.get("rope_scaling") is None or "rope_scaling" in str(CONFIGS[name])
+
+
+SCALED = (
+    {},
+    {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    {"rope_theta": 5e5, "rope_scaling": YARN | {"attention_factor": 1.1}},
+    {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
+    {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 5e5, "factor": 2.0}},
+)
+SCHEMAS = ("hf-v4", "hf-v5", "hf-both")
+
+
+def round_trips(configs, target):
+    """(how many configs come back from a target as they were, how many it refuses by name), of those that are read."""
+    same = refused = 0
+    for given in configs:
+        try:
+            reading = whorl.read(given).checked().reading
+        except WhorlError:
+            continue
+        if not reading.dialect.startswith("transformers"):
+            continue
+        try:
+            draft = whorl.export(given, target)
+        except WhorlError as error:
+            assert any(word in str(error) for word in NAMES), (given, error)
+            refused += 1
+            continue
+        found = draft.readings["llama.cpp"] if target == "gguf" else whorl.read(json.loads(draft.text)).reading
+        assert compare(reading, found, layouts=target != "gguf").equal, given
+        same += 1
+    return same, refused
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")
+@pytest.mark.parametrize("scaling", range(len(SCALED)))
+def test_a_config_of_every_family_comes_back_or_is_refused_by_name(scaling):
+    sizes = {**SIZES, "max_position_embeddings": 32768, **SCALED[scaling]}
+    configs = [{"model_type": name, **sizes} for name in (*FAMILIES, *UNROTATED)]
+    for target in (*SCHEMAS, "gguf"):
+        same, refused = round_trips(configs, target)
+        assert same > (4 if target == "gguf" else 130) and (target == "gguf" or refused < 20), target
+
+
+@pytest.mark.large
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("target", [*SCHEMAS, "gguf"])
+def test_every_config_in_the_text_of_the_tests_comes_back_or_is_refused_by_name(target):
+    same, refused = round_trips(literal_configs(), target)
+    assert same > (40 if target == "gguf" else 100) and (target == "gguf" or refused < 10)
 
 
 @pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")
@@ -96,6 +149,33 @@ def test_every_target_gives_what_it_was_given_or_refuses_with_numbers(name, targ
 
 
 # --- cases that people have met
+
+
+def test_neox_has_both_schemas_with_a_scaling():
+    given = config("gpt_neox", rotary_emb_base=5e5, rope_scaling={"type": "linear", "factor": 4.0})
+    both = whorl.export(given, "hf-both").data
+    assert both["rotary_emb_base"] == both["rope_parameters"]["rope_theta"] == 5e5
+    assert whorl.diff(given, both).equal
+    with pytest.raises(WhorlError, match="both given and differ"):
+        whorl.read(both | {"rotary_emb_base": 1e4})
+
+
+def test_a_form_that_version_4_cannot_read_is_refused_and_not_unread():
+    given = config("phi3", rope_theta=1e4, rope_scaling={"type": "linear", "factor": 4.0})
+    with pytest.raises(InexpressibleError, match=r"hf-v4 cannot say this.*type 'linear' has no short_factor"):
+        whorl.export(given, "hf-v4")
+    given = config(rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
+    with pytest.raises(InexpressibleError, match="rope_type 'proportional' is not known to transformers 4"):
+        whorl.export(given, "hf-both")
+
+
+def test_what_version_5_works_out_is_written_for_version_4():
+    beside = config(rope_theta=1e4, original_max_position_embeddings=8192, rope_scaling={"type": "yarn", "factor": 4.0})
+    for target in ("hf-v4", "hf-both"):
+        written = whorl.export(beside, target).data
+        assert written["rope_scaling"]["original_max_position_embeddings"] == 8192
+    written = whorl.export(config(rope_theta=1e4, rope_scaling={**YARN, "factor": None}), "hf-v4").data
+    assert written["rope_scaling"]["factor"] == 4.0  # 32,768 / 8,192
 
 
 def test_a_version_5_file_of_llama_3_1_for_version_4():
@@ -179,6 +259,13 @@ def test_betas_that_llama_cpp_does_not_read_are_written_as_divisors_or_refused()
         whorl.export(config("llama", rope_theta=1e6, rope_scaling=yarn), "llama.cpp")
 
 
+def test_what_no_key_can_say_is_not_promised_of_a_file():
+    given = config("mistral", sliding_window=4096, rope_theta=1e4)
+    for target in ("llama.cpp", "gguf"):
+        with pytest.raises(InexpressibleError, match=r"window none against size 4096. llama.cpp has no key"):
+            whorl.export(given, target)
+
+
 def test_gemma_3_has_a_base_for_each_kind_in_both_schemas():
     given = config("gemma3_text", head_dim=256, num_hidden_layers=6, sliding_window=512, rope_theta=1e6)
     given["rope_scaling"] = {"rope_type": "linear", "factor": 8.0}
@@ -202,6 +289,7 @@ def test_megatron_arguments_are_words():
     assert "--position-embedding-type yarn" in draft.text
     assert "--no-yarn-correction-range-round-to-int" in draft.text
     assert draft.data["mscale"] == pytest.approx(0.2 / (0.1 * math.log(4)))
+    assert "--mscale 1.0 \\\n" in whorl.export(config("qwen2", rope_theta=1e6, rope_scaling=YARN), "megatron").text
     llama3 = whorl.export(config(rope_theta=5e5, rope_scaling={"rope_type": "llama3", **LLAMA3}), "megatron")
     assert "--use-rope-scaling \\\n--rope-scaling-factor 8.0" in llama3.text
 
@@ -225,6 +313,29 @@ def test_a_gguf_file_becomes_a_config(tmp_path):
     written = whorl.export(path, "hf-v5").data
     assert written["rope_parameters"]["factor"] == 4.0 and written["model_type"] == "qwen2"
     assert whorl.diff(path, written).equal
+
+
+GGUF_SIZES = {"embedding_length": 4096, "attention.head_count": 32, "context_length": 131072}
+GGUF_YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 32.0, "rope.scaling.original_context_length": 4096}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys"),
+    [
+        ("gpt-oss", {"block_count": 4, "attention.sliding_window": 128, "rope.freq_base": 150000.0, **GGUF_YARN}),
+        ("gemma3", {"block_count": 4, "attention.sliding_window": 1024, "rope.freq_base": 1e6}),  # windows alone
+        ("gemma3", {"block_count": 12, "attention.sliding_window": 1024, "rope.freq_base": 1e6}),
+        ("qwen2", {"block_count": 4, "rope.freq_base": 1e6, **GGUF_YARN}),
+    ],
+)
+@pytest.mark.parametrize("target", ["hf-v5", "hf-both", "vllm", "gguf"])
+def test_a_gguf_file_becomes_what_other_programs_read(architecture, keys, target, tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", architecture, {**GGUF_SIZES, "attention.key_length": 64, **keys})
+    draft = whorl.export(path, target)
+    for found in draft.readings.values():
+        assert compare(whorl.read(path).reading, found, layouts=False).equal
+    if target == "gguf":
+        assert draft.data["metadata"]["general.architecture"] == architecture
 
 
 def test_params_of_meta_become_a_config():

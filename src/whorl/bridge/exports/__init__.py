@@ -11,7 +11,8 @@ from typing import Any
 
 from whorl.bridge.difference import compare, sentence
 from whorl.bridge.exports import gguf, hf, llama_cpp, megatron, params, sglang, vllm
-from whorl.bridge.exports.draft import Draft, InexpressibleError, Origin, origin_of
+from whorl.bridge.exports.draft import Draft, Origin, origin_of
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.errors import WhorlError, invalid, unknown
 
 # The target "onnx" is a file of its own with an extra, and gives a model instead of text: whorl.bridge.exports.onnx.

@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from whorl.bridge.difference import Difference
 from whorl.bridge.gguf_keys import family_of_architecture
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.model import read
 from whorl.bridge.text_part import filled_fields
 from whorl.dialects.detect import JSON_DIALECTS, load
@@ -20,14 +20,6 @@ from whorl.dialects.families import FAMILIES
 from whorl.dialects.names import ORIGINAL
 from whorl.dialects.reading import FILE, Described, Reading, Value
 from whorl.errors import WhorlError
-
-
-class InexpressibleError(WhorlError):
-    """A target that has no form for the positions of a model; ``difference`` is what its nearest form misses."""
-
-    def __init__(self, text: str, difference: Difference | None = None) -> None:
-        super().__init__(text)
-        self.difference = difference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +33,7 @@ class Origin:
     config: dict[str, Any]
     wanted: dict[str, Any] | None = None
     reading: Reading
-    length: int | None
+    length: int | None = None
     assume: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -96,12 +88,12 @@ def origin_of(source: str | Path | Mapping[str, Any], length: int | None, assume
         _check_json(loaded)
         reading = read(loaded, assume).checked().reading
         if dialect.name == "transformers":
-            return _serving(Origin(name=name, config=loaded, reading=reading, length=length, assume=assume))
+            return serving(Origin(name=name, config=loaded, reading=reading, assume=assume), length)
     else:
         reading = read(source, assume).checked().reading
     config = config_of(reading)
     notes = (f"from a {reading.dialect} file: sizes that it does not have are left out of the config",)
-    return _serving(Origin(name=name, config=config, reading=reading, length=length, assume=assume, notes=notes))
+    return serving(Origin(name=name, config=config, reading=reading, assume=assume, notes=notes), length)
 
 
 def _check_json(config: dict[str, Any]) -> None:
@@ -120,18 +112,19 @@ def _model(source: str | Path | Mapping[str, Any]) -> str:
     return str(path.parent if path.suffix == ".json" else path)
 
 
-def _serving(origin: Origin) -> Origin:
-    """The origin with the length to be served in place of the claimed one."""
+def serving(origin: Origin, length: int | None) -> Origin:
+    """The origin with this length to be served in place of the claimed one, which it is by default."""
     claimed = origin.reading.claimed_length
-    if origin.length is None:
+    if length is None:
         return dataclasses.replace(origin, length=None if claimed is None else claimed.value)
-    if claimed is not None and origin.length > claimed.value:
+    if claimed is not None and length > claimed.value:
         raise WhorlError(
-            f"export: the file claims {claimed.value} positions, and {origin.length} are to be served. "
-            f"Use whorl advise --length {origin.length}."
+            f"export: the file claims {claimed.value} positions, and {length} are to be served. "
+            f"Use whorl advise --length {length}."
         )
-    served = Value(value=origin.length, source=FILE, field="" if claimed is None else claimed.field)
-    return dataclasses.replace(origin, reading=dataclasses.replace(origin.reading, claimed_length=served))
+    served = Value(value=length, source=FILE, field="" if claimed is None else claimed.field)
+    reading = dataclasses.replace(origin.reading, claimed_length=served)
+    return dataclasses.replace(origin, reading=reading, length=length)
 
 
 # --- configs of models that come in another dialect
@@ -151,26 +144,27 @@ def config_of(reading: Reading) -> dict[str, Any]:
         family_of_architecture(reading.family) if reading.dialect == "gguf" else DIALECT_FAMILIES.get(reading.dialect)
     )
     if family is None:
-        raise WhorlError(f"export: from a {reading.dialect} file nothing is written yet. Pass config.json.")
+        of = f"{reading.dialect} file of {reading.named}" if reading.named else f"{reading.dialect} file"
+        raise WhorlError(f"export: from a {of} nothing is written yet. Pass config.json.")
     turning = {group.kind: one for group in reading.layers for one in group.encodings if one.name in ("rope", "mrope")}
     if not turning:
-        raise WhorlError(f"export: no layer of this {reading.dialect} file rotates, so there is nothing to write.")
+        raise InexpressibleError(
+            f"export: no layer of this {reading.dialect} file rotates, so there is nothing to write."
+        )
     ropes = {kind: rope_parameters(one) for kind, one in turning.items()}
-    first = next(iter(turning.values()))
-    latent = FAMILIES.get(family) is not None and FAMILIES[family].scale_softmax
+    first, row = next(iter(turning.values())), FAMILIES.get(family)
+    alike = len({json.dumps(one) for one in ropes.values()}) == 1 and not (row is not None and row.layers)
     config: dict[str, Any] = {
         "model_type": family,
-        "qk_rope_head_dim" if latent else "head_dim": first.value("head_dim"),
-        "rope_parameters": next(iter(ropes.values()))
-        if len({json.dumps(one) for one in ropes.values()}) == 1
-        else ropes,
+        "qk_rope_head_dim" if row is not None and row.scale_softmax else "head_dim": first.value("head_dim"),
+        "rope_parameters": next(iter(ropes.values())) if alike else ropes,
     }
     if reading.claimed_length is not None:
         config["max_position_embeddings"] = reading.claimed_length.value
     if all(group.indices is not None for group in reading.layers):
         kinds = {index: group.kind for group in reading.layers for index in group.indices or ()}
         config["num_hidden_layers"] = len(kinds)
-        if len(reading.layers) > 1:
+        if len(reading.layers) > 1 or not alike:
             config["layer_types"] = [kinds[index] for index in sorted(kinds)]
     sizes = [one.value("size") for group in reading.layers for one in group.encodings if one.name == "window"]
     return config | ({"sliding_window": sizes[0]} if sizes else {})

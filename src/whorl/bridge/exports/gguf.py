@@ -5,7 +5,7 @@ from __future__ import annotations
 from whorl.bridge.exports.draft import Draft, Origin, json_text
 from whorl.bridge.gguf_keys import keys_of, scaling_keys
 
-REMEDY = "llama.cpp has no key for the rest."
+NO_KEY = "llama.cpp has no key for the rest."
 
 
 def keys(origin: Origin) -> Draft:
@@ -19,5 +19,5 @@ def keys(origin: Origin) -> Draft:
         notes=origin.notes,
         readings={"llama.cpp": written.reading()},
         moves_rows=True,
-        remedy=REMEDY,
+        remedy=NO_KEY,
     )

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.bridge.exports.draft import Draft, InexpressibleError, Origin, json_text
+from whorl.bridge.exports.draft import Draft, Origin, json_text
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.programs import program_of
 from whorl.bridge.text_part import by_kind, text_fields, with_text_fields
 from whorl.dialects import transformers_model
 from whorl.dialects.families import ELSEWHERE, Family, family_name, family_of
 from whorl.dialects.fields import type_of
-from whorl.dialects.names import BASES, ORIGINAL
+from whorl.dialects.names import BASES, LENGTHS, ORIGINAL
 from whorl.dialects.sizes import base_of
+from whorl.dialects.values import whole_number
+from whorl.errors import WhorlError
 
 BESIDE = ("rope_theta", "partial_rotary_factor")  # what version 4 looks for beside rope_scaling alone
+WORKED_OUT = (ORIGINAL, "factor")  # what version 5 finds by itself and version 4 has to be told
 BY_LAYER = ("layer_rope_theta", "partial_rotary_factors", "per_layer_config")
 # Classes of version 4 that call the two by other names.
 _OF_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -50,6 +54,7 @@ def both(origin: Origin) -> Draft:
     old = _old_fields(origin, rope, kept)
     if "" in by_kind(rope):  # what version 4 has beside it, version 5 finds there too
         rope = {key: value for key, value in rope.items() if key == "rope_theta" or key not in (*BESIDE, *old)}
+        rope |= {key: value for key, value in (old["rope_scaling"] or {}).items() if key in WORKED_OUT}
     return _draft("hf-both", origin, {**kept, **old, "rope_parameters": rope}, programs)
 
 
@@ -57,13 +62,17 @@ def _draft(
     target: str, origin: Origin, fields: Mapping[str, Any], programs: tuple[str, ...], notes: tuple[str, ...] = ()
 ) -> Draft:
     config = with_text_fields(origin.asked, fields)
-    readings = {name: program_of(name).read(config, origin.length, origin.assume) for name in programs}
+    try:
+        readings = {name: program_of(name).read(config, origin.length, origin.assume) for name in programs}
+        readings["whorl"] = transformers_model.read(config, origin.assume)
+    except WhorlError as error:  # the file was read, so it is this form of it that is not
+        raise InexpressibleError(f"export: {target} cannot say this. {error}") from None
     return Draft(
         target=target,
         text=json_text(config),
         data=config,
         notes=(*origin.notes, *notes),
-        readings={**readings, "whorl": transformers_model.read(config, origin.assume)},
+        readings=readings,
         moves_rows=bool(origin.notes),
     )
 
@@ -137,9 +146,20 @@ def _flat(rope: Mapping[str, Any], kept: Mapping[str, Any], name: str) -> dict[s
         inside.pop(ORIGINAL, None)
         if name in PHI_3:
             return {**beside, "rope_scaling": _lists(inside)}
+    if kind in ("yarn", "llama3"):
+        inside |= _worked_out(inside, kept)
     if kind == "default" and not inside:
         return {**beside, "rope_scaling": None}
     return {**beside, "rope_scaling": {"rope_type": kind, "type": kind, **inside}}
+
+
+def _worked_out(inside: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """The original length, which version 5 takes from beside first, and the factor that it makes of two lengths."""
+    original, length = kept.get(ORIGINAL) or inside.get(ORIGINAL), whole_number(kept, LENGTHS)
+    found = {} if original is None else {ORIGINAL: original}
+    if original and length and "factor" not in inside:
+        found["factor"] = length / original
+    return found
 
 
 def _lists(inside: Mapping[str, Any]) -> dict[str, Any]:

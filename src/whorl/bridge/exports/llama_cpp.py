@@ -11,6 +11,7 @@ from typing import Any
 
 from whorl.bridge.difference import compare
 from whorl.bridge.exports.draft import Draft, Origin
+from whorl.bridge.exports.gguf import NO_KEY
 from whorl.bridge.gguf_keys import GgufKeys, keys_of, scaling_keys
 from whorl.bridge.programs.llama_cpp import converted_keys
 
@@ -31,7 +32,7 @@ OLLAMA = (
 
 def flags(origin: Origin) -> Draft:
     """The flags that make llama.cpp compute the model's positions with the file that its converter writes."""
-    converted = converted_keys(origin.config, origin.assume)
+    converted = converted_keys(origin.config, origin.assume, "export")
     wanted = keys_of(origin.reading, origin.fields, scaling_keys)
     apart = {} if _same(origin, converted) else _apart(converted, wanted)
     words: list[str] = [] if origin.length is None else ["--ctx-size", str(origin.length)]
@@ -50,7 +51,7 @@ def flags(origin: Origin) -> Draft:
         notes=(*origin.notes, *([said] if said else [])),
         readings={"llama.cpp": meant.reading()},
         moves_rows=True,
-        remedy=NEEDS_FILE,
+        remedy=NEEDS_FILE if wanted.tensors != converted.tensors else NO_KEY,
     )
 
 

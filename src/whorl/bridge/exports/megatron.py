@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.bridge.exports.draft import Draft, InexpressibleError, Origin
+from whorl.bridge.exports.draft import Draft, Origin
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.model import Group
 from whorl.dialects import megatron
 from whorl.dialects.names import HEADS, WIDTHS
@@ -104,7 +105,7 @@ def _rotation(rotation: Described, rope: Rope, origin: Origin) -> dict[str, Any]
 def _yarn(scaling: Described, rope: Rope, prefix: str) -> dict[str, Any]:
     factor = scaling.value("factor")
     # the weight m with 0.1 m ln(factor) + 1 on cos and sin, the other weight being 0
-    weight = (float(rope.attention_factor()) - 1) / (0.1 * math.log(factor)) if factor > 1 else 1.0
+    weight = round((float(rope.attention_factor()) - 1) / (0.1 * math.log(factor)), 12) if factor > 1 else 1.0
     return {
         "rotary_scaling_factor": factor,
         f"{prefix}original_max_position_embeddings": scaling.value("original_length"),

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whorl.bridge.exports.draft import InexpressibleError, origin_of
+from whorl.bridge.exports.draft import origin_of
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.model import Group
 from whorl.dialects.reading import Layers
 from whorl.encodings.rope import Rope

@@ -10,6 +10,7 @@ from typing import Any
 from whorl.bridge.difference import compare
 from whorl.bridge.exports.draft import Draft, Origin
 from whorl.bridge.exports.hf import version_5
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.bridge.model import Group
 from whorl.bridge.programs.program import Program, claiming, rope_type
 from whorl.bridge.text_part import by_kind, joined, nested, text_fields, text_path, with_text_fields
@@ -17,7 +18,6 @@ from whorl.dialects.names import LENGTHS, ORIGINAL
 from whorl.dialects.reading import Reading
 from whorl.dialects.values import whole_number
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
 REMEDY = "Serve it with transformers, or pass --length up to the original length."
@@ -65,15 +65,17 @@ def _overridden(origin: Origin) -> tuple[dict[str, Any], dict[str, Any]]:
     fields = text_fields(draft.data)
     rope = fields.get("rope_parameters")
     if not isinstance(rope, dict):
-        raise WhorlError("export: this model has no rope_parameters that could be overridden. Change config.json.")
+        raise InexpressibleError(
+            "export: this model has no rope_parameters that could be overridden. Change config.json."
+        )
     ropes = {kind: _adapted(origin, fields, one, kind) for kind, one in by_kind(rope).items()}
     overrides: dict[str, Any] = {"rope_parameters": joined(ropes, rope)}
     old = text_fields(origin.config)
-    stated = next((name for name in LENGTHS if old.get(name) is not None), LENGTHS[0])
-    if origin.length is not None and (old.get(stated) or 0) < origin.length:  # which servers take for the longest text
-        overrides[stated] = origin.length
-    kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, stated)}
-    return {**kept, **({stated: old[stated]} if stated in old else {}), **overrides}, overrides
+    stated = [name for name in LENGTHS if old.get(name) is not None] or [LENGTHS[0]]
+    if origin.length is not None:  # which servers take for the longest text
+        overrides |= {name: origin.length for name in stated if (whole_number(old, (name,)) or 0) < origin.length}
+    kept = {name: value for name, value in fields.items() if name not in (ORIGINAL, *stated)}
+    return {**kept, **{name: old[name] for name in stated if name in old}, **overrides}, overrides
 
 
 def _adapted(origin: Origin, fields: Mapping[str, Any], rope: Mapping[str, Any], kind: str) -> dict[str, Any]:

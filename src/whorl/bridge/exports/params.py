@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from whorl.bridge.exports.draft import Draft, InexpressibleError, Origin, json_text
+from whorl.bridge.exports.draft import Draft, Origin, json_text
+from whorl.bridge.inexpressible import InexpressibleError
 from whorl.dialects import meta_params
 from whorl.dialects.names import HEADS, WIDTHS
 from whorl.dialects.values import whole_number

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from whorl.bridge.model import warn_of_unknown
 from whorl.bridge.programs.llama_cpp import LLAMA_CPP
 from whorl.bridge.programs.mlx import MLX
 from whorl.bridge.programs.program import Program
@@ -53,7 +54,9 @@ def read_as(
         raise WhorlError(
             f"read: {by.name} is asked to read a {dialect.name} file. Pass config.json, or leave --as out."
         )
-    return by.read(loaded, length, assume)
+    reading = by.read(loaded, length, assume)
+    warn_of_unknown(reading, assume)
+    return reading
 
 
 def facts() -> list[dict[str, str]]:
@@ -67,6 +70,13 @@ def facts() -> list[dict[str, str]]:
         for one in PROGRAMS.values()
         for fact in one.facts
     ]
+
+
+def versions_markdown() -> str:
+    """The programs with their versions and repositories as Markdown, for the documentation."""
+    lines = ["| `--as` | program | version | read in |", "|---|---|---|---|"]
+    rows = (f"| `{one.name}` | {one.title} | {one.version} | {one.repository} |" for one in PROGRAMS.values())
+    return "\n".join([*lines, *rows])
 
 
 def markdown() -> str:

@@ -19,17 +19,17 @@ CONVERTS_LLAMA3 = ("llama", "deci", "exaone", "exaone4", "exaone-moe", "apertus"
 
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
-    held = converted_keys(config, assume).reading()
+    held = converted_keys(config, assume, "read").reading()
     return dataclasses.replace(held, dialect="gguf as llama.cpp reads it")
 
 
-def converted_keys(config: dict[str, Any], assume: str | None) -> GgufKeys:
+def converted_keys(config: dict[str, Any], assume: str | None, call: str) -> GgufKeys:
     """The keys that llama.cpp's converter makes of a config."""
     from whorl.bridge.gguf_keys import keys_of  # which needs torch
 
     view = as_version_5(config)
     reading = reading_of(view, "llama.cpp", assume)
-    return keys_of(reading, view.fields, lambda scaling, name, rope: _converted(scaling, name, rope, view))
+    return keys_of(reading, view.fields, lambda scaling, name, rope: _converted(scaling, name, rope, view), call)
 
 
 def _converted(scaling: Described, name: str, rope: Rope, view: Seen) -> tuple[dict[str, Any], dict[str, list[float]]]:
@@ -55,6 +55,7 @@ LLAMA_CPP = Program(
     name="llama.cpp",
     title="llama.cpp",
     version="b21e4de (22 August 2026)",
+    repository="ggml-org/llama.cpp",
     read=_read,
     facts=(
         Fact(

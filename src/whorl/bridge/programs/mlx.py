@@ -144,6 +144,7 @@ MLX = Program(
     name="mlx",
     title="mlx-lm",
     version="d78bf58 (22 August 2026)",
+    repository="ml-explore/mlx-lm",
     read=_read,
     facts=(
         Fact(

@@ -36,7 +36,7 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program: its ``name`` on the command line, the version it was read in, and the reading of a config by it.
+    """A program: its ``name`` on the command line, the version it was read in and where, and the reading of a config.
 
     ``read`` takes the config, the length to be served or None for the program's own, and a family to assume or None.
     """
@@ -44,6 +44,7 @@ class Program:
     name: str
     title: str
     version: str
+    repository: str
     read: Callable[[dict[str, Any], int | None, str | None], Reading]
     facts: tuple[Fact, ...]
 
@@ -99,8 +100,7 @@ def seen(config: dict[str, Any], fields: Mapping[str, Any]) -> Seen:
 def as_version_5(config: dict[str, Any]) -> Seen:
     """The config as a class of transformers 5 has it, which is what vLLM and SGLang are given too."""
     fields = text_fields(config)
-    given = [fields.get(name) for name in ("rope_scaling", "rope_parameters")]
-    if all(isinstance(one, dict) and one for one in given):  # what else may stand there is refused where it is read
+    if all(isinstance(fields.get(name), dict) and fields[name] for name in SCHEMAS):
         fields["rope_parameters"] = fields.pop("rope_scaling")
     return seen(config, fields)
 

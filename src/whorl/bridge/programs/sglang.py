@@ -22,21 +22,40 @@ from whorl.bridge.programs.program import (
     reading_of,
     rope_type,
 )
-from whorl.dialects.names import LENGTHS
+from whorl.bridge.text_part import SCHEMAS, by_kind, filled_fields, text_fields, with_text_fields
+from whorl.dialects.families import family_name, family_of
+from whorl.dialects.names import LENGTHS, ORIGINAL
 from whorl.dialects.reading import Described, Reading
 from whorl.dialects.values import whole_number
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
+# The field that says the length: the first of these. Classes give n_positions the name before it, too.
+SGLANG_LENGTHS = (
+    *("max_sequence_length", "seq_length", "max_seq_len", "model_max_length", "max_position_embeddings"),
+    "n_positions",
+)
+WRITE_INSIDE = ("phi3", "phi4_multimodal")  # whose classes have the original length for a field
+
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
-    view = as_version_5(config)
+    view = as_version_5(_loaded(config))
     view.check_read("SGLang")
     for rope in view.ropes.values():
         if rope_type(rope) == "telechat3-yarn":
             raise WhorlError("read: rope_type 'telechat3-yarn' is not known to SGLang. Its YaRN has other factors.")
     reading = reading_of(view, "SGLang", assume, lambda scaling, rope: _scaling(scaling, rope, view))
     return claiming(reading, _claimed(view), "multiplied by factor")
+
+
+def _loaded(config: dict[str, Any]) -> dict[str, Any]:
+    """The config without an original length beside the rope dict, where the class does not write it into the dict."""
+    fields = text_fields(config)
+    ropes = [rope for name in SCHEMAS if isinstance(fields.get(name), dict) for rope in by_kind(fields[name]).values()]
+    inside = any(rope.get(ORIGINAL) is not None for rope in ropes)
+    if family_name(filled_fields(config)) in WRITE_INSIDE and not inside:
+        return config
+    return with_text_fields(config, {name: value for name, value in fields.items() if name != ORIGINAL})
 
 
 def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen) -> Described:
@@ -72,9 +91,11 @@ def _on_tables(scaling: Described, rope: Mapping[str, Any], view: Seen) -> float
 
 def _claimed(view: Seen) -> float | None:
     """The length that SGLang serves by itself, and at most."""
-    length = whole_number(view.fields, LENGTHS)
+    length = whole_number(view.fields, SGLANG_LENGTHS)
     rope = view.ropes.get("", {})
-    kept = rope_type(rope) in ("yarn", "llama3", "longrope", "su")  # transformers 5 puts an original length into these
+    split = bool(family_of(view.fields).layers)  # whose class makes a dict for each kind, in which no factor stands
+    original = ORIGINAL in rope or rope_type(rope) in ("yarn", "llama3", "longrope", "su")  # where the class puts one
+    kept = split or original
     return None if length is None else length * (1.0 if kept else number(rope, "factor", 1.0))
 
 
@@ -84,6 +105,7 @@ SGLANG = Program(
     name="sglang",
     title="SGLang",
     version="cce0a12 (23 August 2026)",
+    repository="sgl-project/sglang",
     read=_read,
     facts=(
         Fact(
@@ -104,6 +126,16 @@ SGLANG = Program(
         ),
         Fact("truncate, extrapolation_factor", "read for YaRN", f"{_FOLDER}/factory.py"),
         Fact(
+            "original_max_position_embeddings",
+            "the one inside the rope dict, where Phi-3's class puts the one beside it; else max_position_embeddings",
+            f"{_FOLDER}/factory.py",
+        ),
+        Fact(
+            "several fields that say a length",
+            "max_sequence_length, seq_length, max_seq_len, model_max_length, max_position_embeddings: the first",
+            "python/sglang/srt/utils/hf_transformers/common.py",
+        ),
+        Fact(
             "factor of dynamic",
             "one base for all lengths, that of factor times max_position_embeddings",
             f"{_FOLDER}/rope_variant.py",
@@ -118,7 +150,8 @@ SGLANG = Program(
         Fact("rope_type telechat3-yarn", "refused", f"{_FOLDER}/factory.py"),
         Fact(
             "max_position_embeddings",
-            "claimed as it stands for yarn, llama3 and longrope, else multiplied by factor",
+            "claimed as it stands for yarn, llama3 and longrope, beside an original length in the rope dict, and where "
+            "kinds of layers have dicts of their own (Gemma 3); else multiplied by factor",
             "python/sglang/srt/utils/hf_transformers/common.py",
         ),
     ),

@@ -31,6 +31,11 @@ from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
 TELECHAT = "telechat3-yarn"
+# Fields that say a length: the least of these, unless model_max_length is there.
+VLLM_LENGTHS = (
+    *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions"),
+    *("max_sequence_length", "max_seq_length", "seq_len"),
+)
 
 
 def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Reading:
@@ -100,7 +105,7 @@ def _length(view: Seen) -> int:
 
 def _claimed(view: Seen) -> float | None:
     """The longest length that vLLM accepts as --max-model-len."""
-    stated = whole_number(view.fields, LENGTHS)
+    stated = whole_number(view.fields, ("model_max_length",)) or _shortest(view)
     if stated is None or "gemma3" in str(view.fields.get("model_type")):
         return stated
     factor, length = 1.0, stated
@@ -112,6 +117,11 @@ def _claimed(view: Seen) -> float | None:
         if kind == "yarn":
             length = _original(view, rope) or length
     return length * factor
+
+
+def _shortest(view: Seen) -> int | None:
+    lengths = (whole_number(view.fields, (name,)) for name in VLLM_LENGTHS)
+    return min((one for one in lengths if one is not None), default=None)
 
 
 def _original(view: Seen, rope: Mapping[str, Any]) -> int | None:
@@ -132,6 +142,7 @@ VLLM = Program(
     name="vllm",
     title="vLLM",
     version="a014e35 (22 August 2026)",
+    repository="vllm-project/vllm",
     read=_read,
     facts=(
         Fact("rope_theta, rope_scaling, rope_parameters", "as transformers 5", "vllm/transformers_utils/config.py"),
@@ -169,6 +180,12 @@ VLLM = Program(
             "factor of telechat3-yarn",
             "max_position_embeddings / original_max_position_embeddings in its place",
             f"{_FOLDER}/__init__.py",
+        ),
+        Fact(
+            "several fields that say a length",
+            "model_max_length (Command R), else the least of max_position_embeddings, n_positions, max_seq_len, "
+            "seq_length, max_target_positions, max_sequence_length, max_seq_length and seq_len",
+            "vllm/transformers_utils/model_arch_config_convertor.py",
         ),
         Fact(
             "max_position_embeddings",
