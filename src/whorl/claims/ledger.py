@@ -347,10 +347,10 @@ def written() -> list[Claim]:
 
 
 def every() -> list[Claim]:
-    """The whole ledger: the written claims, and those of every registered encoding's flags."""
-    from whorl.claims.flags import of_registry
+    """The whole ledger: the written claims, and those of every registered encoding's flags and formula."""
+    from whorl.claims import flags, formulas
 
-    return [*written(), *of_registry()]
+    return [*written(), *flags.of_registry(), *formulas.claims()]
 
 
 def find(id: str) -> Claim:
