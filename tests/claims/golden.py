@@ -224,7 +224,10 @@ def papers():
         "ssmax": {
             "scores": scaled_queries(lambda h, m: score_scaling.ssmax(m, wave(HEADS)[h], wave(HEADS, seed=1)[h]))
         },
-        "llama4_temperature": {"scores": scaled_queries(lambda h, m: score_scaling.llama4(m, 5, 0.3))},
+        "llama4_temperature": {
+            f"in steps of {step}": scaled_queries(lambda h, m, step=step: score_scaling.llama4(m, step, 0.3))
+            for step in (3, 5)
+        },
         "alibi": {
             "causal": alibi.bias(ROWS, COLUMNS, alibi.slopes(6)),
             "geometric slopes": alibi.bias(ROWS, COLUMNS, alibi.slopes(6, "geometric")),
@@ -252,10 +255,10 @@ def papers():
         },
         "forgetting_gate": {"learned": forgotten()},
         "window": {
-            "causal": [[float(i - j < 4) for j in COLUMNS] for i in ROWS],
-            "symmetric": [[float(abs(i - j) < 4) for j in COLUMNS] for i in ROWS],
+            "causal": [[float(masks.window(i, j, 4) or j > i) for j in range(10)] for i in range(10)],
+            "symmetric": [[float(masks.window(max(i, j), min(i, j), 4)) for j in range(10)] for i in range(10)],
         },
-        "sinks": {"causal": [[float(masks.sinks(i, j, 4, 3) or j > i) for j in COLUMNS] for i in ROWS]},
+        "sinks": {"causal": [[float(masks.sinks(i, j, 4, 3) or j > i) for j in range(10)] for i in range(10)]},
         "rope+linear": {"factor": plain_scaling(f.linear(16, 10000, 4))},
         "rope+ntk": {
             "base": plain_scaling(f.ntk_base(16, 10000, 4)),

@@ -61,6 +61,7 @@ E = TypeVar("E", bound=Encoding)
 # Near and far, before and after the query, and past every window, bucket and clip below.
 ROWS = torch.tensor([0, 5, 9, 40])
 COLUMNS = torch.tensor([0, 3, 9, 11, 90])
+EVERY = torch.arange(10)
 FAR = torch.tensor([0, 1, 600, 300_000])
 IN_ORDER = torch.tensor([0, 1, 4, 9, 10, 30])
 PLANES = torch.tensor([[0, 1, 7, 30], [2, 0, 11, 5], [4, 6, 0, 9]])  # time, row, column
@@ -196,7 +197,10 @@ CASES: dict[str, dict[str, Case]] = {
     "self_extend": {"causal": lambda: attended(SelfExtend(head_dim=DIM, window=5, group=2))},
     "log_n": {"scores": lambda: scores(LogN(trained_length=4))},
     "ssmax": {"scores": lambda: scores(filled(SSMax(heads=HEADS, bias=True)))},
-    "llama4_temperature": {"scores": lambda: scores(Llama4Temperature(floor_scale=5, attn_scale=0.3))},
+    "llama4_temperature": {
+        f"in steps of {step}": lambda step=step: scores(Llama4Temperature(floor_scale=step, attn_scale=0.3))
+        for step in (3, 5)  # one of them has a step at the position before, one at the position after
+    },
     "alibi": {
         "causal": lambda: biases(Alibi(heads=6)),
         "geometric slopes": lambda: biases(Alibi(heads=6, slopes="geometric")),
@@ -234,10 +238,10 @@ CASES: dict[str, dict[str, Case]] = {
     },
     "forgetting_gate": {"learned": gated},
     "window": {
-        "causal": lambda: Window(size=4).mask(ROWS, COLUMNS).double(),
-        "symmetric": lambda: Window(size=4, symmetric=True).mask(ROWS, COLUMNS).double(),
+        "causal": lambda: Window(size=4).mask(EVERY, EVERY).double(),
+        "symmetric": lambda: Window(size=4, symmetric=True).mask(EVERY, EVERY).double(),
     },
-    "sinks": {"causal": lambda: Sinks(size=4, count=3).mask(ROWS, COLUMNS).double()},
+    "sinks": {"causal": lambda: Sinks(size=4, count=3).mask(EVERY, EVERY).double()},
     "rope+linear": {"factor": lambda: frequencies(Linear(factor=4.0))},
     "rope+ntk": {
         "base": lambda: frequencies(Ntk(factor=4.0)),
@@ -308,7 +312,7 @@ def claims() -> Iterator[Claim]:
             english=f"{name}: its numbers are those of the formula that its page names.",
             chinese=f"{name}：算出的数就是其文档页所写公式的数。",
             says=f"whorl {__version__}, docs/{'rotary' if scaling else f'encodings/{encoding}'}.md",
-            how=f"Through its hooks, against the paper in plain loops that import nothing of whorl: {', '.join(cases)}.",
+            how=f"By its hooks, against the paper in plain loops that import nothing of whorl: {', '.join(cases)}.",
             how_zh=f"经由其接口，与按论文写成、不引用 whorl 的朴素循环比较：{'、'.join(cases)}。",
             expected="holds within",
             test=lambda name=name: against_golden(name),
