@@ -7,8 +7,9 @@ functions that only carry things about, and, inside a function, whatever checks 
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -24,7 +25,12 @@ NO_FORMULAS = (
     *("_ready_turn", "counted_tables", "_shared_tables", "_constants", "_frequencies_on", "by_tables", "constants"),
     *("need_base", "served", "_served", "length_dependent", "transposed", "causal_only", "chunk_rows", "_splits"),
 )
-CHECKS = ("check", "_check", "invalid", "unknown", "isinstance", "type", "getattr", "with_text", "value_of")
+
+# Calls that check or look up, need a CUDA device, or do not care for the order of what they are given.
+NOT_CHANGED = (
+    *("check", "_check", "invalid", "unknown", "isinstance", "type", "getattr", "with_text", "value_of"),
+    *("_ready_turn", "promote_types"),
+)
 
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
 ORDERED = (ast.Sub, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod)
@@ -69,33 +75,50 @@ def every() -> Iterator[Mutant]:
     """All mutants of all formula functions."""
     for path in sorted([*SOURCES.glob("encodings/*.py"), *SOURCES.glob("rotary/**/*.py")]):
         if path.name not in CARRIERS and not path.name.startswith("__"):
-            yield from (mutant for mutant, _ in of_file(path))
+            yield from of_file(path)
+
+
+def of_file(path: Path) -> Iterator[Mutant]:
+    """The mutants of one file."""
+    source = path.read_text()
+    return (mutant for mutant, _ in _made(path, source, ast.parse(source)))
 
 
 def code_of(mutant: Mutant) -> CodeType:
-    """The changed code of the function."""
-    return next(code for found, code in of_file(SOURCES / mutant.file) if found == mutant)
-
-
-def of_file(path: Path) -> Iterator[tuple[Mutant, CodeType]]:
-    """The mutants of one file, each with the changed code of its function."""
+    """The changed code of the mutant's function."""
+    path = SOURCES / mutant.file
     source = path.read_text()
-    tree, lines = ast.parse(source), source.splitlines()
-    plain = compile(tree, str(path), "exec", dont_inherit=True)
+    tree = ast.parse(source)
+    for found, change in _made(path, source, tree):
+        if found == mutant:
+            return change(lambda: _inside(compile(tree, str(path), "exec", dont_inherit=True), mutant.function))
+    raise KeyError(mutant.key)
+
+
+def _made(path: Path, source: str, tree: ast.Module) -> Iterator[tuple[Mutant, Callable[..., CodeType]]]:
+    """The mutants of a tree, each with what changes the tree while it is compiled."""
+    file, lines = str(path.relative_to(SOURCES)), source.splitlines()
     for name, function in _functions(tree):
-        kept = _inside(plain, function).co_freevars
         seen: dict[tuple[object, ...], int] = {}
         for statement, holder, field, place, node in _formula_nodes(function, function.lineno):
             for kind, changed in _changes(node):
-                line = getattr(node, "lineno", function.lineno)
-                told = (line, kind, ast.unparse(node), ast.unparse(changed))
-                nth = seen[told] = seen.get(told, -1) + 1
-                _put(holder, field, place, ast.fix_missing_locations(ast.copy_location(changed, node)))
-                code = _inside(compile(tree, str(path), "exec", dont_inherit=True), function)
-                _put(holder, field, place, node)
-                if code.co_freevars == kept:  # a function that needs another closure cannot be put in its place
-                    where = (str(path.relative_to(SOURCES)), name, statement, line, lines[line - 1].strip())
-                    yield Mutant(*where, kind, ast.unparse(node), ast.unparse(changed), nth), code
+                line, old, new = node.lineno, ast.unparse(node), ast.unparse(changed)
+                # without super() a method has another closure, and cannot be put in the place of the one with it
+                if old == new or ("super()" in old) != ("super()" in new):
+                    continue
+                nth = seen[line, kind, old, new] = seen.get((line, kind, old, new), -1) + 1
+                mutant = Mutant(file, name, statement, line, lines[line - 1].strip(), kind, old, new, nth)
+
+                def change(
+                    compiled: Callable[[], CodeType], at=(holder, field, place), new=changed, old=node
+                ) -> CodeType:
+                    _put(*at, ast.fix_missing_locations(ast.copy_location(copy.copy(new), old)))
+                    try:
+                        return compiled()
+                    finally:
+                        _put(*at, old)
+
+                yield mutant, change
 
 
 def _functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
@@ -131,7 +154,7 @@ def _says_or_checks(holder: ast.AST, field: str, node: ast.AST) -> bool:
         return node.arg in ("device", "dtype", "generator", "impl")
     if isinstance(node, ast.Call):
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name.startswith(CHECKS)
+        return name.startswith(NOT_CHANGED)
     return False
 
 
@@ -169,18 +192,8 @@ def _put(holder: ast.AST, field: str, place: int | None, node: ast.expr) -> None
         getattr(holder, field)[place] = node
 
 
-def _inside(code: CodeType, function: ast.FunctionDef) -> CodeType:
-    """The code of a function inside that of its module."""
-    first = min([function.lineno, *(node.lineno for node in function.decorator_list)])
-    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
-    for one in inner:
-        if (one.co_name, one.co_firstlineno) == (function.name, first):
-            return one
-    return next(found for one in inner if (found := _try_inside(one, function)) is not None)
-
-
-def _try_inside(code: CodeType, function: ast.FunctionDef) -> CodeType | None:
-    try:
-        return _inside(code, function)
-    except StopIteration:
-        return None
+def _inside(code: CodeType, name: str) -> CodeType:
+    """The code of a function or a method inside that of its module."""
+    for part in name.split("."):
+        code = next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == part)
+    return code

@@ -38,6 +38,7 @@ from oracles import (
 from whorl.claims import formulas
 from whorl.claims.formulas import DIM, HEADS, TOKENS
 
+LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 FILE = Path(formulas.__file__).with_name("golden.json")
 
 ROWS, COLUMNS, FAR, IN_ORDER = (
@@ -115,6 +116,19 @@ def shift(order):
         out[sine, sine] = out[cosine, cosine] = math.cos(3 * w)
         out[sine, cosine], out[cosine, sine] = math.sin(3 * w), -math.sin(3 * w)
     return out
+
+
+def bfloat16(x):
+    """The nearest number of 8 binary digits, ties to even."""
+    if x == 0:
+        return 0.0
+    unit = 2.0 ** (math.frexp(x)[1] - 8)
+    return round(x / unit) * unit  # Python rounds ties to even
+
+
+def by_key(bias):
+    """A bias of heads and keys, the same for every query."""
+    return np.broadcast_to(np.array(bias)[:, None, :], (len(bias), len(ROWS), len(COLUMNS)))
 
 
 def mixed_rope():
@@ -199,6 +213,7 @@ def papers():
             "learned scale": turned(ROWS, [w * math.exp(s) for w, s in zip(ladder(8), wave(4), strict=True)]),
             "negative and fractional positions": turned([-7, 0.5, 2.25], f.plain(8, 10000)),
             "far negative positions": turned([-300_000, -3], f.plain(8, 10000)),
+            **{f"moved from one base to another, {name}": turned(ROWS, f.plain(8, 10000), name) for name in LAYOUTS},
             "many positions": turned(range(200, 1300, 150), f.plain(4, 10000), dim=4),
         },
         "axial_rope": {
@@ -234,11 +249,17 @@ def papers():
             "symmetric": alibi.bias(ROWS, COLUMNS, alibi.slopes(2), "symmetric"),
             "split": np.nan_to_num(alibi.split(ROWS, COLUMNS, alibi.slopes(2)), neginf=-99.0),
             "offset": 0.5 * alibi.offset(ROWS, COLUMNS, alibi.slopes(2), 0.5),
+            "as BLOOM rounds it": by_key([[bfloat16(m * j) for j in COLUMNS] for m in alibi.slopes(6)]),
+            "as Falcon rounds it": by_key(
+                [[0.5 * bfloat16(m * bfloat16(j)) for j in COLUMNS] for m in alibi.slopes(6)]
+            ),
+            "by key": [[m * j for j in COLUMNS] for m in alibi.slopes(6, "geometric")],
         },
         "t5": {
             "causal": t5.bias(wave(8, 2), ROWS, COLUMNS, 8, 32),
             "both sides": t5.bias(wave(8, 2), ROWS, COLUMNS, 8, 32, bidirectional=True),
             "scores": PLAIN_SCORES * math.sqrt(DIM),  # nothing is scaled; the bias is added elsewhere
+            "scaled scores": PLAIN_SCORES,
         },
         "kerple": {
             "log": kerple.log_bias(p, a, ROWS, COLUMNS),
@@ -312,15 +333,25 @@ def papers():
 
 
 def numbers():
-    """The same as flat lists of 12 digits."""
+    """The same as lists of lists, of 12 digits."""
     return {
-        name: {
-            label: [float(f"{x:.12g}") for x in np.asarray(found, dtype=float).ravel()]
-            for label, found in cases.items()
-        }
+        name: {label: rounded(np.asarray(found, dtype=float).tolist()) for label, found in cases.items()}
         for name, cases in papers().items()
     }
 
 
+def rounded(found):
+    return [rounded(each) for each in found] if isinstance(found, list) else float(f"{found:.12g}")
+
+
+def written(found):
+    """The text of the file: a line for each case."""
+    names = []
+    for name, cases in found.items():
+        lines = [f"  {json.dumps(label)}: {json.dumps(given)}" for label, given in cases.items()]
+        names.append(f"{json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n " + ",\n ".join(names) + "\n}\n"
+
+
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(numbers(), indent=0).replace(",\n", ", ") + "\n")
+    FILE.write_text(written(numbers()))

@@ -10,14 +10,14 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from whorl import __version__
 from whorl.attend.softmax import attention
-from whorl.claims.ledger import FLAGS, Claim, Finding, all_within
+from whorl.claims.ledger import FLAGS, Both, Claim, Finding, all_within, decide
 from whorl.claims.probes import doubles, largest
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.axial_rope import CONVENTIONS, AxialRope
@@ -32,6 +32,7 @@ from whorl.encodings.masks import Sinks, Window
 from whorl.encodings.mixed_rope import MixedRope
 from whorl.encodings.mrope import MRope
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
+from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
 from whorl.encodings.rotary import Rotary
 from whorl.encodings.sandwich import Sandwich
@@ -41,6 +42,7 @@ from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
 from whorl.encodings.t5 import T5
 from whorl.encodings.transformer_xl import TransformerXL
 from whorl.encodings.xpos import XPos
+from whorl.rotary.rotation import LAYOUTS
 from whorl.rotary.scalings.base import Scaling
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 from whorl.rotary.scalings.linear import Linear
@@ -103,6 +105,13 @@ def rotated(encoding: Rotary, positions: Tensor, length: int | None = None) -> T
     return encoding.rotate(x.double().expand(1, HEADS, positions.shape[-1], -1), positions, length)[0, -1]
 
 
+def moved_keys(layout: Any) -> Tensor:
+    """Rotated keys moved to another base, without the raw ones."""
+    old, new = (Rope(head_dim=8, base=base, layout=layout) for base in (500.0, 10_000.0))
+    keys = old.rotate((1.0 + torch.arange(8) % 2).double().expand(1, 1, len(ROWS), -1), ROWS)
+    return rerotate(keys, old, new, ROWS)[0, 0]
+
+
 def scores(encoding: Encoding) -> Tensor:
     """The scores of all pairs of tokens, before softmax and mask."""
     q, k, _ = queries_keys_values()
@@ -144,7 +153,7 @@ def frequencies(scaling: Scaling, *lengths: int | None, dim: int = 16) -> Tensor
     rows = []
     for length in lengths or (None,):
         w = rope.frequencies(length)
-        factors = doubles([rope.attention_factor(length), rope.softmax_factor(length)])
+        factors = doubles([rope.attention_factor(length), rope.softmax_scale(dim, length) * dim**0.5])
         rows.append(torch.cat((torch.where(w == 0, 0.0, w.clamp(min=1e-30).log()), factors)))
     return torch.stack(rows)
 
@@ -172,6 +181,7 @@ CASES: dict[str, dict[str, Case]] = {
         "learned scale": lambda: rotated(filled(Rope(head_dim=8, learnable=True)), ROWS),
         "negative and fractional positions": lambda: rotated(Rope(head_dim=8), doubles([-7.0, 0.5, 2.25])),
         "far negative positions": lambda: rotated(Rope(head_dim=8), torch.tensor([-300_000, -3])),
+        **{f"moved from one base to another, {name}": lambda name=name: moved_keys(name) for name in LAYOUTS},
         "many positions": lambda: rotated(Rope(head_dim=4), torch.arange(200, 1300))[::150],
     },
     "axial_rope": {
@@ -207,11 +217,15 @@ CASES: dict[str, dict[str, Case]] = {
         "symmetric": lambda: biases(Alibi(heads=2, form="symmetric")),
         "split": lambda: biases(Alibi(heads=4, form="split")).nan_to_num(neginf=-99.0),
         "offset": lambda: biases(Alibi(heads=2, form="offset", offset=0.5, scale=0.5)),
+        "as BLOOM rounds it": lambda: biases(Alibi(heads=6, rounding="hf_bf16")),
+        "as Falcon rounds it": lambda: biases(Alibi(heads=6, rounding="hf_falcon", scale=0.5)),
+        "by key": lambda: Alibi(heads=6, slopes="geometric").key_bias(COLUMNS),
     },
     "t5": {
         "causal": lambda: biases(filled(T5(heads=2, buckets=8, max_distance=32))),
         "both sides": lambda: biases(filled(T5(heads=2, buckets=8, max_distance=32, bidirectional=True))),
         "scores": lambda: scores(filled(T5(heads=2, buckets=8, max_distance=32))),
+        "scaled scores": lambda: scores(filled(T5(heads=2, buckets=8, max_distance=32, scaled=True))),
     },
     "kerple": {name: lambda name=name: biases(_positive(Kerple(heads=2, variant=name))) for name in ("log", "power")},
     "fire": {
@@ -298,8 +312,8 @@ def _positive(encoding: Kerple) -> Kerple:
 
 
 @functools.cache
-def golden() -> dict[str, dict[str, list[float]]]:
-    """The numbers of the papers, by case and label, each case flat."""
+def golden() -> dict[str, dict[str, list[Any]]]:
+    """The numbers of the papers, by name and case, as lists of lists."""
     return json.loads((files("whorl.claims") / "golden.json").read_text())
 
 
@@ -325,7 +339,9 @@ def against_golden(name: str) -> Finding:
     """How far the numbers of each case are from those of the paper."""
     off = {}
     for label, case in CASES[name].items():
-        found, paper = case().detach().double().flatten(), doubles(golden()[name][label])
-        assert found.shape == paper.shape, f"{label}: {found.numel()} numbers in the place of {paper.numel()}"
+        found, paper = case().detach().double(), doubles(golden()[name][label])
+        if found.shape != paper.shape:
+            shapes = f"{label}: shape {tuple(found.shape)} in the place of {tuple(paper.shape)}"
+            return decide(False, off, Both(shapes, shapes))
         off[f"off by, {label}"] = largest(found - paper)
     return all_within(off, BOUND)
