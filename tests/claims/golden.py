@@ -145,17 +145,16 @@ def mixed_start():
     return [one, one, 0 * one, one]
 
 
-def disentangled(rows):
-    """DeBERTa's scores: a table of 16 rows of width 5, and its projections to keys and to queries."""
-    relative, out = wave(16, 5), HEADS * DIM
-    key_weight, key_bias, query_weight, query_bias = (
-        wave(out, 5, seed=1), wave(out, seed=2), wave(out, 5, seed=3), wave(out, seed=4),
-    )  # fmt: skip
+def disentangled(rows, span=8, max_distance=24):
+    """DeBERTa's scores: a table of rows of width 5, and its projections to keys and to queries."""
+    relative, out = wave(2 * span, 5), HEADS * DIM
+    to_keys, to_queries = ((wave(out, 5, seed=seed), wave(out, seed=seed + 1)) for seed in (1, 3))
     kr, qr = (
-        (relative @ weight.T + bias).reshape(16, HEADS, DIM).transpose(1, 0, 2)
-        for weight, bias in ((key_weight, key_bias), (query_weight, query_bias))
+        (relative @ weight.T + bias).reshape(2 * span, HEADS, DIM).transpose(1, 0, 2)
+        for weight, bias in (to_keys, to_queries)
     )
-    return deberta.scores(Q, K, kr, qr, IN_ORDER, IN_ORDER, 8, 8, 24, rows)
+    buckets = None if max_distance is None else span
+    return deberta.scores(Q, K, kr, qr, IN_ORDER, IN_ORDER, span, buckets, max_distance, rows)
 
 
 def forgotten():
@@ -213,6 +212,7 @@ def papers():
             "learned scale": turned(ROWS, [w * math.exp(s) for w, s in zip(ladder(8), wave(4), strict=True)]),
             "negative and fractional positions": turned([-7, 0.5, 2.25], f.plain(8, 10000)),
             "far negative positions": turned([-300_000, -3], f.plain(8, 10000)),
+            "moved to three axes": turned(ROWS, f.plain(8, 10000)),
             **{f"moved from one base to another, {name}": turned(ROWS, f.plain(8, 10000), name) for name in LAYOUTS},
             "many positions": turned(range(200, 1300, 150), f.plain(4, 10000), dim=4),
         },
@@ -247,7 +247,7 @@ def papers():
             "causal": alibi.bias(ROWS, COLUMNS, alibi.slopes(6)),
             "geometric slopes": alibi.bias(ROWS, COLUMNS, alibi.slopes(6, "geometric")),
             "symmetric": alibi.bias(ROWS, COLUMNS, alibi.slopes(2), "symmetric"),
-            "split": np.nan_to_num(alibi.split(ROWS, COLUMNS, alibi.slopes(2)), neginf=-99.0),
+            "split": np.nan_to_num(alibi.split(ROWS, COLUMNS, alibi.slopes(3)), neginf=-99.0),
             "offset": 0.5 * alibi.offset(ROWS, COLUMNS, alibi.slopes(2), 0.5),
             "as BLOOM rounds it": by_key([[bfloat16(m * j) for j in COLUMNS] for m in alibi.slopes(6)]),
             "as Falcon rounds it": by_key(
@@ -269,7 +269,12 @@ def papers():
         "sandwich": {"bias": sandwich.bias(2, ROWS, COLUMNS, 6)},
         "shaw": {"learned": relative_attention()},
         "transformer_xl": {"learned": transformer_xl_scores(7), "clamped": transformer_xl_scores(6, clamp=5)},
-        "deberta": {name: disentangled(name) for name in ("code", "paper")},
+        "deberta": {
+            "code": disentangled("code"),
+            "paper": disentangled("paper"),
+            "without buckets": disentangled("code", 5, None),
+            "one exact bucket": disentangled("code", 2),
+        },
         "cope": {
             "causal": np.tril(np.nan_to_num(cope.attention_scores(Q, K, wave(3, DIM)), neginf=0.0)),
             "both sides": cope.attention_scores(Q, K, wave(3, DIM), causal=False),
@@ -311,6 +316,7 @@ def papers():
                     1,
                 )
             ),
+            "float32 angles": float(f.yarn_attention_factor(8)) * np.array(turned(ROWS, f.yarn(8, 10000, 8, 64))),
             "both temperatures": of_scaling(
                 (
                     yarn_2048,
@@ -324,6 +330,7 @@ def papers():
             "over YaRN": of_scaling(
                 (resonance.frequencies([float(w) for w in yarn_2048]), f.yarn_attention_factor(8), 1)
             ),
+            "of pairs faster than a position, and still ones": [2 * math.pi, 2 * math.pi, 2 * math.pi / 3, 0],
         },
         "rope+proportional": {
             "quarter": plain_scaling(f.proportional(16, 10000, 0.25)),

@@ -108,8 +108,13 @@ def rotated(encoding: Rotary, positions: Tensor, length: int | None = None) -> T
 def moved_keys(layout: Any) -> Tensor:
     """Rotated keys moved to another base, without the raw ones."""
     old, new = (Rope(head_dim=8, base=base, layout=layout) for base in (500.0, 10_000.0))
-    keys = old.rotate((1.0 + torch.arange(8) % 2).double().expand(1, 1, len(ROWS), -1), ROWS)
-    return rerotate(keys, old, new, ROWS)[0, 0]
+    return _moved(old, new)
+
+
+def _moved(old: Rope, new: Rope) -> Tensor:
+    ids = ROWS[None]  # of a batch
+    keys = old.rotate((1.0 + torch.arange(8) % 2).double().expand(1, 1, len(ROWS), -1), ids)
+    return rerotate(keys, old, new, ids)[0, 0]
 
 
 def scores(encoding: Encoding) -> Tensor:
@@ -140,6 +145,12 @@ def directions(encoding: MixedRope) -> Tensor:
     """Of the two pairs that start from one drawn direction: their squared sizes, their product, the area they span."""
     (u, u_after), (v, v_after) = (of_axis.unbind(-2) for of_axis in encoding.frequencies().unflatten(-1, (2, -1)))
     return torch.stack((u * u + v * v, u_after**2 + v_after**2, u * u_after + v * v_after, v * u_after - u * v_after))
+
+
+def disentangled(span: int = 8, max_distance: int | None = 24, **settings: Any) -> Deberta:
+    """DeBERTa of a few positions."""
+    sizes = {"heads": HEADS, "head_dim": DIM, "width": 5}
+    return filled(Deberta(**sizes, span=span, max_distance=max_distance, **settings))
 
 
 def extended(mode: str) -> Tensor:
@@ -181,6 +192,7 @@ CASES: dict[str, dict[str, Case]] = {
         "learned scale": lambda: rotated(filled(Rope(head_dim=8, learnable=True)), ROWS),
         "negative and fractional positions": lambda: rotated(Rope(head_dim=8), doubles([-7.0, 0.5, 2.25])),
         "far negative positions": lambda: rotated(Rope(head_dim=8), torch.tensor([-300_000, -3])),
+        "moved to three axes": lambda: _moved(Rope(head_dim=8), MRope(head_dim=8)),
         **{f"moved from one base to another, {name}": lambda name=name: moved_keys(name) for name in LAYOUTS},
         "many positions": lambda: rotated(Rope(head_dim=4), torch.arange(200, 1300))[::150],
     },
@@ -215,7 +227,7 @@ CASES: dict[str, dict[str, Case]] = {
         "causal": lambda: biases(Alibi(heads=6)),
         "geometric slopes": lambda: biases(Alibi(heads=6, slopes="geometric")),
         "symmetric": lambda: biases(Alibi(heads=2, form="symmetric")),
-        "split": lambda: biases(Alibi(heads=4, form="split")).nan_to_num(neginf=-99.0),
+        "split": lambda: biases(Alibi(heads=6, form="split")).nan_to_num(neginf=-99.0),
         "offset": lambda: biases(Alibi(heads=2, form="offset", offset=0.5, scale=0.5)),
         "as BLOOM rounds it": lambda: biases(Alibi(heads=6, rounding="hf_bf16")),
         "as Falcon rounds it": lambda: biases(Alibi(heads=6, rounding="hf_falcon", scale=0.5)),
@@ -241,10 +253,10 @@ CASES: dict[str, dict[str, Case]] = {
         "clamped": lambda: scores(filled(TransformerXL(heads=HEADS, head_dim=DIM, width=6, clamp=5))),
     },
     "deberta": {
-        name: lambda name=name: scores(
-            filled(Deberta(heads=HEADS, head_dim=DIM, width=5, span=8, max_distance=24, position_to_content=name))
-        )
-        for name in ("code", "paper")
+        "code": lambda: scores(disentangled(position_to_content="code")),
+        "paper": lambda: scores(disentangled(position_to_content="paper")),
+        "without buckets": lambda: scores(disentangled(span=5, max_distance=None)),
+        "one exact bucket": lambda: scores(disentangled(span=2)),
     },
     "cope": {
         "causal": lambda: scores(filled(Cope(head_dim=DIM, max_position=3))).tril(),
@@ -287,6 +299,9 @@ CASES: dict[str, dict[str, Case]] = {
         "fractions of pairs": lambda: frequencies(
             Yarn(factor=8.0, original_length=2048, truncate=False, extrapolation_factor=0.5), dim=64
         ),
+        "float32 angles": lambda: rotated(
+            Rope(head_dim=8, angles="float32", scaling=Yarn(factor=8.0, original_length=64)), ROWS
+        ),
         "both temperatures": lambda: frequencies(
             Yarn(factor=8.0, original_length=2048, mscale=0.7, mscale_all_dim=1.5, scale_softmax=True)
         ),
@@ -294,6 +309,9 @@ CASES: dict[str, dict[str, Case]] = {
     "rope+resonance": {
         "plain": lambda: frequencies(Resonance()),
         "over YaRN": lambda: frequencies(Resonance(inner=Yarn(factor=8.0, original_length=2048))),
+        "of pairs faster than a position, and still ones": lambda: Rope(
+            head_dim=8, frequencies=(40.0, 5.0, 2.0, 0.0), scaling=Resonance()
+        ).frequencies(),
     },
     "rope+proportional": {
         "quarter": lambda: frequencies(Proportional(fraction=0.25)),
