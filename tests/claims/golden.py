@@ -234,7 +234,7 @@ def papers():
             "both sides": remapped(lambda i, j: remaps.rerope(i - j, 4), causal=False),
         },
         "leaky_rerope": {"causal": remapped(lambda i, j: remaps.leaky(i - j, 4, 3))},
-        "self_extend": {"causal": remapped(lambda i, j: remaps.self_extend(i, j, 2, 5))},
+        "self_extend": {"causal": remapped(lambda i, j: remaps.self_extend(i, j, 3, 5))},
         "log_n": {"scores": scaled_queries(lambda h, m: score_scaling.log_n(m, 4))},
         "ssmax": {
             "scores": scaled_queries(lambda h, m: score_scaling.ssmax(m, wave(HEADS)[h], wave(HEADS, seed=1)[h]))

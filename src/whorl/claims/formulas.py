@@ -216,7 +216,7 @@ CASES: dict[str, dict[str, Case]] = {
         "both sides": lambda: attended(ReRope(head_dim=DIM, window=4, bidirectional=True), causal=False),
     },
     "leaky_rerope": {"causal": lambda: attended(LeakyReRope(head_dim=DIM, window=4, factor=3.0))},
-    "self_extend": {"causal": lambda: attended(SelfExtend(head_dim=DIM, window=5, group=2))},
+    "self_extend": {"causal": lambda: attended(SelfExtend(head_dim=DIM, window=5, group=3))},
     "log_n": {"scores": lambda: scores(LogN(trained_length=4))},
     "ssmax": {"scores": lambda: scores(filled(SSMax(heads=HEADS, bias=True)))},
     "llama4_temperature": {
