@@ -258,11 +258,11 @@ def test_keys_that_are_hidden_far_after_the_queries_spoil_nothing():
     assert not k.grad[:, :, 2:].any()
 
 
-@pytest.mark.parametrize("last", [0, 10, 64])
+@pytest.mark.parametrize("last", [0, 10, 64, "farthest"])
 def test_a_key_too_far_after_the_queries_keeps_the_factor_of_the_last_that_fits(last):
     xpos, ones = whorl.XPos(head_dim=8, scale_base=16.0), torch.ones(1, 1, 1, 8)
     most = xpos.query_limit(torch.float32)
-    queries = torch.tensor([0, last])
+    queries = torch.tensor([0, most - 1 if last == "farthest" else last])
 
     def length(position):
         """Of the fastest fading pair of a key."""
