@@ -24,7 +24,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from functools import _lru_cache_wrapper
+from functools import _lru_cache_wrapper, cache
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -43,10 +43,12 @@ REACHED = ROOT / "out" / "mutations-reached.json"  # which test and claim reache
 # What covers the formulas: their tests and their examples, but for those that take seconds to compile or to start.
 TESTS = ("tests/encodings", "tests/rotary", "src/whorl/encodings", "src/whorl/rotary")
 LEFT_OUT = ("compile", "flex", "graph", "up_to_date", "another_process")
-SLOWEST = 4.0  # seconds of a test that is still worth its time here
+SLOWEST = 2.0  # seconds of a test that is still worth its time here
 MEMOS = ("whorl.encodings", "whorl.rotary", "whorl.graphs")  # where results of formulas are kept
-LIMIT = 20.0  # seconds after which a test or a claim is one that does not end
-ENOUGH = 15.0  # seconds of all tests, or of all claims, of one mutant
+LIMIT = 6.0  # seconds after which a test or a claim is one that does not end
+ENOUGH = 4.0  # seconds of all tests, or of all claims, of one mutant
+
+RESULTS = ("killed_by", "tests", "tests_run", "red", "claims", "claims_run", "seconds")
 
 Lines = dict[str, list[int]]
 
@@ -89,12 +91,15 @@ class Mutations:
         refusals.AUTO, launches.LAUNCHES = {}, {}
         self.items = {item.nodeid: item for item in session.items}
         self.claims, self.run_ledger = {claim.id: claim for claim in ledger.every()}, ledger.run
+        _held()
+        gc.freeze()  # nothing that forks share is looked through again in each
         chosen = sample(self.count, self.seed)
         before = json.loads(RECORD.read_text())["mutants"] if RECORD.exists() else []
         known = {one["key"]: one for one in before}
         rows = {one.key: {**_facts(one), **_kept(known.get(one.key, {}))} for one in chosen}
         waiting = [one for one in chosen if self.only in one.key and self._open(rows[one.key])]
         self.reached = self._reached() if waiting else {}
+        waiting.sort(key=lambda one: len(self._reaching(one, self.items)))  # the quick ones first
         for number, (mutant, found) in enumerate(_forked(self._try, waiting, self.jobs), 1):
             rows[mutant.key] |= found
             print(f"{number}/{len(waiting)}", found["killed_by"], "|", found["red"], "|", mutant.key, flush=True)
@@ -122,10 +127,9 @@ class Mutations:
     def _trace(self, ids: list[str]) -> dict[str, Any]:
         from whorl.rotary.cache import current_table_cache
 
-        memos, found = _memos(), {}
+        found = {}
         for id in ids:
-            for memo in memos:  # what another one computed is not read
-                memo.cache_clear()
+            _forget()  # what another one computed is not read
             current_table_cache().clear()
             begun = time.process_time()
             passed, lines = _traced(lambda id=id: self._passes(id))
@@ -154,12 +158,13 @@ class Mutations:
     def _try(self, mutant: Mutant) -> dict[str, Any]:
         begun, code = time.monotonic(), code_of(mutant)
         tests, claims = self._reaching(mutant, self.items), self._reaching(mutant, self.claims)
-        killed_by, red = (self._first(mutant, code, ids) for ids in (tests, claims))
-        found = {"killed_by": killed_by, "tests": len(tests), "red": red, "claims": len(claims)}
+        (killed_by, tests_run), (red, claims_run) = (self._first(mutant, code, ids) for ids in (tests, claims))
+        found = {"killed_by": killed_by, "tests": len(tests), "tests_run": tests_run}
+        found |= {"red": red, "claims": len(claims), "claims_run": claims_run}
         return found | {"seconds": round(time.monotonic() - begun, 1)}
 
-    def _first(self, mutant: Mutant, code: CodeType, ids: list[str]) -> str | None:
-        """The first of these that notices the mutant, in a fork."""
+    def _first(self, mutant: Mutant, code: CodeType, ids: list[str]) -> tuple[str | None, int]:
+        """The first of these that notices the mutant, and how many were run, in a fork."""
 
         def found(send: Callable[[str], None]) -> None:
             put_in(mutant, code)
@@ -174,33 +179,39 @@ class Mutations:
                     return
 
         ended, last = _last_line(found) if ids else (True, "")
+        run = ids.index(last[1:]) + 1 if last else 0
         if last.startswith("!"):
-            return last[1:]
-        return None if ended else f"{last[1:]} (which does not end)"
+            return last[1:], run
+        return None if ended else f"{last[1:]} (which does not end)", run
 
 
 def put_in(mutant: Mutant, code: CodeType) -> None:
     """Gives every function made of the mutant's code the changed one, and forgets what was computed before."""
-    path = str(SOURCES / mutant.file)
-    made_of = (path, code.co_name, code.co_firstlineno)
-    for thing in gc.get_objects():
-        if type(thing) is FunctionType:
-            own = thing.__code__
-            if (own.co_filename, own.co_name, own.co_firstlineno) == made_of:
-                thing.__code__ = code
+    functions, _ = _held()
+    for function in functions[str(SOURCES / mutant.file), code.co_name, code.co_firstlineno]:
+        function.__code__ = code
     _forget()
 
 
 def _forget() -> None:
-    for memo in _memos():
+    """Empties the memos of formulas; not those of kernels, which would be compiled again."""
+    _, memos = _held()
+    for memo in memos:
         memo.cache_clear()
 
 
-def _memos() -> list[Any]:
-    # by type and not by isinstance, which asks proxies that warn
-    memos = [thing for thing in gc.get_objects() if type(thing) is _lru_cache_wrapper]
-    # not those of kernels, which would be compiled again
-    return [memo for memo in memos if str(getattr(memo, "__module__", "")).startswith(MEMOS)]
+@cache
+def _held() -> tuple[dict[tuple[str, str, int], list[FunctionType]], list[Any]]:
+    """Every function there is, by where its code stands, and every memo of formulas; looked for once, before forks."""
+    functions: dict[tuple[str, str, int], list[FunctionType]] = {}
+    memos = []
+    for thing in gc.get_objects():  # by type and not by isinstance, which asks proxies that warn
+        if type(thing) is FunctionType and thing.__code__.co_filename.startswith(str(SOURCES)):
+            code = thing.__code__
+            functions.setdefault((code.co_filename, code.co_name, code.co_firstlineno), []).append(thing)
+        elif type(thing) is _lru_cache_wrapper and str(getattr(thing, "__module__", "")).startswith(MEMOS):
+            memos.append(thing)
+    return functions, memos
 
 
 def _traced(run: Callable[[], bool]) -> tuple[bool, Lines]:
@@ -294,7 +305,7 @@ def _facts(mutant: Mutant) -> dict[str, Any]:
 
 
 def _kept(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: row[name] for name in ("killed_by", "tests", "red", "claims", "seconds", "reason") if name in row}
+    return {name: row[name] for name in (*RESULTS, "reason") if name in row}
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
