@@ -26,11 +26,9 @@ NO_FORMULAS = (
     *("need_base", "served", "_served", "length_dependent", "transposed", "causal_only", "chunk_rows", "_splits"),
 )
 
-# Calls that check or look up, need a CUDA device, or do not care for the order of what they are given.
-NOT_CHANGED = (
-    *("check", "_check", "invalid", "unknown", "isinstance", "type", "getattr", "with_text", "value_of"),
-    *("_ready_turn", "promote_types"),
-)
+# Calls that check or look up, or need a CUDA device; and those that do not care for the order of their arguments.
+NOT_CHANGED = ("check", "_check", "invalid", "unknown", "isinstance", "type", "getattr", "value_of", "_ready_turn")
+SYMMETRIC = ("max", "min", "maximum", "minimum", "promote_types")
 
 SWAPPED = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult}
 ORDERED = (ast.Sub, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod)
@@ -153,9 +151,12 @@ def _says_or_checks(holder: ast.AST, field: str, node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
         return node.arg in ("device", "dtype", "generator", "impl")
     if isinstance(node, ast.Call):
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        return name.startswith(NOT_CHANGED)
+        return _name(node).startswith(NOT_CHANGED)
     return False
+
+
+def _name(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
 
 
 def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
@@ -177,7 +178,7 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARED:
         for op in COMPARED[type(node.ops[0])]:
             yield "comparison", ast.Compare(node.left, [op(), *node.ops[1:]], node.comparators)
-    elif isinstance(node, ast.Call) and len(node.args) > 1:
+    elif isinstance(node, ast.Call) and len(node.args) > 1 and _name(node) not in SYMMETRIC:
         first, second, *more = node.args
         if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
             yield "swapped arguments", ast.Call(node.func, [second, first, *more], node.keywords)

@@ -93,6 +93,10 @@ def remapped(relative, causal=True):
     return np.concatenate((out, weights), axis=-1)
 
 
+def regions(*of_distance):
+    return [[[float(here(i - j)) for j in range(10)] for i in range(10)] for here in of_distance]
+
+
 def scaled_queries(factor):
     """Scores of queries that are multiplied by factor(head, position)."""
     by = np.array([[factor(h, m) for m in IN_ORDER] for h in range(HEADS)])
@@ -202,6 +206,7 @@ def papers():
             "rows": 1 + wave(64, 3)[ROWS],
             "linear extension": learned.interpolate(wave(4, 3).astype(np.float32), 7),
             "tiled extension": [wave(4, 3)[t % 4] for t in range(7)],
+            "one row": wave(1, 3),
         },
         "rope": {
             "half": turned(FAR, f.plain(8, 10000)),
@@ -222,8 +227,11 @@ def papers():
         },
         "mixed_rope": {"learned": mixed_rope(), "sizes and right angles at the start": mixed_start()},
         "mrope": {
-            name: turned_by_axes((mrope, getattr(axes, f"mrope_{name}")(sizes)), PLANES, "half", 32)
-            for name, sizes in sections.items()
+            **{
+                name: turned_by_axes((mrope, getattr(axes, f"mrope_{name}")(sizes)), PLANES, "half", 32)
+                for name, sizes in sections.items()
+            },
+            "shares of 64 pairs": [(16, 24, 24), (24, 20, 20), (22, 22, 20)],  # Qwen2-VL, Qwen3-VL, Ernie 4.5 VL
         },
         "xpos": {
             label: np.tril(xpos.scores(Q, K, IN_ORDER, IN_ORDER, scale_base=16, layout=layout)) / math.sqrt(DIM)
@@ -232,9 +240,13 @@ def papers():
         "rerope": {
             "causal": remapped(lambda i, j: remaps.rerope(i - j, 4)),
             "both sides": remapped(lambda i, j: remaps.rerope(i - j, 4), causal=False),
+            "where each branch acts": regions(lambda d: abs(d) < 4, lambda d: d >= 4, lambda d: d <= -4),
         },
         "leaky_rerope": {"causal": remapped(lambda i, j: remaps.leaky(i - j, 4, 3))},
-        "self_extend": {"causal": remapped(lambda i, j: remaps.self_extend(i, j, 3, 5))},
+        "self_extend": {
+            "causal": remapped(lambda i, j: remaps.self_extend(i, j, 3, 5)),
+            "where each branch acts": regions(lambda d: d < 5, lambda d: d >= 5),
+        },
         "log_n": {"scores": scaled_queries(lambda h, m: score_scaling.log_n(m, 4))},
         "ssmax": {
             "scores": scaled_queries(lambda h, m: score_scaling.ssmax(m, wave(HEADS)[h], wave(HEADS, seed=1)[h]))
@@ -253,6 +265,7 @@ def papers():
             "as Falcon rounds it": by_key(
                 [[0.5 * bfloat16(m * bfloat16(j)) for j in COLUMNS] for m in alibi.slopes(6)]
             ),
+            "folded into products": alibi.bias(ROWS, COLUMNS, alibi.slopes(6)),
             "by key": [[m * j for j in COLUMNS] for m in alibi.slopes(6, "geometric")],
         },
         "t5": {
@@ -266,7 +279,10 @@ def papers():
             "power": kerple.power_bias(a, p, ROWS, COLUMNS),
         },
         "fire": {"learned": fire_bias(), "one head by its formula": fire_bias()[1]},
-        "sandwich": {"bias": sandwich.bias(2, ROWS, COLUMNS, 6)},
+        "sandwich": {
+            "bias": sandwich.bias(2, ROWS, COLUMNS, 6),
+            "folded into products": sandwich.bias(2, ROWS, COLUMNS, 6),
+        },
         "shaw": {"learned": relative_attention()},
         "transformer_xl": {"learned": transformer_xl_scores(7), "clamped": transformer_xl_scores(6, clamp=5)},
         "deberta": {

@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from whorl.encodings.kerple import Kerple
 from whorl.encodings.learned import Learned
 from whorl.encodings.masks import Sinks, Window
 from whorl.encodings.mixed_rope import MixedRope
-from whorl.encodings.mrope import MRope
+from whorl.encodings.mrope import Arrangement, MRope, shares
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
@@ -56,6 +56,8 @@ from whorl.rotary.scalings.yarn import Yarn
 
 BOUND = 1e-5  # biases are float32, and none here is larger than 100
 HEADS, DIM, TOKENS = 2, 8, 6
+
+ARRANGEMENTS: tuple[Arrangement, ...] = get_args(Arrangement)
 
 Case = Callable[[], Tensor]
 E = TypeVar("E", bound=Encoding)
@@ -99,6 +101,12 @@ def biases(encoding: Encoding) -> Tensor:
     return bias
 
 
+def folded(encoding: Encoding) -> Tensor:
+    """The same as products of the further dimensions of queries and keys."""
+    queries, keys = encoding.fold(ROWS, COLUMNS, torch.float64, 1.0)
+    return queries @ keys.mT
+
+
 def rotated(encoding: Rotary, positions: Tensor, length: int | None = None) -> Tensor:
     """A vector of ones and twos at each position, turned."""
     x = 1.0 + torch.arange(encoding.config.head_dim) % 2
@@ -130,6 +138,13 @@ def attended(encoding: Encoding, *, causal: bool = True) -> Tensor:
     given = queries_keys_values()
     out, weights = attention(*given, encoding=encoding, positions=IN_ORDER, causal=causal, return_weights=True)
     return torch.cat((out, weights), dim=-1)[0]
+
+
+def regions(encoding: Encoding) -> Tensor:
+    """The pairs of positions that each branch is for, 1 or 0: no pair has two."""
+    branches = encoding.branches(EVERY, EVERY)
+    assert branches is not None
+    return torch.stack([branch.allowed for branch in branches]).double()
 
 
 def gated() -> Tensor:
@@ -182,6 +197,7 @@ CASES: dict[str, dict[str, Case]] = {
         "rows": lambda: filled(Learned(width=3, length=64)).add_to_input(torch.ones(4, 3).double(), ROWS),
         "linear extension": lambda: extended("linear"),
         "tiled extension": lambda: extended("tile"),
+        "one row": lambda: filled(Learned(width=3, length=1)).extend(1).table,
     },
     "rope": {
         "half": lambda: rotated(Rope(head_dim=8), FAR),
@@ -204,8 +220,8 @@ CASES: dict[str, dict[str, Case]] = {
         "sizes and right angles at the start": lambda: directions(MixedRope(head_dim=8, heads=HEADS)),
     },
     "mrope": {
-        name: lambda name=name: rotated(MRope(head_dim=32, arrangement=name), PLANES)
-        for name in ("chunked", "interleaved", "ernie")
+        **{name: lambda name=name: rotated(MRope(head_dim=32, arrangement=name), PLANES) for name in ARRANGEMENTS},
+        "shares of 64 pairs": lambda: doubles([shares(64, name) for name in ARRANGEMENTS]),
     },
     "xpos": {
         "scores": lambda: scores(XPos(head_dim=DIM, scale_base=16.0)).tril(),
@@ -214,9 +230,13 @@ CASES: dict[str, dict[str, Case]] = {
     "rerope": {
         "causal": lambda: attended(ReRope(head_dim=DIM, window=4)),
         "both sides": lambda: attended(ReRope(head_dim=DIM, window=4, bidirectional=True), causal=False),
+        "where each branch acts": lambda: regions(ReRope(head_dim=DIM, window=4, bidirectional=True)),
     },
     "leaky_rerope": {"causal": lambda: attended(LeakyReRope(head_dim=DIM, window=4, factor=3.0))},
-    "self_extend": {"causal": lambda: attended(SelfExtend(head_dim=DIM, window=5, group=3))},
+    "self_extend": {
+        "causal": lambda: attended(SelfExtend(head_dim=DIM, window=5, group=3)),
+        "where each branch acts": lambda: regions(SelfExtend(head_dim=DIM, window=5, group=3)),
+    },
     "log_n": {"scores": lambda: scores(LogN(trained_length=4))},
     "ssmax": {"scores": lambda: scores(filled(SSMax(heads=HEADS, bias=True)))},
     "llama4_temperature": {
@@ -231,6 +251,7 @@ CASES: dict[str, dict[str, Case]] = {
         "offset": lambda: biases(Alibi(heads=2, form="offset", offset=0.5, scale=0.5)),
         "as BLOOM rounds it": lambda: biases(Alibi(heads=6, rounding="hf_bf16")),
         "as Falcon rounds it": lambda: biases(Alibi(heads=6, rounding="hf_falcon", scale=0.5)),
+        "folded into products": lambda: folded(Alibi(heads=6)),
         "by key": lambda: Alibi(heads=6, slopes="geometric").key_bias(COLUMNS),
     },
     "t5": {
@@ -246,7 +267,10 @@ CASES: dict[str, dict[str, Case]] = {
             torch.tensor(1), ROWS[:, None], COLUMNS
         ),
     },
-    "sandwich": {"bias": lambda: biases(Sandwich(heads=2, code_width=6))},
+    "sandwich": {
+        "bias": lambda: biases(Sandwich(heads=2, code_width=6)),
+        "folded into products": lambda: folded(Sandwich(heads=2, code_width=6)),
+    },
     "shaw": {"learned": lambda: attended(filled(Shaw(head_dim=DIM, clip=4)))},
     "transformer_xl": {
         "learned": lambda: scores(filled(TransformerXL(heads=HEADS, head_dim=DIM, width=7))),
