@@ -172,7 +172,7 @@ def _changes(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
             yield "dropped term", right
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         yield "sign", node.operand
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+    elif isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         for by in (1, -1):
             yield "constant", ast.Constant(node.value + by)
     elif isinstance(node, ast.Compare) and type(node.ops[0]) in COMPARED:

@@ -17,12 +17,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import hashlib
 import json
 import os
 import select
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from functools import _lru_cache_wrapper, cache
 from pathlib import Path
@@ -38,7 +40,8 @@ from _pytest.runner import runtestprotocol  # noqa: E402
 from mutants import SOURCES, Mutant, code_of, sample  # noqa: E402
 
 RECORD = ROOT / "experiments" / "mutations.json"
-REACHED = ROOT / "out" / "mutations-reached.json"  # which test and claim reaches which line; made anew when it is gone
+REACHED = ROOT / "out" / "mutations-reached.json"  # which test and claim reaches which line, for these sources:
+TRACED = ("src/whorl/encodings", "src/whorl/rotary", "src/whorl/claims", "tests/encodings", "tests/rotary")
 
 # What covers the formulas: their tests and their examples, but for those that take seconds to compile or to start.
 TESTS = ("tests/encodings", "tests/rotary", "src/whorl/encodings", "src/whorl/rotary")
@@ -64,7 +67,9 @@ def main() -> int:
     os.chdir(ROOT)
     named = " and ".join(f"not {name}" for name in LEFT_OUT)
     options = ["-q", "-m", "not gpu and not large", "-k", named, "--no-header", *TESTS]
-    pytest.main(options, plugins=[Mutations(given.count, given.seed, given.jobs, given.again, given.only)])
+    run = Mutations(given.count, given.seed, given.jobs, given.again, given.only)
+    if failed := pytest.main(options, plugins=[run]):
+        return int(failed)
     found = json.loads(RECORD.read_text())["summary"]
     print(*(f"{name}: {value}" for name, value in found.items()), sep="\n")
     return 0
@@ -115,13 +120,17 @@ class Mutations:
 
     def _reached(self) -> dict[str, dict[str, Any]]:
         """Seconds and lines of each test and claim, from a run of all that are new."""
-        known = json.loads(REACHED.read_text()) if REACHED.exists() else {}
+        digest = hashlib.sha256()
+        for path in sorted(path for folder in TRACED for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"):
+            digest.update(path.read_bytes())
+        kept = json.loads(REACHED.read_text()) if REACHED.exists() else {}
+        known = kept["reached"] if kept.get("sources") == digest.hexdigest() else {}
         missing = [id for id in (*self.items, *self.claims) if id not in known]
         if missing:
             print(f"which lines {len(missing)} tests and claims reach …", flush=True)
             ((_, found),) = _forked(self._trace, [missing], 1)
             REACHED.parent.mkdir(exist_ok=True)
-            REACHED.write_text(json.dumps(known := known | found))
+            REACHED.write_text(json.dumps({"sources": digest.hexdigest(), "reached": (known := known | found)}))
         return known
 
     def _trace(self, ids: list[str]) -> dict[str, Any]:
@@ -166,7 +175,7 @@ class Mutations:
     def _first(self, mutant: Mutant, code: CodeType, ids: list[str]) -> tuple[str | None, int]:
         """The first of these that notices the mutant, and how many were run, in a fork."""
 
-        def found(send: Callable[[str], None]) -> None:
+        def found(send: Callable[[str], object]) -> None:
             put_in(mutant, code)
             until = time.process_time() + ENOUGH
             for id in ids:
@@ -268,7 +277,7 @@ def _send(pipe: int, result: Any) -> None:
         json.dump(result, file)
 
 
-def _last_line(work: Callable[[Callable[[str], None]], None]) -> tuple[bool, str]:
+def _last_line(work: Callable[[Callable[[str], object]], None]) -> tuple[bool, str]:
     """Whether the work ended by itself, in a fork that says nothing else, and the last line that it sent."""
     end, begin = os.pipe()
     child = os.fork()
@@ -291,7 +300,7 @@ def _end_with(work: Callable[[], object]) -> None:
         work()
         os._exit(0)
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
     finally:
         os._exit(1)
 
