@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 GPU_WORKERS ?= 6
 
-.PHONY: demo test test-all test-gpu lint format types docs bench clean
+.PHONY: demo test test-all test-gpu mutate lint format types docs bench clean
 
 # Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
@@ -25,6 +25,11 @@ test-all: $(VENV)/.installed lint types
 test-gpu:
 	@PYTHONPATH=src:tests python3 -m pytest -m gpu --collect-only -q tests | grep :: | cut -d: -f1 | sort -u \
 	| PYTHONPATH=src:tests xargs -P $(GPU_WORKERS) -n 1 python3 -m pytest -m gpu -q -rs
+
+# Formulas changed by one step each: what tests and ledger notice, into experiments/mutations.json. At most an hour on 2
+# cores for all of them; what is recorded is not run again.
+mutate: $(VENV)/.installed
+	$(BIN)/python tools/mutate.py --jobs $(WORKERS)
 
 lint: $(VENV)/.installed
 	@echo "== format and lint =="

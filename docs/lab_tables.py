@@ -85,7 +85,9 @@ def verdict_rates() -> list[str]:
         named_one = ", baseline named" if row["baseline_named"] else ""
         case = f"{SIMULATED[row['models']]}{named_one}, {seeds}, {row['scored_bytes']:,} bytes"
         rows.append([case, percent(row["called"]), percent(row["found"], 0)])
-    return table(["at the trained length", "called where nothing differs", f"{found['difference']:g} bits are found"], rows)
+    return table(
+        ["at the trained length", "called where nothing differs", f"{found['difference']:g} bits are found"], rows
+    )
 
 
 def percent(share: float, places: int = 1) -> str:

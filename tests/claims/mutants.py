@@ -129,7 +129,10 @@ def with_tables(patch: Patch, change: Callable[..., Any], *, before: bool = Fals
         patch.setattr(cls, "tables", made)
 
 
-@mutant("rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "precision.exact-tables")
+@mutant(
+    "rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "precision.exact-tables",
+    "question.slow-pairs-still",
+)  # fmt: skip
 def sin_and_cos_swapped(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (sin, cos))
 
@@ -148,6 +151,7 @@ def positions_off_by_one(patch: Patch) -> None:
     "rope.relative", "rope.rmsnorm-after", "rope.group-law", "question.dense-exponential", "linear.relative",
     "rope.flag.relative", "axial_rope.flag.relative", "mrope.flag.relative", "mixed_rope.flag.relative",
     "xpos.flag.relative", "rope+yarn.flag.relative", "rope+dynamic_ntk.flag.relative", "rope+alibi.flag.relative",
+    "aliasing.longest-wavelength", "note.frequencies-rise", "rope.axioms-unique",
 )  # fmt: skip
 def angles_that_are_not_linear(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions.double() * (1 + positions.double() / 3000), before=True)
@@ -224,21 +228,26 @@ def with_ladder(patch: Patch, change: Callable[..., Any]) -> None:
 
 @mutant(
     "base.dimension", "base.gaps", "linear.both-safe", "linear.numerator-probability", "extension.yarn-short",
-    "rope.golden", "rope.three-forms", "rope.frequencies", "decay.values", "sinusoidal.golden", "sinusoidal.products",
-    "sinusoidal.first-negative", "aliasing.wavelengths", "aliasing.first-turn", "aliasing.untrained-pairs",
-    "aliasing.critical-dimension", "base.lower-bound", "question.order", "precision.exact-tables",
-    "ideal.neighbours-close",
+    "rope.golden", "rope.three-forms", "rope.frequencies", "decay.values", "sinusoidal.golden",
+    "sinusoidal.products", "sinusoidal.first-negative", "aliasing.wavelengths", "aliasing.first-turn",
+    "aliasing.untrained-pairs", "aliasing.critical-dimension", "base.lower-bound", "question.order",
+    "precision.exact-tables", "ideal.neighbours-close", "note.squared-exponent",
 )  # fmt: skip
 def squared_exponent(patch: Patch) -> None:
     with_ladder(patch, lambda w: w * w)
 
 
-@mutant("decay.trend", "ideal.unique", "ideal.noise", "ideal.cosine-vector", "ideal.neighbours-close", "rope.golden")
+@mutant(
+    "decay.trend", "ideal.unique", "ideal.noise", "ideal.cosine-vector", "ideal.neighbours-close", "rope.golden",
+    "aliasing.ambiguous", "decay.any-content", "decay.monotone", "decay.square-root",
+    "note.large-base-no-high-frequency", "note.llama-simplified", "precision.bfloat16-frequencies",
+    "precision.float32-angles", "question.one-frequency", "sandwich.falls",
+)  # fmt: skip
 def one_frequency_for_all(patch: Patch) -> None:
     with_ladder(patch, torch.ones_like)
 
 
-@mutant("rope.golden", "question.order", "rope.frequencies", "aliasing.first-turn")
+@mutant("rope.golden", "question.order", "rope.frequencies", "aliasing.first-turn", "note.small-i-low-frequency")
 def frequencies_in_reverse(patch: Patch) -> None:
     with_ladder(patch, lambda w: w.flip(0))
 
@@ -256,7 +265,10 @@ def another_base_in_rope(patch: Patch) -> None:
 # -- precision --------------------------------------------------------------------------------------------------------
 
 
-@mutant("precision.exact-tables", "rope.relative", "rope.group-law", "precision.half-input")
+@mutant(
+    "precision.exact-tables", "rope.relative", "rope.group-law", "precision.half-input",
+    "precision.bfloat16-positions", "precision.distinguishable-codes",
+)  # fmt: skip
 def bfloat16_positions(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions.to(torch.bfloat16).to(torch.float64), before=True)
 
@@ -336,7 +348,8 @@ def codes_with_noise(patch: Patch) -> None:
 
 @mutant(
     "additive.four-terms", "note.additive-when-content-small", "ideal.equal-offset", "sinusoidal.products",
-    "sinusoidal.shift-matrix",
+    "sinusoidal.shift-matrix", "note.k-channel", "note.sine-sensitive", "note.taylor-cross-term",
+    "sinusoidal.direction",
 )  # fmt: skip
 def codes_of_squared_positions(patch: Patch) -> None:
     with_codes(patch, lambda own, positions, *given, **options: own(positions.double() ** 2, *given, **options))
@@ -531,7 +544,7 @@ def a_key_form_that_rounds(patch: Patch) -> None:
     patch.setattr(alibi, "key_form", lambda slope, position, rounding: own(slope, position, "hf_bf16"))
 
 
-@mutant("precision.alibi-relative-form")
+@mutant("precision.alibi-relative-form", "precision.alibi-key-form")
 def a_bias_from_rounded_positions(patch: Patch) -> None:
     own = alibi.Alibi.bias_at
     patch.setattr(
@@ -584,7 +597,7 @@ def kerple_of_bfloat16_distances(patch: Patch) -> None:
     )
 
 
-@mutant("fire.progress", "fire.flag.relative")
+@mutant("fire.progress", "fire.flag.relative", "fire.relative")
 def fire_without_its_denominator(patch: Patch) -> None:
     own = fire.progress
     everywhere(
@@ -701,13 +714,9 @@ def every_cache() -> tuple[str, ...]:
 
 
 @mutant(
-    *every_cache(),
-    "cache.growing-length",
-    "rope+yarn.cache",
-    "rope+dynamic_ntk.cache",
-    "rope+alibi.cache",
-    "alibi+hf_bf16.cache",
-)
+    *every_cache(), "cache.growing-length", "rope+yarn.cache", "rope+dynamic_ntk.cache", "rope+alibi.cache",
+    "alibi+hf_bf16.cache", "note.relative-no-cache",
+)  # fmt: skip
 def a_cache_that_loses_a_value(patch: Patch) -> None:
     own = cache.appended
 
@@ -720,11 +729,9 @@ def a_cache_that_loses_a_value(patch: Patch) -> None:
 
 
 @mutant(
-    *flagged("linear_attention", True),
-    "linear.forms-agree",
-    "rope+yarn.flag.linear-attention",
-    "rope+dynamic_ntk.flag.linear-attention",
-)
+    *flagged("linear_attention", True), "linear.forms-agree", "rope+yarn.flag.linear-attention",
+    "rope+dynamic_ntk.flag.linear-attention", "note.decay-not-linear",
+)  # fmt: skip
 def linear_sums_a_token_late(patch: Patch) -> None:
     own = linear.past_keys
 
@@ -763,8 +770,9 @@ def linear_attention_in_one_chunk(patch: Patch) -> None:
 
 
 @mutant(
-    *flagged("decays", False), *flagged("linear_attention", True),
-    "rope+yarn.flag.decays", "rope+dynamic_ntk.flag.decays",
+    *flagged("decays", False), *flagged("linear_attention", True), "rope+yarn.flag.decays",
+    "rope+dynamic_ntk.flag.decays", "note.kerple-exponential", "note.only-rope-linear", "note.t5-stores-length",
+    "question.absolute-in-form", "question.proportional",
 )  # fmt: skip
 def a_bias_towards_near_keys_in_every_encoding(patch: Patch) -> None:
     for cls in classes():

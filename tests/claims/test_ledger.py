@@ -1,6 +1,7 @@
 """The ledger as it is: complete, as expected, in both languages, with known numbers."""
 
 import json
+import math
 import re
 from pathlib import Path
 
@@ -97,6 +98,12 @@ def test_every_verdict_is_the_expected_one(whole_ledger):
         f"{row.id}: {row.verdict} {row.finding.counterexample}" for row in whole_ledger if not row.as_expected
     ] == []
     assert not any(row.raised for row in whole_ledger)
+
+
+@pytest.mark.parametrize("numbers", [{"a": 0.0, "b": math.nan}, {"a": math.nan, "b": 0.0}])
+def test_a_measurement_that_is_not_a_number_fails(numbers):
+    assert ledger.all_within(numbers, 1.0).verdict.kind == "fails"
+    assert ledger.all_within({"a": 0.0, "b": 0.5}, 1.0).verdict.kind == "holds within"
 
 
 def test_it_is_large_and_ids_are_stable_names(whole_ledger):

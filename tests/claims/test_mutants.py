@@ -1,8 +1,9 @@
-"""The ledger can fail: every mutant is caught by the claims it names, and every claim that holds is killed by one."""
+"""The ledger can fail: every mutant is caught by the claims it names, and every computed claim is turned by one."""
 
 import pytest
 
-from claims.mutants import MUTANTS, broken
+from claims.formula_mutants import MUTANTS
+from claims.mutants import broken
 from whorl.claims import ledger
 from whorl.kernels import launches, refusals
 
@@ -29,6 +30,12 @@ def test_every_claim_that_holds_is_killed_by_a_mutant(whole_ledger):
     computed = [row for row in whole_ledger if row.finding.source == ledger.COMPUTED]
     holds = {row.id for row in computed if row.verdict.kind in ("holds", "holds within")}
     assert holds - {id for one in MUTANTS.values() for id in one.kills} == set()
+
+
+def test_every_claim_that_fails_is_turned_by_a_mutant(whole_ledger):
+    computed = [row for row in whole_ledger if row.finding.source == ledger.COMPUTED]
+    wrong = {row.id for row in computed if row.verdict.kind in ("fails", "depends on")}
+    assert wrong - {id for one in MUTANTS.values() for id in one.kills} == set()
 
 
 @pytest.fixture(autouse=True)

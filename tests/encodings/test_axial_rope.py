@@ -399,3 +399,10 @@ def test_bad_positions(convention, positions, message):
     with pytest.raises(whorl.WhorlError) as error:
         rope.rotate(torch.zeros(1, 2, 12, 32), positions)
     assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize("head_dim", [8, 196, 392])  # 1 / (4 / 196) is above 49, so that arange has a number too many
+def test_dinov3_has_a_frequency_for_each_pair_where_its_step_is_rounded(head_dim):
+    frequencies = whorl.AxialRope(head_dim=head_dim, convention="dinov3").frequencies()
+    expected = [2 * math.pi * 100 ** (-4 * i / head_dim) for i in range(head_dim // 4)]
+    assert frequencies.tolist() == pytest.approx(expected + expected, rel=1e-12)

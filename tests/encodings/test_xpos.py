@@ -256,3 +256,19 @@ def test_keys_that_are_hidden_far_after_the_queries_spoil_nothing():
     out.sum().backward()
     assert all(t.grad.isfinite().all() for t in (q, k, v))
     assert not k.grad[:, :, 2:].any()
+
+
+@pytest.mark.parametrize("last", [0, 10, 64, "farthest"])
+def test_a_key_too_far_after_the_queries_keeps_the_factor_of_the_last_that_fits(last):
+    xpos, ones = whorl.XPos(head_dim=8, scale_base=16.0), torch.ones(1, 1, 1, 8)
+    most = xpos.query_limit(torch.float32)
+    queries = torch.tensor([0, most - 1 if last == "farthest" else last])
+
+    def length(position):
+        """Of the fastest fading pair of a key."""
+        keys = xpos.transform_qk(ones.expand(-1, -1, 2, -1), ones, queries, torch.tensor([position]))[1]
+        return float(keys[..., ::4].double().norm())
+
+    # the first query stands half the span before the centre, so the last key that fits stands most - 1 after it
+    assert length(most - 2) < 0.99 * length(most - 1)
+    assert length(most) == pytest.approx(length(most - 1), rel=1e-5) == pytest.approx(length(most + 500), rel=1e-5)

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import whorl
 from helpers import SCALINGS, ulps32
 from oracles import rotary_frequencies as oracle
+from whorl.rotary.scalings.ramp import pair_of_turns
+from whorl.rotary.scalings.temperature import temperature
 
 DIMS = st.sampled_from([4, 8, 20, 64, 96, 128])
 BASES = st.sampled_from([100.0, 1e4, 12345.678, 5e5, 1e6, 1e7])
@@ -219,6 +221,19 @@ def test_frequencies_given_by_the_user():
         scaling=whorl.LongRope(short_factor=[1, 2, 4], long_factor=[1, 1, 1], original_length=16, attention_factor=1.0),
     )
     torch.testing.assert_close(stretched.frequencies(), torch.tensor([0.5, 0.125, 0.0025]).double())
+
+
+@pytest.mark.parametrize("turns", [1e-308, 1e-3, 32.0, 1e308])
+def test_pairs_of_turns_near_the_ends_of_the_numbers(turns):
+    """original_length / (2 pi turns) is infinite for the first and 0 for the last; the logarithm is not."""
+    expected = 128 * math.log(2048 / (2 * math.pi), 10_000) / 2 - 128 * math.log(turns, 10_000) / 2
+    assert pair_of_turns(turns, 128, 10_000.0, 2048) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0.25, 0.999, 1.0])
+def test_nothing_is_sharpened_where_nothing_is_stretched(factor):
+    assert temperature(factor) == temperature(factor, 0.7) == 1.0
+    assert temperature(math.e, 2.0) == pytest.approx(1.2)
 
 
 def test_golden_wavelengths():

@@ -174,3 +174,12 @@ def test_forward_mode_reaches_positions_and_frequencies():
         places = forward_ad.make_dual(ids.double(), torch.ones(2, dtype=torch.float64))
         tangent = forward_ad.unpack_dual(tables.exact(places, frequencies, 1.0, torch.float64)[1]).tangent
         torch.testing.assert_close(tangent, angles.cos() * frequencies)
+
+
+@pytest.mark.parametrize("factor", [0.5, 2.0, 3.0])  # by powers of two the products are exact
+@pytest.mark.parametrize("positions", [torch.tensor([0, 7, 100_000]), torch.tensor([0.0, 7.5, 100_000.25]).double()])
+def test_a_factor_multiplies_both_tables_of_whole_and_of_other_positions(positions, factor):
+    frequencies = torch.tensor([1.0, 0.1], dtype=torch.float64)
+    plain, scaled = (tables.exact(positions, frequencies, by, torch.float64) for by in (1.0, factor))
+    for one, other in zip(plain, scaled, strict=True):
+        torch.testing.assert_close(other, factor * one, rtol=1e-15, atol=1e-15)

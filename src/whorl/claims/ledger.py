@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import torch
 from torch import Tensor
 
-from whorl.claims.probes import largest
+from whorl.claims.probes import doubles, largest
 from whorl.claims.redirects import REDIRECTS
 from whorl.errors import unknown
 from whorl.rotary.cache import TableCache, use_table_cache
@@ -223,7 +223,7 @@ def within(value: float, bound: float, numbers: Numbers, but: Both = NOTHING) ->
 
 def all_within(numbers: Mapping[str, float], bound: float) -> Finding:
     """Holds within the bound where every number does."""
-    return within(max(numbers.values()), bound, numbers)
+    return within(largest(doubles(list(numbers.values()))), bound, numbers)  # NaN where one is, which max would pass by
 
 
 def close(differences: Tensor | Iterable[Tensor], bound: float, name: str = "largest difference") -> Finding:
@@ -347,10 +347,10 @@ def written() -> list[Claim]:
 
 
 def every() -> list[Claim]:
-    """The whole ledger: the written claims, and those of every registered encoding's flags."""
-    from whorl.claims.flags import of_registry
+    """The whole ledger: the written claims, and those of every registered encoding's flags and formula."""
+    from whorl.claims import flags, formulas
 
-    return [*written(), *of_registry()]
+    return [*written(), *flags.of_registry(), *formulas.claims()]
 
 
 def find(id: str) -> Claim:

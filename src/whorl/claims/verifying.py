@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from whorl import registry
-from whorl.claims import flags, ledger
+from whorl.claims import flags, formulas, ledger
 from whorl.claims.ledger import Claim, Row
 from whorl.claims.probes import build
 from whorl.encodings.base import Encoding
@@ -41,13 +41,14 @@ def claims_about(which: Which) -> list[Claim]:
     """The claims about an encoding, which is given itself, by its class or by its name."""
     if isinstance(which, Encoding):
         name = which.config.name
-        made = flags.of_encoding(name, lambda: which)
+        made = list(flags.of_encoding(name, lambda: which))
     elif isinstance(which, str) or (isinstance(which, type) and issubclass(which, Encoding)):
         name = which if isinstance(which, str) else which.Config.name
         if name in registry.JOINED:
             raise invalid("verify", "encoding", "a registered name, or the joined encoding itself", name)
         cls = registry.encoding_class(which) if isinstance(which, str) else which
-        made = flags.of_encoding(name, lambda: build(cls))
+        of_formula = (claim for claim in formulas.claims() if name in claim.about)
+        made = [*flags.of_encoding(name, lambda: build(cls)), *of_formula]
     else:
         raise invalid("verify", "encodings", "names, encodings or encoding classes", which)
     return [*(claim for claim in ledger.written() if name in claim.about), *made]

@@ -114,12 +114,12 @@ def index() -> Finding:
     for name, placed in ways.items():
         numbers[f"{name}: size at 10,000 over that of the token"] = largest(placed[0, 0]) / largest(x)
         numbers[f"{name}: one step after LayerNorm"] = largest(layer_norm(placed, (64,)).diff(dim=1))
-    size, step, *_ = numbers.values()
+    size, step, own_size, own_step = numbers.values()
     text = Both(
         f"it is unbounded, {size:,.0f} times a token's entries at 10,000, and a LayerNorm takes it away altogether",
         f"它无界：在位置 10000 处是词向量的 {size:,.0f} 倍，而 LayerNorm 会把它完全消去",
     )
-    return decide(size <= 10 and step > 1e-6, numbers, text)
+    return decide(size <= 10 * own_size and step >= own_step / 10, numbers, text)
 
 
 @About("learned").fails(
