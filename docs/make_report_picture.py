@@ -13,7 +13,7 @@ from whorl.lab.report.words import Words
 from whorl.results import ComparisonResult
 
 ROOT = Path(__file__).resolve().parent.parent
-COMPARISON = ROOT / "experiments" / "gpu-comparison" / "comparison.json"
+COMPARISON = ROOT / "experiments" / "demo-comparison" / "comparison.json"
 PICTURE = ROOT / "docs" / "report.svg"
 
 RULE = re.compile(r"([^{}]+){([^{}]*)}")

@@ -189,9 +189,10 @@ def papers():
     f, by_axes = rotary_frequencies, (lambda name: getattr(axes, name)(8))
     p, a = (np.abs(wave(2, seed=seed)) for seed in (0, 1))
     plain16, mrope = f.plain(16, 10000), f.plain(32, 10000)
-    sections = {"chunked": (4, 6, 6), "interleaved": (6, 5, 5), "ernie": (5, 5, 6)}
+    sections = {"chunked": (4, 6, 6), "interleaved": (6, 5, 5), "ernie": (5, 5, 6), "alternating": (8, 8)}
     layouts = {"rope_vit": "interleaved", "qwen_vision": "half", "pixtral": "half", "llama4_vision": "interleaved"}
-    layouts["dinov3"] = "half"
+    layouts |= {"dinov3": "half", "apex": "its own", "kimi_vision": "half", "loftr": "interleaved"}
+    layouts["minimax_vision"] = "half"
     yarn_2048 = f.yarn(16, 10000, 8, 2048)
     short, long = (1, 1.5, 2, 2.5), (1, 3, 9, 27)
     longrope_factor = f.longrope_attention_factor(4, 64)
@@ -222,16 +223,19 @@ def papers():
             "many positions": turned(range(200, 1300, 150), f.plain(4, 10000), dim=4),
         },
         "axial_rope": {
-            **{name: turned_by_axes(by_axes(name), PLANES[1:], layout, 8) for name, layout in layouts.items()},
-            "apex": in_blocks(axes.apex(8), PLANES[1:], 8),
+            name: in_blocks(axes.apex(8), PLANES[1:], 8)
+            if name == "apex"
+            else turned_by_axes(by_axes(name), PLANES[1:], layout, 8)
+            for name, layout in layouts.items()
         },
         "mixed_rope": {"learned": mixed_rope(), "sizes and right angles at the start": mixed_start()},
         "mrope": {
             **{
-                name: turned_by_axes((mrope, getattr(axes, f"mrope_{name}")(sizes)), PLANES, "half", 32)
+                name: turned_by_axes((mrope, getattr(axes, f"mrope_{name}")(sizes)), PLANES[-len(sizes) :], "half", 32)
                 for name, sizes in sections.items()
             },
-            "shares of 64 pairs": [(16, 24, 24), (24, 20, 20), (22, 22, 20)],  # Qwen2-VL, Qwen3-VL, Ernie 4.5 VL
+            # Qwen2-VL, Qwen3-VL, Ernie 4.5 VL, NeoMME
+            "shares of 64 pairs": [16, 24, 24, 24, 20, 20, 22, 22, 20, 32, 32],
         },
         "xpos": {
             label: np.tril(xpos.scores(Q, K, IN_ORDER, IN_ORDER, scale_base=16, layout=layout)) / math.sqrt(DIM)

@@ -44,7 +44,7 @@ def test_the_table_has_a_line_for_each_claim_and_a_summary(call):
     assert code == 0 and err == "" and lines[0].split() == ["claim", "verdict", "numbers", "statement"]
     shown = [line.split()[0] for line in lines[1:-2]]
     assert {"none.equivariant", "none.cache", "window.reach", "window.flag.relative"} <= set(shown)
-    flags = [id for id in shown if ".flag." in id or id.endswith(".cache")]
+    flags = [id for id in shown if ".flag." in id or id.endswith((".cache", ".formula"))]
     assert lines[-1].startswith(f"{len(shown) - len(flags)} claims: ") and "all as expected" in lines[-1]
     assert f"; {len(flags)} flag checks: " in lines[-1]
     assert "holds within 1e-12" in out and "largest difference: " in out

@@ -220,8 +220,12 @@ CASES: dict[str, dict[str, Case]] = {
         "sizes and right angles at the start": lambda: directions(MixedRope(head_dim=8, heads=HEADS)),
     },
     "mrope": {
-        **{name: lambda name=name: rotated(MRope(head_dim=32, arrangement=name), PLANES) for name in ARRANGEMENTS},
-        "shares of 64 pairs": lambda: doubles([shares(64, name) for name in ARRANGEMENTS]),
+        **{
+            # one of them is of rows and columns alone
+            name: lambda name=name: rotated(MRope(head_dim=32, arrangement=name), PLANES[-len(shares(64, name)) :])
+            for name in ARRANGEMENTS
+        },
+        "shares of 64 pairs": lambda: doubles([size for name in ARRANGEMENTS for size in shares(64, name)]),
     },
     "xpos": {
         "scores": lambda: scores(XPos(head_dim=DIM, scale_base=16.0)).tril(),

@@ -46,8 +46,8 @@ def one_frequency() -> Finding:
     "question.slow-pairs-still",
     "Within the context the slowest pairs do not move, so they carry no position.",
     "在上下文范围内最慢的几对不动，因此不携带位置信息。",
-    how="What cos and sin of the slowest of 64 pairs do over 512 positions, against a step of bfloat16 and of float32.",
-    how_zh="64 对中最慢的一对在 512 个位置内 cos 与 sin 的变化，与 bfloat16、float32 的一步比较。",
+    how="What cos and sin of the slowest of 64 pairs do over 512 positions, against a step of bfloat16.",
+    how_zh="64 对中最慢的一对在 512 个位置内 cos 与 sin 的变化，与 bfloat16 的一步比较。",
 )
 def slow_pairs_still() -> Finding:
     cos, sin = (table[:, -1] for table in Rope(head_dim=128).tables(torch.arange(512), dtype=torch.float64))

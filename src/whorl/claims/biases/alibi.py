@@ -92,8 +92,8 @@ def alibi_linear() -> Finding:
     "ALiBi adds its bias to scores that are divided by sqrt(d); the bias itself is not.",
     "ALiBi 的偏置加在已除以 √d 的分数上；偏置本身不除以 √d。",
     says=f"{PRESS}, section 3; the study notes say that the attention is not scaled by sqrt(d)",
-    how="Attention weights of 12 tokens against softmax(q k / sqrt(d) - m d), and against nothing or both divided.",
-    how_zh="12 个词的注意力权重，与 softmax(q k / √d - m d) 比较，并与都不除、都除的结果比较。",
+    how="Weights of 12 tokens against softmax(q k / sqrt(d) - m (i - j)), and against nothing or both divided.",
+    how_zh="12 个词的注意力权重，与 softmax(q k / √d - m (i - j)) 比较，并与都不除、都除的结果比较。",
 )
 def bias_unscaled() -> Finding:
     own, *by_hand = alibi_weights()

@@ -32,8 +32,8 @@ about_rope_and_xpos = About("rope", "xpos")
     "Chunked, parallel and recurrent linear attention with RoPE are the same numbers.",
     "带 RoPE 的线性注意力，分块、并行、递推三种算法结果相同。",
     says="whorl 0.2, docs/performance.md",
-    how="256 tokens by chunks of 16, in one chunk and one by one, five forms, float64.",
-    how_zh="256 个词，按 16 分块、整块与逐个计算，五种形式，float64。",
+    how="256 tokens by chunks of 16 and in one chunk, the first 32 one by one, five forms, float64.",
+    how_zh="256 个词，按 16 分块与整块计算，前 32 个逐个计算，五种形式，float64。",
 )
 def forms_agree() -> Finding:
     rope, (q, k, v), numbers = Rope(head_dim=DIM), tokens(), {}
