@@ -33,19 +33,26 @@ def test_a_held_result_is_made_once_and_outside_of_every_mode():
     assert halves(4, cpu) is made and calls == [4]
 
 
-def test_what_is_held_where_plain_is_computed_anew_under_a_fake_mode():
-    halves, calls = counted(tracing.held_where_plain)
+def test_what_is_held_in_graphs_is_computed_for_every_other_call():
+    halves, calls = counted(graphs.held_in_graphs)
+    cpu = torch.device("cpu")
+    assert halves(4, cpu) is not halves(4, cpu) and calls == [4, 4]
+    with FakeTensorMode():
+        assert isinstance(halves(4, cpu), FakeTensor)
+    calls.clear()
+    compiled = torch.compile(lambda x: x + halves(4, cpu), fullgraph=True, dynamic=True, backend="eager")
+    assert compiled(torch.ones(4)).tolist() == [1.0, 1.5, 2.0, 2.5]
+    assert compiled(torch.ones(2, 4)).tolist() == [[1.0, 1.5, 2.0, 2.5]] * 2
+    assert calls == [4]
+
+
+def test_what_is_kept_where_plain_is_computed_anew_under_a_fake_mode():
+    halves, calls = counted(tracing.kept_where_plain)
     cpu = torch.device("cpu")
     with FakeTensorMode():
         assert isinstance(halves(4, cpu), FakeTensor)
     assert calls == [4] and type(halves(4, cpu)) is torch.Tensor
     assert halves(4, cpu) is halves(4, cpu) and calls == [4, 4]
-    calls.clear()
-    halves, calls = counted(tracing.held_where_plain)
-    compiled = torch.compile(lambda x: x + halves(4, cpu), fullgraph=True, dynamic=True, backend="eager")
-    assert compiled(torch.ones(4)).tolist() == [1.0, 1.5, 2.0, 2.5]
-    assert compiled(torch.ones(2, 4)).tolist() == [[1.0, 1.5, 2.0, 2.5]] * 2
-    assert calls == [4]
 
 
 def test_a_graph_takes_the_constants_of_several_functions():
@@ -53,7 +60,7 @@ def test_a_graph_takes_the_constants_of_several_functions():
     def threes(count):
         return torch.full((count,), 3.0)
 
-    halves, _ = counted(tracing.held_where_plain)
+    halves, _ = counted(graphs.held_in_graphs)
     cpu = torch.device("cpu")
     compiled = torch.compile(lambda x: x + halves(4, cpu) + threes(4), fullgraph=True, backend="aot_eager")
     assert compiled(torch.ones(4)).tolist() == [4.0, 4.5, 5.0, 5.5]

@@ -27,6 +27,9 @@ from typing import (
 
 from whorl.errors import WhorlError, invalid, unknown
 
+# Fields of encodings and scalings that were added after runs had been named by what ``to_dict`` gives.
+LATER = ("backwards", "own_ladders", "doubling", "first")
+
 C = TypeVar("C", bound="type[Config]")
 
 # The largest value of settings that decide how many numbers or rows are made: a typing error, or a file that someone
@@ -111,10 +114,15 @@ class Config:
             raise WhorlError(f"{cls.call()}: {names} missing. Pass {', '.join(f'{name}=…' for name in missing)}.")
 
     def to_dict(self) -> dict[str, Any]:
-        """The config as JSON-ready data; ``whorl.from_dict`` builds it again."""
+        """The config as JSON-ready data; ``whorl.from_dict`` builds it again.
+
+        A field that came later stands in it where it is not the usual one, so that runs keep the names they have.
+        """
         out: dict[str, Any] = {"name": self.name}
-        for key in self.fields():
+        for key, field in self.fields().items():
             value = getattr(self, key)
+            if key in LATER and value == field.default:
+                continue
             out[key] = value.to_dict() if isinstance(value, Config) else _plain(value)
         return out
 

@@ -64,6 +64,20 @@ def held(function: Function) -> Function:
     return constant_in_graphs(wraps(function)(constant))  # pyright: ignore[reportReturnType]
 
 
+def held_in_graphs(function: Function) -> Function:
+    """As ``held``, but for torch.compile alone; every other call computes its own result, which it may write into.
+
+    A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
+    """
+    constant = held(function)
+
+    @wraps(function)
+    def constant_or_computed(*given: Hashable) -> Any:
+        return constant(*given) if torch.compiler.is_dynamo_compiling() else function(*given)
+
+    return constant_or_computed  # pyright: ignore[reportReturnType]
+
+
 # A function that is a constant in graphs can be given a text, and not a config: some releases of torch do not take such
 # an object, and with free sizes its numbers would be symbols. So a text stands for a config. Texts are numbered, never
 # used again and compared by every graph, so that no graph made for one config serves another.

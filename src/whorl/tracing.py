@@ -101,17 +101,13 @@ def may_keep_tensors() -> bool:
     return not values_are_hidden() and not in_mode()
 
 
-def held_where_plain(function: Function) -> Function:
-    """As ``held``, for torch.compile and where tensors are plain ones; every other call computes its own result.
-
-    A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
-    """
+def kept_where_plain(function: Function) -> Function:
+    """As ``held``, where tensors are plain ones; graphs, fake modes and transforms compute their own."""
     constant = held(function)
 
     @wraps(function)
     def constant_or_computed(*given: Hashable) -> Any:
-        shared = torch.compiler.is_dynamo_compiling() or may_keep_tensors()
-        return constant(*given) if shared else function(*given)
+        return constant(*given) if may_keep_tensors() else function(*given)
 
     return constant_or_computed  # pyright: ignore[reportReturnType]
 

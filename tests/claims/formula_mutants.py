@@ -91,7 +91,7 @@ REWORDED: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
     ("ssmax of another logarithm", "ssmax", score_scaling._log_keys, "torch.log(", "torch.log2("),
     (
         "a temperature one step early", "llama4_temperature", score_scaling.llama4_temperature,
-        "(min=0.0) + 1.0", "(min=0.0) + 2.0",
+        "(min=0.0) + first", "(min=0.0) + first + 1",
     ),
     ("alibi with the sign of its offset changed", "alibi", alibi.offset_bias, "distance + offset", "distance - offset"),
     ("t5 sides alike", "t5", t5.T5._bucket, "(signed < 0)", "(signed > 0)"),

@@ -306,14 +306,13 @@ ALIBI = whorl.Alibi(heads=2)
 X = draw(1, 2, 5, 16)
 REFUSED = {
     "a bias by pair": (
-        {"encoding": whorl.build_for("fire", heads=2, head_dim=16, width=32, length=8)},
+        {"encoding": whorl.Fire(heads=2, hidden=64)},
         "Fire has a bias that is not of the distance alone",
     ),
     "by positions": ({"causal": "positions"}, "attention by tiles counts positions 0, 1, 2, … itself"),
     "positions": ({"positions": torch.arange(5)}, "attention by tiles counts positions 0, 1, 2, … itself"),
-    "a mask": ({"mask": torch.ones(5, 5, dtype=torch.bool)}, "has no mask, padding or documents"),
-    "padding": ({"key_mask": torch.ones(1, 5, dtype=torch.bool)}, "has no mask, padding or documents"),
-    "documents": ({"documents": torch.zeros(5)}, "has no mask, padding or documents"),
+    "a mask": ({"mask": torch.ones(5, 5, dtype=torch.bool)}, "has documents and padding, and no other mask"),
+    "documents": ({"documents": torch.zeros(5)}, "has documents that are whole numbers"),
     "two windows": (
         {"encoding": whorl.Combined(whorl.Window(size=3), whorl.Window(size=2))},
         "has one causal window and no other mask",
@@ -324,7 +323,10 @@ REFUSED = {
     ),
     "dropout": ({"dropout": 0.1}, "attention by tiles has no dropout"),
     "weights": ({"return_weights": True}, "attention by tiles has no return_weights"),
-    "branches": ({"encoding": whorl.Combined(ALIBI, whorl.ReRope(head_dim=16))}, "Combined uses branches"),
+    "branches": (
+        {"encoding": whorl.Combined(ALIBI, whorl.ReRope(head_dim=16))},
+        "has no bias, window, padding or documents beside branches",
+    ),
     "score terms": (
         {"encoding": whorl.build_for("shaw", heads=2, head_dim=16, width=32, length=8)},
         "Shaw uses adjust_scores",

@@ -35,7 +35,7 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import held, value_of, with_text
+from whorl.graphs import held, held_in_graphs, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import from_last_key
 
@@ -167,6 +167,12 @@ def key_form(slope: Tensor, position: Tensor, rounding: str) -> Tensor:
     return round_to_bfloat16(slope * position)
 
 
+@held_in_graphs  # where FlexAttention takes them into its kernel
+def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The numbers as a tensor."""
+    return torch.tensor(numbers, dtype=dtype, device=device)
+
+
 @held
 def slope_numbers(config_text: str) -> tuple[float, ...]:
     """The slopes of a config, times its scale where nothing is rounded before it."""
@@ -219,7 +225,7 @@ class Alibi(DistanceBias):
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""
-        return numbers_on(self._numbers, torch.float32, device or torch.device("cpu")).clone()
+        return constants(self._numbers, torch.float32, device or torch.device("cpu"))
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if self.config.rounding == "exact":

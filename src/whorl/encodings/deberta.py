@@ -28,7 +28,7 @@ from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError, invalid
-from whorl.tracing import may_keep_tensors, takes_derivatives
+from whorl.tracing import making_graph, may_keep_tensors, takes_derivatives
 
 # Rows of a table for each pair of a key, from which on it is cheaper to take the rows of pairs than all products.
 FEW_PAIRS = 8
@@ -120,7 +120,7 @@ def products_by_pair(k: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype
     rows that are asked for are taken; otherwise all products are, and those asked for are chosen among them.
     """
     pairs_of_a_key = index.shape[:-1].numel()
-    if FEW_PAIRS * pairs_of_a_key > table.shape[-2]:
+    if making_graph() or FEW_PAIRS * pairs_of_a_key > table.shape[-2]:  # a graph serves every number of queries
         rows = products(k, table, dtype)
         return rows.gather(-1, over_heads(index.mT, rows.shape)).mT  # here a row for each key, a column for each query
     wide = torch.promote_types(torch.promote_types(k.dtype, table.dtype), dtype)

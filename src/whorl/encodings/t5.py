@@ -30,8 +30,9 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import invalid
+from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
-from whorl.tracing import held_where_plain
+from whorl.tracing import kept_where_plain
 
 START = 512**-0.5
 
@@ -100,10 +101,14 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     return edges
 
 
-@held_where_plain
+@held_in_graphs
 def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
-    edges = _edges(buckets, max_distance)
+    return _buckets_between(tuple(_edges(buckets, max_distance)), device)
+
+
+@kept_where_plain  # on the device: copying the edges there would wait for it at every call
+def _buckets_between(edges: tuple[int, ...], device: torch.device) -> Tensor:
     distances = torch.arange(edges[-1] + 1, device=device)
     return torch.bucketize(distances, torch.tensor(edges, device=device), right=True)
 

@@ -28,7 +28,7 @@ from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
 from whorl.position_ids import from_last_key
 from whorl.rotary.rotation import turn_pairs
-from whorl.tracing import held_where_plain
+from whorl.tracing import kept_where_plain
 
 
 @config
@@ -64,7 +64,7 @@ def waves(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tup
     return exact_tables(positions, frequencies_on(width, base, positions.device), dtype=dtype)
 
 
-@held_where_plain  # on the device: copying them there would wait for it at every call
+@kept_where_plain  # on the device: copying them there would wait for it at every call
 def frequencies_on(width: int, base: float, device: torch.device) -> Tensor:
     """The frequency of each pair of a code, float64."""
     numbers = [base ** (-2 * k / width) for k in range(width // 2)]
