@@ -119,8 +119,8 @@ def products_by_pair(k: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype
     The index is (queries, keys), or with a batch. A table has more rows than a decoding step has queries, so then the
     rows that are asked for are taken; otherwise all products are, and those asked for are chosen among them.
     """
-    pairs_of_a_key = index.shape[:-1].numel()
-    if making_graph() or FEW_PAIRS * pairs_of_a_key > table.shape[-2]:  # a graph serves every number of queries
+    # a graph serves every number of queries, so it is not asked for theirs
+    if making_graph() or FEW_PAIRS * index.shape[:-1].numel() > table.shape[-2]:
         rows = products(k, table, dtype)
         return rows.gather(-1, over_heads(index.mT, rows.shape)).mT  # here a row for each key, a column for each query
     wide = torch.promote_types(torch.promote_types(k.dtype, table.dtype), dtype)
