@@ -27,9 +27,6 @@ from typing import (
 
 from whorl.errors import WhorlError, invalid, unknown
 
-# Fields of encodings and scalings that were added after runs had been named by what ``to_dict`` gives.
-LATER = ("backwards", "own_ladders", "doubling", "first")
-
 C = TypeVar("C", bound="type[Config]")
 
 # The largest value of settings that decide how many numbers or rows are made: a typing error, or a file that someone
@@ -65,6 +62,7 @@ class Config:
     """Base of every config; see the module's docstring."""
 
     name: ClassVar[str] = ""  # the registry name, written into to_dict()
+    later: ClassVar[tuple[str, ...]] = ()  # fields that came after runs had been named by what to_dict() gives
 
     def __post_init__(self) -> None:
         hints = _hints(type(self))
@@ -116,12 +114,12 @@ class Config:
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON-ready data; ``whorl.from_dict`` builds it again.
 
-        A field that came later stands in it where it is not the usual one, so that runs keep the names they have.
+        A field of ``later`` stands in it where it is not the usual one, so that runs keep the names they have.
         """
         out: dict[str, Any] = {"name": self.name}
         for key, field in self.fields().items():
             value = getattr(self, key)
-            if key in LATER and value == field.default:
+            if key in self.later and value == field.default:
                 continue
             out[key] = value.to_dict() if isinstance(value, Config) else _plain(value)
         return out

@@ -145,10 +145,9 @@ def tiles_of(call: Call) -> Tiles:
         return plain
     source: Any = bias.encoding
     if isinstance(bias, BiasByPair):
-        room = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS
-        return plain._replace(
-            kind="broken", numbers=lambda: source.line_numbers(call.q_positions, room), lowest=bias.lines
-        )
+        # not ``call`` itself, whose tensors a function that is kept would keep
+        positions, room = call.q_positions, -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS
+        return plain._replace(kind="broken", numbers=lambda: source.line_numbers(positions, room), lowest=bias.lines)
     if bias.slopes is not None and causal:
         slopes = _slopes_on(bias.slopes, device)
         return plain._replace(kind="line", numbers=lambda: slopes, order=_order_on(bias.slopes, device))

@@ -10,7 +10,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator
 from importlib.resources import files
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from whorl.encodings.kerple import Kerple
 from whorl.encodings.learned import Learned
 from whorl.encodings.masks import Sinks, Window
 from whorl.encodings.mixed_rope import MixedRope
-from whorl.encodings.mrope import Arrangement, MRope, shares
+from whorl.encodings.mrope import ARRANGEMENTS, MRope, shares
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
 from whorl.encodings.rerotation import rerotate
 from whorl.encodings.rope import Rope
@@ -56,8 +56,6 @@ from whorl.rotary.scalings.yarn import Yarn
 
 BOUND = 1e-5  # biases are float32, and none here is larger than 100
 HEADS, DIM, TOKENS = 2, 8, 6
-
-ARRANGEMENTS: tuple[Arrangement, ...] = get_args(Arrangement)
 
 Case = Callable[[], Tensor]
 E = TypeVar("E", bound=Encoding)

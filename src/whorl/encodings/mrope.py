@@ -42,6 +42,7 @@ class MRopeConfig(RopeConfig):
     """
 
     name: ClassVar[str] = "mrope"
+    later: ClassVar[tuple[str, ...]] = (*RopeConfig.later, "own_ladders")
     sections: tuple[int, ...] | None = None
     arrangement: Arrangement = "chunked"
     own_ladders: bool = False

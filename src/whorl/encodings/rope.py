@@ -39,6 +39,7 @@ class RopeConfig(RotaryConfig):
     """
 
     name: ClassVar[str] = "rope"
+    later: ClassVar[tuple[str, ...]] = ("backwards",)
     base: float | None = None
     layout: Layout = "half"
     rotary_dim: int | None = None

@@ -72,6 +72,7 @@ class Llama4TemperatureConfig(Config):
     """
 
     name: ClassVar[str] = "llama4_temperature"
+    later: ClassVar[tuple[str, ...]] = ("first",)
     floor_scale: int = 8192
     attn_scale: float = 0.1
     first: Literal[0, 1] = 1

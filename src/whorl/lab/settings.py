@@ -24,9 +24,6 @@ from whorl.results import PROTOCOLS
 PLAN = "plan"  # the name of an encoding that differs between layers
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
-# Settings that runs of the first version did not have: left out where they are the usual, so that its ids stay.
-LATER = ("tokenizer", "tokenizer_digest", "kv_heads", "activation", "dropout", "recall", "protocols")
-
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
 
 
@@ -69,6 +66,9 @@ class RunConfig(Recipe):
     """
 
     name: ClassVar[str] = "run"
+    later: ClassVar[tuple[str, ...]] = (
+        "tokenizer", "tokenizer_digest", "kv_heads", "activation", "dropout", "recall", "protocols",
+    )  # fmt: skip
     encoding: dict
     layers: int = 3
     width: int = 128
@@ -92,12 +92,6 @@ class RunConfig(Recipe):
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The config as JSON-ready data; a setting of LATER stands in it where it is not the usual one."""
-        found, fields = super().to_dict(), self.fields()
-        usual = {key: list(default) if isinstance(default := fields[key].default, tuple) else default for key in LATER}
-        return {key: value for key, value in found.items() if key not in LATER or value != usual[key]}
 
     @property
     def id(self) -> str:

@@ -25,6 +25,7 @@ class DynamicNtk(Scaling):
     """Dynamic NTK scaling; the length to serve is an argument of every call. ``doubling`` takes Qwen-1's steps."""
 
     name: ClassVar[str] = "dynamic_ntk"
+    later: ClassVar[tuple[str, ...]] = ("doubling",)
     length_dependent: ClassVar[bool] = True
     factor: float
     original_length: int
