@@ -30,6 +30,7 @@ def test_settings_are_checked_by_name_and_kind():
         runner.run("tables", repeats=0)
 
 
+MODEL = {"layers": 1, "width": 32, "heads": 2, "device": "cpu"}
 SMALL = {
     "rotary": {"length": 8, "heads": 2, "kv_heads": 1, "head_dim": 8, "dtype": "bfloat16", "device": "cpu"},
     "decode": {"batch": 2, "kept": 130, "heads": 2, "kv_heads": 1, "head_dim": 16, "device": "cpu"},
@@ -37,6 +38,8 @@ SMALL = {
     "linear": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu"},
     "precision": {"rows": 16, "head_dim": 16},
     "attention": {"length": 32, "heads": 2, "head_dim": 16, "device": "cpu", "encodings": "none,rope,alibi"},
+    "generation": {"prompt": 5, "tokens": 3, "prefill": 9, **MODEL, "kv_heads": 1, "vocab": 11},
+    "training": {"batch": 2, "length": 70, **MODEL, "encodings": "none,rope,kerple"},
 }
 
 

@@ -22,10 +22,12 @@ BENCHMARKS: dict[str, str | Benchmark] = {
     "attention": "whorl.benchmarks.attention:attention",
     "bias": "whorl.benchmarks.bias:bias",
     "decode": "whorl.benchmarks.decode:decode",
+    "generation": "whorl.benchmarks.generation:generation",
     "linear": "whorl.benchmarks.linear:linear",
     "precision": "whorl.benchmarks.precision:precision",
     "rotary": "whorl.benchmarks.rotary:rotary",
     "tables": "whorl.benchmarks.tables:tables",
+    "training": "whorl.benchmarks.training:training",
 }
 
 
