@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import whorl
+import whorl.models
 from helpers import LAYOUTS, SCALINGS
 from registry_cases import NAMES, build, hidden_for, tokens
 
@@ -35,6 +36,21 @@ def test_rotations_equal_those_of_the_cpu(name, dtype):
     positions = torch.arange(50) * 1001
     got, expected = rope.rotate(x.cuda(), positions.cuda(), 5000).cpu(), rope.rotate(x, positions, 5000)
     torch.testing.assert_close(got, expected, rtol=2**-7 if dtype != torch.float32 else 0, atol=2e-6)
+
+
+@pytest.mark.parametrize("order", ["interleaved", "concatenated"])
+def test_codes_of_positions_equal_those_of_the_cpu(order):
+    sinusoidal, positions = whorl.Sinusoidal(width=10, order=order), torch.arange(50) * 1001
+    x = torch.randn(2, 50, 10)
+    torch.testing.assert_close(
+        sinusoidal.add_to_input(x.cuda(), positions.cuda()).cpu(), sinusoidal.add_to_input(x, positions)
+    )
+    positions = positions.cuda()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sinusoidal.codes(positions)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -92,6 +108,22 @@ def test_attention_equals_that_of_the_cpu(name):
     there = {key: value.cuda() for key, value in more.items()}
     got = whorl.attention(*(t.cuda() for t in inputs), encoding=encoding.cuda(), **there)
     torch.testing.assert_close(got.cpu(), expected, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - {"axial_rope", "mixed_rope"}))  # which place images, not texts
+def test_a_model_and_its_gradients_equal_those_of_the_cpu(name):
+    torch.manual_seed(0)
+    model, ids = whorl.models.Decoder(50, 2, 32, 2, name, length=128), torch.arange(40)[None]
+    found = []
+    for device in ("cpu", "cuda"):
+        model = model.to(device)
+        model.zero_grad()
+        logits = model(ids.to(device))
+        logits.sin().sum().backward()
+        found.append([logits.detach().cpu(), *(x.grad.cpu() for x in model.parameters() if x.grad is not None)])
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["t5", "kerple"])

@@ -25,6 +25,7 @@ from whorl.errors import invalid, unknown
 from whorl.kernels.tables import exact_tables
 from whorl.position_checks import check_embeddings, check_positions
 from whorl.rotary.frequencies import Ladder
+from whorl.tracing import kept_where_plain
 
 Arrangement = Literal["interleaved", "concatenated"]
 
@@ -68,12 +69,17 @@ def sinusoidal(
     >>> sinusoidal(torch.tensor([2]), 8)
     tensor([[ 0.9093, -0.4161,  0.1987,  0.9801,  0.0200,  0.9998,  0.0020,  1.0000]])
     """
-    frequencies = Ladder(width, base).frequencies()
+    frequencies = _frequencies_on(width, base, positions.device)
     if order == "interleaved":
         cos, sin = exact_tables(positions, frequencies, scale, dtype)
         return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
     cos, sin = exact_tables(positions, frequencies[: width // 2], scale, dtype)
     return torch.cat((sin, cos, cos.new_zeros(*cos.shape[:-1], width % 2)), dim=-1)
+
+
+@kept_where_plain  # on the device: copying them there would wait for it at every call
+def _frequencies_on(width: int, base: float, device: torch.device) -> Tensor:
+    return Ladder(width, base).frequencies().to(device)
 
 
 def shift_matrix(width: int, k: float, base: float = DEFAULT_BASE, order: Arrangement = "interleaved") -> Tensor:

@@ -77,6 +77,7 @@ def in_two(factor: float) -> tuple[float, float]:
 
 def exact(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor, Tensor]:
     """cos and sin of positions (…) times frequencies (pairs,), each times ``factor``, float32, shape (…, pairs)."""
+    assert frequencies.device == positions.device
     pairs = frequencies.numel()
     flat, frequencies = positions.contiguous().view(-1), frequencies.contiguous()
     out = torch.empty(2, *positions.shape, pairs, dtype=torch.float32, device=positions.device)
