@@ -61,6 +61,22 @@ def decode(model: Decoder, given: torch.Tensor, chunks: list[int], length: int |
 # --- every encoding of the registry
 
 
+@pytest.mark.parametrize("name", whorl.names())
+def test_steps_go_on_by_themselves(name):
+    """Without positions a step is what it is with those that follow, padding on the left included."""
+    model, given = build(name), tokens(2, 9)
+    real = torch.tensor([[False, False, True, True], [True, True, True, True]])
+    theirs, own = model.caches(), model.caches()
+    for start, stop in ((0, 4), (4, 5), (5, 8), (8, 9)):
+        mask = real if start == 0 else None
+        positions = (
+            (real.cumsum(-1) - 1).clamp(min=0) if start == 0 else torch.arange(start, stop) - (~real).sum(-1)[:, None]
+        )
+        one = model.step(given[:, start:stop], theirs, positions=positions, key_mask=mask)
+        other = model.step(given[:, start:stop], own, key_mask=mask)
+        torch.testing.assert_close(other[:, -1], one[:, -1], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("batch", [1, 2])  # as many rows as an image has axes: they must not be taken for each other
 @pytest.mark.parametrize("name", whorl.names())
 def test_cached_steps_equal_full_passes(name, batch):

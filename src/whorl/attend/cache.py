@@ -455,19 +455,35 @@ class KVCache:
                 "Use crop or reset, or capacity=None to grow."
             )
 
+    def positions_to_come(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
+        """The positions (batch, new) that the next tokens (batch, new) get where none are given, on every axis.
+
+        ``key_mask`` (batch, new) is False for padding. Waits for the device where it counts the filled slots.
+
+        >>> import torch, whorl
+        >>> whorl.KVCache(encoding=whorl.NoPE()).positions_to_come(torch.zeros(1, 3))
+        tensor([[0, 1, 2]])
+        """
+        return self._following(*tokens.shape, tokens.device, key_mask, self._settled().slots).new
+
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
         """The new tokens' positions for each row of the batch, given or going on from the real ones."""
         batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
             return NewPositions(as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None)
+        found = self._following(batch, count, k.device, key_mask, slots)
+        return found if axes == 1 else found._replace(new=found.new.expand(axes, -1, -1))
+
+    @staticmethod
+    def _following(
+        batch: int, count: int, device: torch.device, key_mask: Tensor | None, slots: Slots | None
+    ) -> NewPositions:
         before = 0 if slots is None else slots.next_position()
         if key_mask is None:
-            new, after = (torch.arange(count, device=k.device) + before).expand(batch, -1), before + count
-        else:
-            counted = key_mask.cumsum(-1)
-            new, after = (counted - 1).clamp(min=0) + before, counted[:, -1:] + before
-        return NewPositions(new if axes == 1 else new.expand(axes, -1, -1), after)
+            return NewPositions((torch.arange(count, device=device) + before).expand(batch, -1), before + count)
+        counted = key_mask.cumsum(-1)
+        return NewPositions((counted - 1).clamp(min=0) + before, counted[:, -1:] + before)
 
 
 @contextmanager

@@ -129,20 +129,20 @@ class Decoder(nn.Module):
         return [KVCache(encoding=self.plan[layer], capacity=capacity, length=length) for layer in range(len(self.plan))]
 
     @torch.no_grad()
-    def step(self, tokens: Tensor, caches: list[KVCache], *, positions: Tensor, key_mask: Maybe = None) -> Tensor:
+    def step(self, tokens: Tensor, caches: list[KVCache], *, positions: Maybe = None, key_mask: Maybe = None) -> Tensor:
         """Logits of the next tokens (batch, new), which the caches keep: those of a full pass over all tokens so far.
 
-        ``positions`` are those of the new tokens, and ``key_mask`` is False where they are padding.
+        Positions go on from the real tokens of each row unless given, and ``key_mask`` is False where new tokens are
+        padding. Given positions are not known to go on, so that kernels of decoding do not take such a step.
 
         >>> import torch, whorl.models
         >>> model = whorl.models.Decoder(vocab=256, layers=2, width=64, heads=4, encoding="rope", length=32)
         >>> tokens, caches = torch.arange(10)[None], model.caches()
-        >>> first = model.step(tokens[:, :7], caches, positions=whorl.positions(7))
-        >>> rest = model.step(tokens[:, 7:], caches, positions=whorl.positions(3, offset=7))
+        >>> first, rest = model.step(tokens[:, :7], caches), model.step(tokens[:, 7:], caches)
         >>> torch.allclose(torch.cat((first, rest), dim=1), model(tokens), atol=1e-5)
         True
         """
-        return self._logits(self._step(tokens, caches, positions, key_mask))
+        return self._logits(self._step(tokens, caches, positions, key_mask, consecutive=positions is None))
 
     @torch.no_grad()
     def generate(
@@ -188,11 +188,12 @@ class Decoder(nn.Module):
         return self._logits(x[:, -1])
 
     def _step(
-        self, tokens: Tensor, caches: list[KVCache], positions: Tensor, key_mask: Maybe, *, consecutive: bool = False
+        self, tokens: Tensor, caches: list[KVCache], positions: Maybe, key_mask: Maybe, *, consecutive: bool
     ) -> Tensor:
-        positions = check_tokens("Decoder.step", tokens, self.embed.num_embeddings, positions, None, key_mask)
+        given = check_tokens("Decoder.step", tokens, self.embed.num_embeddings, positions, None, key_mask)
         if len(caches) != len(self.blocks):
             raise invalid("Decoder.step", "caches", f"{len(self.blocks)}, one per layer", len(caches), "Use caches().")
+        positions = given if positions is not None else caches[0].positions_to_come(tokens, key_mask)
         if self.training and self.dropout.p:
             raise WhorlError("Decoder: dropout would change what a step says. Call model.eval() first.")
         with together(caches):
