@@ -12,7 +12,7 @@ from lab_runs import lasting, tiny
 from whorl.cli.app import run
 from whorl.errors import WhorlError
 from whorl.lab import compare, load, run_one
-from whorl.lab.corpus import open_corpus, read_corpus
+from whorl.lab.corpus import open_corpus, packed_facts, read_corpus
 from whorl.lab.storage import check_output, locked, read_checkpoint, read_metrics, write_atomic
 
 SMALL = {
@@ -115,6 +115,16 @@ def test_a_damaged_text_is_named_and_read_anew_once_it_is_gone(texts, tmp_path):
         (home / name).write_bytes(whole[name])
     shutil.rmtree(home)
     assert (open_corpus(str(texts), tmp_path, digest).train == read_corpus(str(texts)).train).all()
+
+
+def test_the_facts_of_a_text_are_known_without_the_text(texts, tmp_path):
+    """So that a report is written of a folder that was moved without it."""
+    corpus = open_corpus(str(texts), tmp_path)
+    facts = corpus.facts()
+    (tmp_path / corpus.digest / "train.bin").unlink()
+    assert packed_facts(str(texts), tmp_path, corpus.digest) == facts
+    with pytest.raises(WhorlError, match=rf"the text in .*{corpus.digest} is damaged\. Delete it"):
+        open_corpus(str(texts), tmp_path, corpus.digest)
 
 
 # -- what cannot be written -------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import WhorlError
-from whorl.lab.corpus import open_corpus
+from whorl.lab.corpus import packed_facts
 from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
 from whorl.lab.fairness import STAGE, check_fair
 from whorl.lab.settings import in_full
@@ -356,4 +356,4 @@ def corpus_facts(out: Path, configs: Iterable[Mapping[str, Any]]) -> Found:
     name, digest = texts[0]
     if len({digest for _, digest in texts}) > 1 or name.startswith("task:"):
         return {"name": ", ".join(dict.fromkeys(name for name, _ in texts))}
-    return open_corpus(name, out / "corpus", digest).facts()
+    return packed_facts(name, out / "corpus", digest)

@@ -255,12 +255,27 @@ def _digest(train: list[bytes], test: list[bytes]) -> str:
     return found.hexdigest()[:16]
 
 
-def _mapped(folder: Path) -> Corpus:
-    damaged = WhorlError(f"lab: the text in {folder} is damaged. {MAKE_ANEW}")
+def packed_facts(source: str, store: Path, digest: str) -> dict[str, Any]:
+    """What is known of a text, from what is packed under ``store``: of a folder that was moved, its facts are enough."""
+    if not (store / digest / FACTS).exists():
+        return open_corpus(source, store, digest).facts()
+    facts = _read_facts(store / digest)
+    return {key: value for key, value in facts.items() if key != "test_documents"}
+
+
+def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except ValueError:
-        raise damaged from None
+        raise _damaged(folder) from None
+
+
+def _damaged(folder: Path) -> WhorlError:
+    return WhorlError(f"lab: the text in {folder} is damaged. {MAKE_ANEW}")
+
+
+def _mapped(folder: Path) -> Corpus:
+    facts = _read_facts(folder)
     found = Corpus(
         name=facts["name"],
         digest=facts["digest"],
@@ -271,11 +286,13 @@ def _mapped(folder: Path) -> Corpus:
         left_out_bytes=facts["left_out_bytes"],
     )
     if (len(found.train), len(found.test)) != (facts["train_bytes"], facts["test_bytes"]):
-        raise damaged
+        raise _damaged(folder)
     return found
 
 
 def _map(path: Path) -> np.ndarray:
+    if not path.exists():
+        raise _damaged(path.parent)
     if not path.stat().st_size:
         return np.empty(0, dtype=np.uint8)
     return np.memmap(path, dtype=np.uint8, mode="r")
