@@ -256,7 +256,7 @@ def _digest(train: list[bytes], test: list[bytes]) -> str:
 
 
 def packed_facts(source: str, store: Path, digest: str) -> dict[str, Any]:
-    """What is known of a text, from what is packed under ``store``: of a folder that was moved, its facts are enough."""
+    """What is known of a text packed under ``store``: of a folder that was moved without it, its facts are enough."""
     if not (store / digest / FACTS).exists():
         return open_corpus(source, store, digest).facts()
     facts = _read_facts(store / digest)
