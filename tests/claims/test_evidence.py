@@ -79,8 +79,40 @@ def test_results_against_a_claim_turn_it_red(experiments):
     experiments("two.json", comparison(alibi=STEEP, rope=FLAT))
     rows = lab("alibi.flag.extrapolates", "rope.flag.extrapolates")
     assert not rows["alibi.flag.extrapolates"].as_expected and rows["rope.flag.extrapolates"].as_expected
-    assert rows["alibi.flag.extrapolates"].finding.source == "experiments/two.json"
-    assert "rises by 1.20 bits per byte" in rows["alibi.flag.extrapolates"].finding.counterexample
+    assert rows["alibi.flag.extrapolates"].finding.source == "experiments/one.json; experiments/two.json"
+    said = rows["alibi.flag.extrapolates"].finding.counterexample
+    assert said.startswith("experiments/two.json: ") and "rises by 1.20 bits per byte" in said
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("note.rope-any-length", "note.rope-twice", "question.extrapolation-limit", "question.decay-good"),
+        *("question.converges-faster", "question.rope-generalises", "rope.flag.extrapolates", "ideal.generalises"),
+    ],
+)
+def test_every_result_that_was_read_is_named(id, experiments):
+    waves = {1.0: 2.4, 2.0: 3.5, 4.0: 4.4}
+    for name in ("one", "two"):
+        experiments(f"{name}.json", comparison(alibi=FLAT, rope=STEEP, t5=FLAT, sinusoidal=waves))
+    assert lab(id)[id].finding.source == "experiments/one.json; experiments/two.json"
+
+
+def test_held_is_one_number_in_ledger_and_reports():
+    """What a claim calls held and what a report says holds."""
+    from whorl.lab.report.verdict import HOLD
+
+    assert evidence.HELD == HOLD
+    said = [claim for claim in every() if "counts as held" in claim.how or "count as held" in claim.how]
+    assert len(said) > 20 and all(f"{HOLD:g}" in claim.how and f"{HOLD:g}" in claim.how_zh for claim in said)
+
+
+@pytest.mark.parametrize(("rise", "kind"), [(0.14, "holds"), (0.16, "fails")])
+@pytest.mark.parametrize("id", ["question.extrapolation-limit", "ideal.generalises", "note.rope-twice"])
+def test_a_rise_has_held_up_to_that_number(id, rise, kind, experiments):
+    losses = {1.0: 2.0, 2.0: 2.0 + rise, 4.0: 2.0 + rise}
+    experiments("one.json", comparison(rope=losses, sinusoidal=losses))
+    assert lab(id)[id].verdict.kind == kind
 
 
 def test_a_flag_that_says_no_turns_red_where_every_result_holds(experiments):

@@ -199,9 +199,9 @@ def test_every_row_has_numbers_and_a_failed_one_its_counterexample(whole_ledger)
         else:
             assert row.numbers, row.id
             assert all(isinstance(value, float) and value == value for value in row.numbers.values()), row.id
-        source = row.finding.source
-        assert source == "computed" or (
-            source.startswith(("experiments/", "benchmarks/")) and (ROOT / source).is_file()
+        sources = row.finding.source.split(ledger.BETWEEN)
+        assert sources == [ledger.COMPUTED] or all(
+            one.startswith(("experiments/", "benchmarks/")) and (ROOT / one).is_file() for one in sources
         )
         if row.verdict.kind in ("fails", "depends on", "inconclusive"):
             assert row.finding.counterexample, row.id
