@@ -56,8 +56,8 @@ def first_turn() -> Finding:
     "Within 4,096 positions 18 of 64 pairs make no full turn, and meet new angles beyond it.",
     "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度。",
     says=LIU,
-    how="Wavelengths of 128 dimensions, base 10,000, against the context.",
-    how_zh="128 维、底数 10000 的各波长与上下文长度比较。",
+    how="Wavelengths of 128 dimensions, base 10,000, above 4,096.",
+    how_zh="128 维、底数 10000 的各波长中大于 4096 的。",
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())

@@ -200,9 +200,9 @@ def decay_good() -> Finding:
     "The whole vector could be turned by a dense e^(mA): the same properties, at d^2 multiplications in place of 2 d.",
     "也可以用稠密的 e^(mA) 旋转整个向量：性质相同，但乘法从 2d 次变为 d² 次。",
     how="U R_m U^T of 16 dimensions with a random orthogonal U, from whorl's own R_m: relative scores, norms, the "
-    "group law; and numbers in the matrices that are not zero, 256 and 32.",
-    how_zh="由 whorl 的 16 维 R_m 与随机正交矩阵 U 构成 U R_m U^T：相对分数、范数、群律；以及矩阵中非零的数，256 与 32 "
-    "个。",
+    "group law; and the numbers above 1e-6 in the matrices, 256 and 32.",
+    how_zh="由 whorl 的 16 维 R_m 与随机正交矩阵 U 构成 U R_m U^T：相对分数、范数、群律；以及矩阵中大于 1e-6 的数，256 "
+    "与 32 个。",
 )
 def dense_exponential() -> Finding:
     dim = 16

@@ -18,8 +18,10 @@ about_rope = About("rope")
     "窗口 4096 而文本只到 3072，要服务 8192：因子 8/3 使位置都小于 3072；要不超过见过的最后位置 3071 则需 8191/3071；"
     "因子 2 不够。",
     says="study notes, as reverse extrapolation, with 8/3",
-    how="factor_for, and the last position that Linear of each factor leaves, read off the slowest of 32 pairs' angle.",
-    how_zh="factor_for 的结果，以及各因子的 Linear 之后最后一个位置（由 32 对中最慢一对的角度读出）。",
+    how="factor_for against 8/3, to 1e-12, and the last position that Linear of each factor leaves, read off the "
+    "slowest of 32 pairs' angle, that of 8191/3071 to 1e-6.",
+    how_zh="factor_for 的结果与 8/3 比较（容差 1e-12），以及各因子的 Linear 之后最后一个位置（由 32 对中最慢一对"
+    "的角度读出），8191/3071 的容差为 1e-6。",
 )
 def factor_from_data() -> Finding:
     own = factor_for(8192, trained_length=3072)

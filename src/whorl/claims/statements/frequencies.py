@@ -42,8 +42,9 @@ def squared_exponent() -> Finding:
     "w_i = base^(-2i/d): theta_1 is 0.9647 at d = 512, and w falls from 1 by equal ratios.",
     "w_i = base^(-2i/d)：d = 512 时 θ_1 = 0.9647，频率从 1 开始按等比下降。",
     says="Su et al. 2021, RoFormer, section 3.2.2",
-    how="Frequencies of heads of 8, 128 and 512 dimensions against the definition.",
-    how_zh="8、128、512 维的频率与定义比较。",
+    how="Frequencies of heads of 8, 128 and 512 dimensions against the definition, and theta_1 against its four "
+    "decimals.",
+    how_zh="8、128、512 维的频率与定义比较，θ_1 与其四位小数比较。",
 )
 def right_frequencies() -> Finding:
     pairs = [(d, i, float(w)) for d in (8, 128, 512) for i, w in enumerate(frequencies(d))]
