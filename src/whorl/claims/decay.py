@@ -269,7 +269,7 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
     "decay.any-ladder",
     "Almost any smooth monotone ladder of frequencies decays: linear, power, exponential.",
     "几乎任何光滑单调的频率序列都会衰减：线性、幂、指数均可。",
-    says="study notes, after Su 2021, kexue.fm 8265",
+    says="study notes, after Su 2021, kexue.fm 8231",
     how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs: whether its means over 1-15, 16-31 "
     "… fall up to distance 127, and up to 511.",
     how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：mean |S_j| 在 1-15、16-31 … 各段上的均值，到距离 127 与到 "

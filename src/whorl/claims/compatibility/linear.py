@@ -152,7 +152,7 @@ def both_safe() -> Finding:
     "linear.one-plus-cosine",
     "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1.",
     "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1。",
-    says="Su 2021, kexue.fm 8265",
+    says="study notes",
     how="256 tokens, 2 heads of 16, elu + 1: no weight below zero, row sums of 1 to 1e-5, every denominator above "
     "zero.",
     how_zh="256 个词、2 个 16 维的头，elu + 1：没有负权重，每行之和为 1（容差 1e-5），分母都为正。",

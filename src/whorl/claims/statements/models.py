@@ -180,10 +180,11 @@ def alibi_faster() -> Finding:
     "result, as the quoted tables show.",
     "RoPE 的底数、查询与键的归一化、短文本分类所用的编码都会改变结果，正如所引用的表格所示。",
     says="study notes, tables quoted without code",
-    how="Small models, three seeds: differences from the usual setting at the trained length, seed by seed, and of "
-    "accuracies from RoPE's. Each table must have a setting whose interval leaves zero out.",
-    how_zh="小模型、三个种子：训练长度处与默认设置之差，以及准确率与 RoPE 之差，逐种子配对。"
-    "每张表都须有区间不含零的设置。",
+    how="An ablation of the lab, three seeds: differences from the usual setting at the trained length, seed by "
+    "seed, and of accuracies from RoPE's, with Student's 95 % intervals. Each table must have a setting whose "
+    "interval leaves zero out.",
+    how_zh="实验室消融、三个种子：训练长度处与默认设置之差，以及准确率与 RoPE 之差，逐种子配对，取 Student 95% 区间。每"
+    "张表都须有区间不含零的设置。",
     trained=True,
 )
 def ablation_tables() -> Finding:
