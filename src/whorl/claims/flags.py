@@ -108,19 +108,23 @@ GATED = Both(
 
 HOW = {
     "relative": Both(
-        "Attention weights of random tokens, near and far apart, before and after all positions are shifted; and "
-        "what is left of a pair's score when the tokens between change.",
-        "随机词（远近都有）在所有位置平移前后的注意力权重；以及改变两词之间的词后该对分数的变化。",
+        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, and a "
+        f"pair's score when the tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
+        "随机词（远近都有）在所有位置平移前后的注意力权重，以及改变两词之间的词后该对的分数："
+        f"相差不到 {EQUAL:g} 为相对，变化超过 {SEEN:g} 则不是。",
     ),
     "norm_preserving": Both(
-        "Norms before and after every hook that changes a vector, at positions near and far.",
-        "每个改变向量的环节前后的范数，位置远近都取。",
+        "Norms before and after every hook that changes a vector, at positions near and far: equal to "
+        f"{KEPT:g} of themselves are kept, a change above {SEEN:g} is one.",
+        f"每个改变向量的环节前后的范数，位置远近都取：相对差不到 {KEPT:g} 为保持，变化超过 {SEEN:g} 为改变。",
     ),
     "linear_attention": Both(
-        "Weights against those of placed queries and keys, and the linear form against the quadratic; where it is "
-        "refused, the scores of folded queries and keys against its own.",
-        "权重与放好位置的查询、键的权重比较，线性形式与平方形式比较；被拒绝时，"
-        "把偏置折入查询与键后的分数与其自身比较。",
+        f"Weights against those of placed queries and keys, and the linear form against the quadratic, to {EQUAL:g}; "
+        f"where it is refused, weights differ from those by more than {SEEN:g}, or normalising takes away a factor on "
+        f"queries, to {KEPT:g}; and the scores of folded queries and keys are compared with its own, to {FOLD:g}.",
+        f"权重与放好位置的查询、键的权重比较，线性形式与平方形式比较，容差 {EQUAL:g}；"
+        f"被拒绝时，权重之差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}）；"
+        f"并把偏置折入查询与键后的分数与其自身比较，容差 {FOLD:g}。",
     ),
     "decays": Both(
         "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",

@@ -17,7 +17,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, Input, Part, Placement, QueryScale, ScoreTerm, first
 
 TOKENS = 512  # of the attention that is timed
-ROUNDS = 5
+ROUNDS = 3
 
 HOW_TO_READ = (
     "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/ (for leaky_rerope, "
