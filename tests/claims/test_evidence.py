@@ -206,6 +206,24 @@ def test_an_ablation_decides_whether_slopes_matter(experiments):
     assert lab("alibi.slopes-robust")["alibi.slopes-robust"].verdict.kind == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("times", "memory", "kind"),
+    [((1.1, 0.8, 0.4), 0.3, "depends on"), ((0.9, 0.8, 0.4), 0.3, "holds"), ((1.1, 1.2, 1.3), 0.3, "fails")]
+    + [((0.9, 0.8, 0.4), 1.2, "fails")],
+)
+def test_benchmarks_decide_which_is_faster(times, memory, kind, monkeypatch, tmp_path):
+    monkeypatch.setattr(evidence, "folder", lambda: tmp_path / "experiments")
+    (row,) = lab("note.alibi-faster").values()
+    assert row.verdict.kind == "needs training"
+    for path, time in zip(evidence.BENCHMARKS.values(), times, strict=True):
+        results = [{"name": "rope", "seconds": 1.0, "peak_memory": 1.0}]
+        results.append({"name": "alibi", "seconds": time, "peak_memory": memory})
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(json.dumps({"groups": [{"results": results}, {"results": []}]}))
+    (row,) = lab("note.alibi-faster").values()
+    assert row.verdict.kind == kind and row.finding.source.count("benchmarks/") == 3
+
+
 def test_what_would_train_an_encoding_can_be_run():
     from whorl.lab import repairs
     from whorl.lab.plan import read_name

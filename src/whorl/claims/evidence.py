@@ -279,13 +279,14 @@ def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference
     return made
 
 
-BENCHMARK = "benchmarks/results/2026-11-16-attention-2048-h200.json"
+# Committed benchmarks of attention, by the number of tokens.
+BENCHMARKS = {n: f"benchmarks/results/2026-11-16-attention-{n}-h200.json" for n in (2048, 4096, 16_384)}
 
 
-def benchmark() -> list[dict[str, Any]]:
-    """The rows of the committed benchmark of attention; none for an installed whorl."""
+def benchmark(path: str) -> dict[str, dict[str, Any]]:
+    """The rows of a committed benchmark's first group, by name; none for an installed whorl."""
     home = folder()
-    path = None if home is None else home.parent / BENCHMARK
-    if path is None or not path.is_file():
-        return []
-    return [row for group in json.loads(path.read_text(encoding="utf-8"))["groups"] for row in group["results"]]
+    if home is None or not (home.parent / path).is_file():
+        return {}
+    group, *_ = json.loads((home.parent / path).read_text(encoding="utf-8"))["groups"]
+    return {row["name"]: row for row in group["results"]}

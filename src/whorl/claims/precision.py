@@ -160,8 +160,8 @@ def bfloat16_frequencies() -> Finding:
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
-    how="tables() with positions in both types.",
-    how_zh="用两种类型的位置调用 tables()。",
+    how="tables() of a RoPE with four positions in each of the two types: the error names the reason.",
+    how_zh="用两种类型的四个位置调用 RoPE 的 tables()：报错须说明原因。",
 )
 def half_positions_refused() -> Finding:
     said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
@@ -195,8 +195,9 @@ def half_input() -> Finding:
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
     says=WHORL,
-    how="Tables before and after .bfloat16() of a plain and of a learnable RoPE whose numbers have moved.",
-    how_zh="普通 RoPE 与参数已移动的可学习 RoPE，.bfloat16() 前后的表。",
+    how="Tables of 128 dimensions at positions 1,000 … 1,063 before and after .bfloat16() of a plain and of a "
+    "learnable RoPE whose numbers have moved, bit for bit.",
+    how_zh="普通 RoPE 与参数已移动的可学习 RoPE（128 维，位置 1000 … 1063），.bfloat16() 前后的表逐位比较。",
 )
 def cast() -> Finding:
     same, ids = 0, torch.arange(1000, 1064)

@@ -215,8 +215,8 @@ def bits() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.cosine-vector",
-    "The vector of cosines (cos w_i k)_i identifies the distance |k|.",
-    "余弦向量 (cos w_i k)_i 能确定距离 |k|。",
+    "The vector of cosines (cos w_i k)_i identifies the distance |k|, here each below 16,384.",
+    "余弦向量 (cos w_i k)_i 能确定距离 |k|（此处为小于 16384 的每个距离）。",
     says="study notes",
     how="The cosines of 16,384 distances, 64 frequencies: the slowest one falls at every step, so that it orders the "
     "distances, and neighbours are more than 0.5 apart.",
