@@ -14,12 +14,14 @@ import dataclasses
 import inspect
 import re
 import sys
+from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
 from whorl import claims, registry
 from whorl.claims import evidence, overview
-from whorl.claims.ledger import COMPUTED, FLAGS
+from whorl.claims.evidence import short_name
+from whorl.claims.ledger import BETWEEN, COMPUTED, FLAGS
 from whorl.claims.redirects import REDIRECTS
 from whorl.claims.report import TITLES
 from whorl.cli import examples, listing
@@ -43,14 +45,13 @@ def pages(rows: list[claims.Row] | None = None) -> dict[str, str]:
 
 def index() -> str:
     """All encodings side by side, each family by itself."""
-    encodings = {name: registry.build_for(name, **overview.SIZES) for name in registry.names()}
+    encodings = {name: registry.build_for(name, **registry.MODEL) for name in registry.names()}
     rows = sorted((overview.row(name, one) for name, one in encodings.items()), key=lambda row: row["family"])
     lines = ["# Encodings", ""]
     for family, members in groupby(rows, key=lambda row: row.pop("family")):
         members = [{**row, "encoding": f"[{row['encoding']}]({row['encoding']}.md)"} for row in members]
         lines += [f"## {family[0].upper()}{family[1:]}", "", *overview.table(members), ""]
-    sizes = ", ".join(f"{name}={value}" for name, value in overview.SIZES.items())
-    lines += [f"Parameters at {sizes}. {overview.HOW_TO_READ}", ""]
+    lines += [f"Parameters are those of {overview.sizes()}. {overview.HOW_TO_READ}", ""]
     return (
         "\n".join([*lines, "`whorl list --table` adds times on your machine. These pages are made by `make docs`."])
         + "\n"
@@ -161,10 +162,16 @@ def ledger(name: str, rows: list[claims.Row]) -> list[str]:
     lines = ["## Claims", "", f"By `whorl verify {name}`, which gives the numbers and how each is tested.", ""]
     lines += ["| claim | verdict | statement |", "|---|---|---|"]
     for row in sorted(rows, key=lambda row: not row.id.startswith(f"{name}.flag.")):
-        statement, source = row.statement.replace("|", "\\|"), row.finding.source
-        where = "" if source == COMPUTED else f", by {report(source)}"
+        statement = row.statement.replace("|", "\\|")
+        where = read_from(row, report)
         lines.append(f"| {anchor(row.id)}`{row.id}` | {row.verdict}{where} | {statement} |")
     return lines
+
+
+def read_from(row: claims.Row, link: Callable[[str], str]) -> str:
+    """The committed results that a verdict was read from, as links; nothing for one that was computed."""
+    sources = row.finding.source.split(BETWEEN)
+    return "" if sources == [COMPUTED] else f", by {' and '.join(map(link, sources))}"
 
 
 def anchor(id: str) -> str:
@@ -191,8 +198,7 @@ def claims_page(rows: list[claims.Row]) -> str:
             "|---|---|---|---|",
         ]
         for row in members:
-            source = row.finding.source
-            where = "" if source == COMPUTED else f", by [{Path(source).name}](../{source})"
+            where = read_from(row, lambda source: f"[{short_name(source)}](../{source})")
             said = [text.replace("|", "\\|") for text in (row.statement, row.claim.says)]
             lines.append(f"| {anchor(row.id)}`{row.id}` | {row.verdict}{where} | {said[0]} | {said[1]} |")
     lines += [

@@ -47,7 +47,7 @@ MEASURED = re.compile(
 # Numerals that are no measurements, by page, with the words that tell what they are.
 ALLOWED = {
     "README.md": ["Apache-2.0"],
-    "docs/claims.md": ["a rise of at most 0.2 bits per byte"],
+    "docs/claims.md": ["a mean rise of at most 0.15 bits per byte", "rises by at most 0.15 bits per byte"],
     "docs/concepts.md": ["99 % of the weight", "18 of 64"],
     "docs/lab.md": [
         "at most 30 s before",

@@ -58,6 +58,9 @@ SCALINGS: dict[str, str | type] = {
 }
 
 
+# The model that encodings are listed and shown for, where no sizes are given.
+MODEL = {"heads": 8, "head_dim": 128, "width": 1024, "length": 4096}
+
 DEEPEST = 16  # levels of a dict: joined encodings, their parts, a scaling inside a scaling, its lists
 
 # Made of other encodings: read back from a dict, but not built by name.

@@ -257,7 +257,7 @@ def papers():
         },
         "llama4_temperature": {
             f"in steps of {step}": scaled_queries(lambda h, m, step=step: score_scaling.llama4(m, step, 0.3))
-            for step in (3, 5)
+            for step in (2, 3, 5)
         },
         "alibi": {
             "causal": alibi.bias(ROWS, COLUMNS, alibi.slopes(6)),

@@ -472,6 +472,12 @@ def log_n_below_the_trained_length(patch: Patch) -> None:
     )
 
 
+@mutant("extension.llama4-temperature")
+def llama4_steps_one_position_late(patch: Patch) -> None:
+    own = score_scaling.llama4_temperature
+    patch.setattr(score_scaling, "llama4_temperature", lambda *args: own(*args[:3], first=0))
+
+
 @mutant("xpos.causal-only", "xpos.factor", "decay.xpos-envelope")
 def xpos_that_grows(patch: Patch) -> None:
     own = xpos.log_zeta

@@ -79,8 +79,40 @@ def test_results_against_a_claim_turn_it_red(experiments):
     experiments("two.json", comparison(alibi=STEEP, rope=FLAT))
     rows = lab("alibi.flag.extrapolates", "rope.flag.extrapolates")
     assert not rows["alibi.flag.extrapolates"].as_expected and rows["rope.flag.extrapolates"].as_expected
-    assert rows["alibi.flag.extrapolates"].finding.source == "experiments/two.json"
-    assert "rises by 1.20 bits per byte" in rows["alibi.flag.extrapolates"].finding.counterexample
+    assert rows["alibi.flag.extrapolates"].finding.source == "experiments/one.json; experiments/two.json"
+    said = rows["alibi.flag.extrapolates"].finding.counterexample
+    assert said.startswith("experiments/two.json: ") and "rises by 1.20 bits per byte" in said
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        *("note.rope-any-length", "note.rope-twice", "question.extrapolation-limit", "question.decay-good"),
+        *("question.converges-faster", "question.rope-generalises", "rope.flag.extrapolates", "ideal.generalises"),
+    ],
+)
+def test_every_result_that_was_read_is_named(id, experiments):
+    waves = {1.0: 2.4, 2.0: 3.5, 4.0: 4.4}
+    for name in ("one", "two"):
+        experiments(f"{name}.json", comparison(alibi=FLAT, rope=STEEP, t5=FLAT, sinusoidal=waves))
+    assert lab(id)[id].finding.source == "experiments/one.json; experiments/two.json"
+
+
+def test_held_is_one_number_in_ledger_and_reports():
+    """What a claim calls held and what a report says holds."""
+    from whorl.lab.report.verdict import HOLD
+
+    assert evidence.HELD == HOLD
+    said = [claim for claim in every() if "counts as held" in claim.how or "count as held" in claim.how]
+    assert len(said) > 20 and all(f"{HOLD:g}" in claim.how and f"{HOLD:g}" in claim.how_zh for claim in said)
+
+
+@pytest.mark.parametrize(("rise", "kind"), [(0.14, "holds"), (0.16, "fails")])
+@pytest.mark.parametrize("id", ["question.extrapolation-limit", "ideal.generalises", "note.rope-twice"])
+def test_a_rise_has_held_up_to_that_number(id, rise, kind, experiments):
+    losses = {1.0: 2.0, 2.0: 2.0 + rise, 4.0: 2.0 + rise}
+    experiments("one.json", comparison(rope=losses, sinusoidal=losses))
+    assert lab(id)[id].verdict.kind == kind
 
 
 def test_a_flag_that_says_no_turns_red_where_every_result_holds(experiments):
@@ -172,6 +204,24 @@ def test_an_ablation_decides_whether_slopes_matter(experiments):
     assert "one differs by +0.15" in row.finding.counterexample and "two" not in row.finding.counterexample
     experiments("ablations.json", ablation(one=(-0.2, 0.1), two=(-0.1, 0.1)))
     assert lab("alibi.slopes-robust")["alibi.slopes-robust"].verdict.kind == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("times", "memory", "kind"),
+    [((1.1, 0.8, 0.4), 0.3, "depends on"), ((0.9, 0.8, 0.4), 0.3, "holds"), ((1.1, 1.2, 1.3), 0.3, "fails")]
+    + [((0.9, 0.8, 0.4), 1.2, "fails")],
+)
+def test_benchmarks_decide_which_is_faster(times, memory, kind, monkeypatch, tmp_path):
+    monkeypatch.setattr(evidence, "folder", lambda: tmp_path / "experiments")
+    (row,) = lab("note.alibi-faster").values()
+    assert row.verdict.kind == "needs training"
+    for path, time in zip(evidence.BENCHMARKS.values(), times, strict=True):
+        results = [{"name": "rope", "seconds": 1.0, "peak_memory": 1.0}]
+        results.append({"name": "alibi", "seconds": time, "peak_memory": memory})
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(json.dumps({"groups": [{"results": results}, {"results": []}]}))
+    (row,) = lab("note.alibi-faster").values()
+    assert row.verdict.kind == kind and row.finding.source.count("benchmarks/") == 3
 
 
 def test_what_would_train_an_encoding_can_be_run():

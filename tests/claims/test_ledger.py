@@ -1,8 +1,12 @@
 """The ledger as it is: complete, as expected, in both languages, with known numbers."""
 
+import ast
+import inspect
 import json
 import math
 import re
+import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -192,6 +196,35 @@ def test_statements_are_in_both_languages_and_say_who_and_how(whole_ledger):
         assert set(claim.about) <= set(whorl.names()), row.id
 
 
+# Bounds that are said in words.
+IN_WORDS = {
+    0.5: "half",
+    0.1: "a tenth",
+    0.01: "(1 %|part in a hundred)",
+    0.99: "(1|99) %",
+    0.001: "a thousandth",
+    0.005: "two decimals",
+    5e-5: "four decimals",
+}
+
+
+def bounds(claim: Claim) -> Iterator[float]:
+    """The numbers, not whole, that the test of a claim compares something with."""
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(claim.test))).body
+    for node in ast.walk(function):
+        for other in node.comparators if isinstance(node, ast.Compare) else ():
+            if isinstance(other, ast.Constant) and isinstance(other.value, float):
+                yield other.value
+
+
+@pytest.mark.parametrize("claim", ledger.written(), ids=lambda claim: claim.id)
+def test_how_names_every_bound(claim):
+    said = re.sub(r"(?<=\d),(?=\d)", "", claim.how)
+    for bound in bounds(claim):
+        written = re.escape(f"{bound:g}" if bound >= 0.01 else f"{bound:.0e}".replace("e-0", "e-"))
+        assert re.search(rf"{written}|{IN_WORDS.get(bound, written)}", said), bound
+
+
 def test_every_row_has_numbers_and_a_failed_one_its_counterexample(whole_ledger):
     for row in whole_ledger:
         if row.verdict.kind == "needs training":
@@ -199,9 +232,9 @@ def test_every_row_has_numbers_and_a_failed_one_its_counterexample(whole_ledger)
         else:
             assert row.numbers, row.id
             assert all(isinstance(value, float) and value == value for value in row.numbers.values()), row.id
-        source = row.finding.source
-        assert source == "computed" or (
-            source.startswith(("experiments/", "benchmarks/")) and (ROOT / source).is_file()
+        sources = row.finding.source.split(ledger.BETWEEN)
+        assert sources == [ledger.COMPUTED] or all(
+            one.startswith(("experiments/", "benchmarks/")) and (ROOT / one).is_file() for one in sources
         )
         if row.verdict.kind in ("fails", "depends on", "inconclusive"):
             assert row.finding.counterexample, row.id

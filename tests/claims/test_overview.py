@@ -15,7 +15,7 @@ def rows(monkeypatch):
 def test_there_is_a_row_for_each_encoding(rows):
     assert list(rows) == whorl.names()
     assert rows["rope"]["family"] == "relative, rotation" and rows["rope"]["relative"] and rows["rope"]["norms kept"]
-    assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 512 * 512
+    assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 4096 * 1024
     assert rows["rerope"]["KV cache"] == "raw keys" and rows["alibi"]["memory"] == "O(L)"
     assert rows["none"]["time"] == 1.0 and "not so:" in rows["rope"]["remark"]
 
@@ -29,4 +29,4 @@ def test_the_table_is_markdown_and_says_how_it_is_read(rows):
     lines = overview.markdown(list(rows.values())).splitlines()
     assert len([line for line in lines if line.startswith("| ")]) == len(rows) + 1
     assert "| rope | relative, rotation | queries and keys | yes |" in overview.table([rows["rope"]])[-1]
-    assert "heads=8, head_dim=64" in lines[-2] and lines[-1] == overview.HOW_TO_READ
+    assert "8 heads of 128 dimensions, width 1,024 and length 4,096" in lines[-2] and lines[-1] == overview.HOW_TO_READ

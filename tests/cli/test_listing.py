@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import pytest
@@ -36,6 +37,21 @@ def test_the_table_has_a_row_for_each_encoding(answer, call, monkeypatch):
     assert code == 0 and len([line for line in out.splitlines() if line.startswith("| ")]) == len(whorl.names()) + 1
 
 
+def test_list_and_table_count_parameters_of_one_model_and_say_which(answer, call, monkeypatch):
+    from whorl.claims import overview
+
+    monkeypatch.setattr(overview, "ROUNDS", 1)
+    listed = {
+        one["name"]: sum(math.prod(shape) for shape in one["parameters"].values())
+        for one in answer("list")["encodings"]
+    }
+    assert {one["encoding"]: one["parameters"] for one in answer("list", "--table")} == listed
+    for command in (["list"], ["list", "--table"]):
+        assert (
+            "parameters: of a model with 8 heads of 128 dimensions, width 1,024 and length 4,096" in call(*command)[1]
+        )
+
+
 @pytest.fixture
 def terminal(monkeypatch):
     """A terminal of 100 columns without colours."""
@@ -62,7 +78,8 @@ def test_on_a_terminal_the_comparison_is_a_table_of_one_line_each(call, terminal
     code, out, _ = call("list", "--table")
     table = out.partition("\n\n")[0].splitlines()
     assert code == 0 and "|" not in out and max(map(len, table)) <= 100
-    assert [line.split()[0] for line in table[3:]] == whorl.names()
+    rule = next(i for i, line in enumerate(table) if "─" in line)
+    assert [line.split()[0] for line in table[rule + 1 :]] == whorl.names()
 
 
 @pytest.fixture

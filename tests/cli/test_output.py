@@ -18,6 +18,7 @@ def test_list_in_a_pipe_is_one_plain_line_each(call, monkeypatch):
     assert [line.split()[0] for line in lines] == [
         "encoding",
         *whorl.names(),
+        "parameters:",
         "scaling",
         *sorted(registry.SCALINGS),
     ]

@@ -70,7 +70,7 @@ def test_in_chinese_table_and_report_are_chinese(call, tmp_path):
     code, out, _ = call("none", "--lang", "zh", "--report", str(page))
     assert code == 0 and out.splitlines()[0].split() == ["论断", "判定", "数值", "陈述"]
     assert "成立，误差不超过 1e-12" in out and "全部符合预期" in out
-    assert "- 检验: 16 个词与一个随机次序，float64。" in page.read_text(encoding="utf-8")
+    assert "- 检验: 16 个词、2 个 8 维的头与一个随机次序，float64。" in page.read_text(encoding="utf-8")
 
 
 def test_an_encoding_of_ones_own_is_read_from_a_file(call, tmp_path):

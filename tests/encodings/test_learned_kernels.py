@@ -225,6 +225,22 @@ def test_lines_between_knots_are_the_network(seed, hidden):
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-10)
 
 
+def test_the_numbers_that_kernels_read_give_the_bias():
+    torch.manual_seed(3)
+    encoding, queries, room = Fire(heads=2, hidden=4, length=20).double(), torch.tensor([3, 19, 60]), 8
+    numbers = encoding.line_numbers(queries, room).detach().double()
+    slopes, starts, knots, last, c, by_query = numbers.split((5, 5, 4, 1, 1, room), dim=1)
+    assert last.isinf().all() and by_query[:, 3:].eq(0).all()
+    for head in range(2):
+        for query, factor in zip(queries, by_query[head], strict=False):
+            x = factor * torch.log2(1 + c[head] * (query - torch.arange(int(query) + 1)))
+            line = torch.searchsorted(knots[head], x, right=True)
+            expected = encoding.bias_at(torch.tensor(head), query, torch.arange(int(query) + 1))
+            torch.testing.assert_close(
+                slopes[head][line] * x + starts[head][line], expected.detach(), atol=1e-5, rtol=0
+            )
+
+
 def test_fire_starts_as_in_the_paper():
     torch.manual_seed(0)
     encoding = Fire(heads=8)

@@ -20,6 +20,7 @@ from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfi
 
 import whorl
 from oracles import axes, rotary_frequencies, rotary_tables, rotation
+from whorl.encodings.mrope import shares
 
 BOUND = 4.0e-8  # rounding to float32 alone is 3.0e-8
 ORACLES = {
@@ -313,6 +314,10 @@ def test_config_is_identity(settings_):
     assert copy.deepcopy(mrope).config == pickle.loads(pickle.dumps(mrope)).config == mrope.config
     assert not mrope.state_dict()
     assert whorl.build("mrope", head_dim=128, **settings_).config == mrope.config
+
+
+def test_two_axes_in_turn_share_pairs_alike():
+    assert [shares(pairs, "alternating") for pairs in (16, 64)] == [(8, 8), (32, 32)]
 
 
 def test_two_arrangements_share_no_table():

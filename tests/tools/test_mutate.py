@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from whorl.claims import ledger
 from whorl.encodings import alibi, t5
 from whorl.encodings.kerple import Kerple
 
@@ -115,6 +116,12 @@ def test_the_record_is_whole_and_every_survivor_has_its_reason(mutants, mutate):
     rows = record["mutants"]
     assert record["summary"] == mutate.summary(rows)
     assert len(rows) == 400 and all("killed_by" in row for row in rows)
+    # a formula may be rewritten without all mutants being run again, but not many of them
+    there = {one.key for one in mutants.every()}
+    gone = [row["key"] for row in rows if row["key"] not in there]
+    assert len(gone) <= 0.05 * len(rows), f"{len(gone)} are of code that is no more. Run make mutate."
+    claims = {claim.id for claim in ledger.every()}
+    assert {row["red"].partition(" (")[0] for row in rows if row["red"]} <= claims
     survived = [row for row in rows if row["killed_by"] is None]
     assert [row["key"] for row in survived if not row.get("reason")] == []
     assert len(survived) <= 0.1 * len(rows)

@@ -55,9 +55,9 @@ def first_turn() -> Finding:
     "aliasing.untrained-pairs",
     "Within 4,096 positions 18 of 64 pairs make no full turn, and meet new angles beyond it.",
     "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度。",
-    says=f"{LIU}, section 4",
-    how="Wavelengths of 128 dimensions, base 10,000, against the context.",
-    how_zh="128 维、底数 10000 的各波长与上下文长度比较。",
+    says=LIU,
+    how="Wavelengths of 128 dimensions, base 10,000, above 4,096.",
+    how_zh="128 维、底数 10000 的各波长中大于 4096 的。",
 )
 def untrained_pairs() -> Finding:
     short = int((wavelengths(frequencies()) > 4096).sum())
@@ -70,8 +70,9 @@ def untrained_pairs() -> Finding:
     "Once a pair's angle has passed 2 pi, positions become ambiguous.",
     "某一对的角度一旦超过 2π，位置就有歧义。",
     says="study notes",
-    how="The fastest pair at 710 positions (113 turns) against position 0, and the whole code there.",
-    how_zh="最快的一对在位置 710（转 113 圈）处与位置 0 比较，并比较整个编码。",
+    how="The fastest of 64 pairs at 710 positions (113 turns) against position 0, and the whole code there, which "
+    "would have to be nearer than 0.1.",
+    how_zh="64 对中最快的一对在位置 710（转 113 圈）处与位置 0 比较，并比较整个编码：须近于 0.1 才算有歧义。",
 )
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
@@ -85,9 +86,10 @@ def ambiguous() -> Finding:
     "aliasing.critical-dimension",
     "2 ceil(d/2 log_base(L / 2 pi)) dimensions see a full turn in training: 92 of 128 at 4,096, 82 at 2,048.",
     "训练中转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：128 维在 L=4096 时为 92，在 2048 时为 82。",
-    says=f"{LIU}",
-    how="The formula against a count of whorl's wavelengths, for five settings with known values.",
-    how_zh="五组有已知值的设置：公式与对 whorl 波长的计数比较。",
+    says=LIU,
+    how="The formula against a count of whorl's wavelengths and known values: heads of 128 at 4,096 and 2,048, of 64 "
+    "at 512 and 128, of 32 at 64.",
+    how_zh="公式与对 whorl 波长的计数、与已知值比较：128 维的头在 4096 与 2048，64 维在 512 与 128，32 维在 64。",
 )
 def critical_dimension() -> Finding:
     known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
@@ -117,7 +119,7 @@ def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
     "base.lower-bound",
     "A context needs a base: at 128 dimensions 4,300 serves 1,024 positions and 84,000 serves 8,192.",
     "上下文长度对底数有下限：128 维时 4300 可用于 1024 个位置，84000 可用于 8192 个位置。",
-    says=f"{MEN}, table 2",
+    says=f"{MEN}, by its table of bases",
     how="The least sum of cosines below each length is not negative, and is for a tenth of these bases.",
     how_zh="各长度以内余弦之和的最小值不为负；底数取十分之一时则为负。",
 )
@@ -133,8 +135,10 @@ def lower_bound() -> Finding:
     "The bases that serve a context have gaps: 4,300 serves 1,024 positions and 4,400 does not.",
     "够用的底数并不连续：4300 可用于 1024 个位置，4400 反而不行。",
     says="whorl 0.2, docs/concepts.md",
-    how="Bases next to those that serve 1,024 and 8,192 positions.",
-    how_zh="在可用于 1024 与 8192 个位置的底数附近取值。",
+    how="The least sum of 64 cosines with bases 4,200, 4,300 and 4,400 below 1,024 positions, and 83,000, 84,000 and "
+    "85,000 below 8,192: only the middle ones have none below zero.",
+    how_zh="64 个余弦之和的最小值：底数 4200、4300、4400 在 1024 个位置内，83000、84000、85000 在 8192 个位置内：只有居"
+    "中的不为负。",
 )
 def base_gaps() -> Finding:
     cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
@@ -170,8 +174,10 @@ def _first_base(dim: int, length: int) -> float:
     "With half of the pairs standing still every base serves every context.",
     "若有一半的维度不旋转，任何底数都适用于任何长度。",
     says="Su 2024, kexue.fm 10122",
-    how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), bases 10, 1,000 and 100,000.",
-    how_zh="Proportional(fraction=0.5)，底数 10、1000、100000：16384 个位置上余弦之和的最小值。",
+    how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), heads of 64, bases 10, "
+    "1,000 and 100,000: none below zero, while base 10 with all pairs turning has one.",
+    how_zh="64 维的头，Proportional(fraction=0.5)，底数 10、1000、100000：16384 个位置上余弦之和的最小值都不为负"
+    "；而底数 10 全部旋转时为负。",
 )
 def still_half() -> Finding:
     half = Proportional(fraction=0.5)
@@ -187,8 +193,10 @@ def still_half() -> Finding:
     "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
     "可区分的长度就是最长波长：L_max = 2π / w。",
     says="study notes",
-    how="2 pi / w of each pair, and the nearest code to position 0 from one to two longest wavelengths on.",
-    how_zh="各对的 2π / w，以及一到两个最长波长之间与位置 0 最近的编码。",
+    how="128 dimensions: the slowest pair one wavelength on, the same to 1e-6; and the nearest code to position 0 "
+    "from one to two longest wavelengths on, which would have to be nearer than 1.",
+    how_zh="128 维：最慢的一对在一个波长之后相同（容差 1e-6）；以及一到两个最长波长之间与位置 0 最近的编码，须近于 1 才"
+    "算。",
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)
@@ -215,8 +223,9 @@ def longest_wavelength() -> Finding:
     "The longest wavelength, and so L_max, is 2 pi 10,000 = 62,832.",
     "最长波长（即 L_max）为 2π·10000 = 62832。",
     says="study notes, for d = 128",
-    how="The longest wavelength of a RoPE of 128 dimensions, and of wider ones.",
-    how_zh="128 维 RoPE 的最长波长，以及更宽时的最长波长。",
+    how="The longest wavelength of a RoPE of 128 dimensions against 62,832, to one part in a hundred, and those of "
+    "wider ones beside it.",
+    how_zh="128 维 RoPE 的最长波长与 62832 比较（容差百分之一），并列出更宽时的最长波长。",
 )
 def longest_62832() -> Finding:
     numbers = {f"d = {dim}": float(wavelengths(frequencies(dim))[-1]) for dim in (128, 512, 4096)}

@@ -81,8 +81,9 @@ def values() -> Finding:
     "mean |S_j| decays as the distance grows.",
     "mean |S_j| 随距离增大而衰减。",
     says=f"{SU}, of its figure 2; the study notes say as a trend",
-    how="Its mean over doubling ranges of distance, and the signs of its 256 steps from distance 0 to 256.",
-    how_zh="逐段加倍的距离区间上的均值，以及距离 0 到 256 的 256 步各自的升降。",
+    how="Its means over distances 1-15, 16-31 … 256-511, and the signs of its 256 steps from distance 0 to 256; 128 "
+    "dimensions, base 10,000.",
+    how_zh="128 维、底数 10000：在距离 1-15、16-31 … 256-511 各段上的均值，以及距离 0 到 256 的 256 步各自的升降。",
 )
 def monotone() -> Finding:
     steps = bound()[: STEPS + 1].diff()
@@ -102,8 +103,8 @@ def monotone() -> Finding:
     "As a trend the bound falls: its mean over 1-15, 16-31, 32-63 … 256-511 falls each time.",
     "从趋势看上界在下降：在 1-15、16-31、32-63……256-511 各段上的均值逐段变小。",
     says=NOTES,
-    how="Means of mean |S_j| over doubling ranges of distance.",
-    how_zh="mean |S_j| 在逐段加倍的距离区间上的均值。",
+    how="These means of mean |S_j|, 128 dimensions, base 10,000.",
+    how_zh="128 维、底数 10000 的 mean |S_j| 的这些均值。",
 )
 def trend() -> Finding:
     means = _means(bound())
@@ -127,8 +128,9 @@ def _falls(means: Iterable[float]) -> bool:
     "A RoPE score is Re sum_j S_(j+1) (h_j - h_(j+1)) with h_(d/2) = 0: Abel summation with its boundary term.",
     "RoPE 分数等于 Re Σ_j S_(j+1)(h_j - h_(j+1))，其中 h_(d/2) = 0：带边界项的 Abel 求和。",
     says=f"{SU}, equation 36",
-    how="200 random q, k at seven distances, 20,000 positions into the text: the rotated product against the sum.",
-    how_zh="200 组随机 q、k，七个距离，位于文本第 20000 个位置：旋转后的内积与求和式比较。",
+    how="200 random q, k of 128 dimensions at seven distances up to 4,000, 20,000 positions into the text: the "
+    "rotated product against the sum.",
+    how_zh="200 组 128 维随机 q、k，直到 4000 的七个距离，位于文本第 20000 个位置：旋转后的内积与求和式比较。",
 )
 def abel_identity() -> Finding:
     return close((_abel_gap(distance) for distance in DISTANCES), 1e-8)
@@ -152,8 +154,9 @@ def _differences(h: Tensor) -> Tensor:
     "place of its second sum.",
     "Abel 证明中，Σ_(i<n) S_(i+1) h_i - Σ_(i<n) S_i h_i 的第二个和可以写成 Σ_(i=1..n) S_i h_(i-1)。",
     says="study notes, one line of the proof",
-    how="200 random q, k at distance 16: that line, and the one with the second sum as it was, against the score.",
-    how_zh="200 组随机 q、k，距离 16：比较该行、保留原第二个和的写法与真实分数。",
+    how="200 random q, k of 128 dimensions at distance 16: that line, and the one with the second sum as it was, "
+    "against the score, to 1e-6.",
+    how_zh="200 组 128 维随机 q、k，距离 16：比较该行、保留原第二个和的写法与真实分数，容差 1e-6。",
 )
 def abel_reindexing() -> Finding:
     q, k, h = pair()
@@ -181,8 +184,10 @@ def abel_reindexing() -> Finding:
     "|score| <= max |h_i - h_(i+1)| * sum |S_j| for any q and k, the last difference |h_(d/2-1)| in the maximum.",
     "对任意 q、k 都有 |分数| <= max |h_i - h_(i+1)| * Σ |S_j|，最大值中包含最后一项 |h_(d/2-1)|。",
     says=f"{SU}, equation 37",
-    how="200 random q, k and q = k = 1 at seven distances, 20,000 positions into the text.",
-    how_zh="200 组随机 q、k 以及 q = k = 1，七个距离，位于文本第 20000 个位置。",
+    how="200 random q, k of 128 dimensions and q = k = 1 at seven distances up to 4,000, 20,000 positions into the "
+    "text: the score over the bound, to 1e-9.",
+    how_zh="200 组 128 维随机 q、k 以及 q = k = 1，直到 4000 的七个距离，位于文本第 20000 个位置：分数除以上界，容差 "
+    "1e-9。",
 )
 def abel_bound() -> Finding:
     q, k, h = pair()
@@ -238,8 +243,10 @@ def bound_constant() -> Finding:
     "RoPE scores decay with the distance.",
     "RoPE 的分数随距离衰减。",
     says="Su et al. 2021, RoFormer, section 3.3, of long-term decay; study notes",
-    how="|score| over doubling ranges for q = k = 1; and for a k that is q turned to fit at distance 256.",
-    how_zh="q = k = 1 时 |分数| 在加倍区间上的均值；以及把 q 转到恰好在距离 256 处匹配的 k。",
+    how="128 dimensions, distances 0 … 511: means of |score| over 1-15, 16-31 … 256-511 for q = k = 1; and where "
+    "|score| is largest for a k that is q turned to fit at distance 256.",
+    how_zh="128 维、距离 0 … 511：q = k = 1 时 |分数| 在 1-15、16-31 … 256-511 各段上的均值；以及把 q 转到恰好在距离 "
+    "256 处匹配的 k，其 |分数| 在何处最大。",
 )
 def any_content() -> Finding:
     smooth = _means(_curve(ones(), ones()).abs())
@@ -262,9 +269,11 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
     "decay.any-ladder",
     "Almost any smooth monotone ladder of frequencies decays: linear, power, exponential.",
     "几乎任何光滑单调的频率序列都会衰减：线性、幂、指数均可。",
-    says="study notes, after Su 2021, kexue.fm 8265",
-    how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs, up to distance 127 and up to 511.",
-    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：mean |S_j| 到距离 127 与到 511。",
+    says="study notes, after Su 2021, kexue.fm 8231",
+    how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs: whether its means over 1-15, 16-31 "
+    "… fall up to distance 127, and up to 511.",
+    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：mean |S_j| 在 1-15、16-31 … 各段上的均值，到距离 127 与到 "
+    "511 是否逐段下降。",
 )
 def any_ladder() -> Finding:
     parts = [i / 64 for i in range(64)]
@@ -296,8 +305,9 @@ def any_ladder() -> Finding:
     "|S_j| grows like the square root of j, as a random walk would.",
     "|S_j| 像随机游走那样按 √j 增长。",
     says="study notes, of large distances",
-    how="Root mean square of |S_j| / sqrt(j) over j = 1 … 64, at distances 1 … 127 and 10,000 … 19,999.",
-    how_zh="|S_j| / √j 在 j = 1 … 64 上的均方根，距离取 1 … 127 与 10000 … 19999。",
+    how="Root mean square of |S_j| / sqrt(j) over j = 1 … 64, at distances 1 … 127 and 10,000 … 19,999: within 0.05 "
+    "of 1 counts as so.",
+    how_zh="|S_j| / √j 在 j = 1 … 64 上的均方根，距离取 1 … 127 与 10000 … 19999：与 1 相差不到 0.05 算是如此。",
 )
 def square_root() -> Finding:
     j = torch.arange(1, DIM // 2 + 1, dtype=torch.float64)
@@ -316,11 +326,12 @@ def square_root() -> Finding:
 
 @About("xpos").holds(
     "decay.xpos-envelope",
-    "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with every step.",
-    "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界逐步下降。",
+    "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with the distance.",
+    "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界随距离下降。",
     says="Sun et al. 2022, xPos",
-    how="200 random q, k at distances 0, 1, 100, 512, 2048 and 8192.",
-    how_zh="200 组随机 q、k，距离 0、1、100、512、2048、8192。",
+    how="200 random q, k of 128 dimensions at distances 0, 1, 100, 512, 2,048 and 8,192, and the bound from each of "
+    "them to the next.",
+    how_zh="200 组 128 维随机 q、k，距离 0、1、100、512、2048、8192，以及上界在相邻两个距离之间是否下降。",
 )
 def xpos_envelope() -> Finding:
     q, k, h = pair()

@@ -49,7 +49,6 @@ EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float3
 SEEN = 1e-4  # weights that differ by more count as different
 KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
 FOLD = 1e-4  # folded products are summed in float64 from a float32 bias of up to 64
-RISE = 0.2  # bits per byte that a loss may rise by 4 times the trained length and still count as held
 RATIO = 4.0
 DRAWS = 6
 
@@ -109,28 +108,33 @@ GATED = Both(
 
 HOW = {
     "relative": Both(
-        "Attention weights of random tokens, near and far apart, before and after all positions are shifted; and "
-        "what is left of a pair's score when the tokens between change.",
-        "随机词（远近都有）在所有位置平移前后的注意力权重；以及改变两词之间的词后该对分数的变化。",
+        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, and a "
+        f"pair's score when the tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
+        "随机词（远近都有）在所有位置平移前后的注意力权重，以及改变两词之间的词后该对的分数："
+        f"相差不到 {EQUAL:g} 为相对，变化超过 {SEEN:g} 则不是。",
     ),
     "norm_preserving": Both(
-        "Norms before and after every hook that changes a vector, at positions near and far.",
-        "每个改变向量的环节前后的范数，位置远近都取。",
+        "Norms before and after every hook that changes a vector, at positions near and far: equal to "
+        f"{KEPT:g} of themselves are kept, a change above {SEEN:g} is one.",
+        f"每个改变向量的环节前后的范数，位置远近都取：相对差不到 {KEPT:g} 为保持，变化超过 {SEEN:g} 为改变。",
     ),
     "linear_attention": Both(
-        "Weights against those of placed queries and keys, and the linear form against the quadratic; where it is "
-        "refused, the scores of folded queries and keys against its own.",
-        "权重与放好位置的查询、键的权重比较，线性形式与平方形式比较；被拒绝时，"
-        "把偏置折入查询与键后的分数与其自身比较。",
+        f"Weights against those of placed queries and keys, and the linear form against the quadratic, to {EQUAL:g}; "
+        f"where it is refused, weights differ from those by more than {SEEN:g}, or normalising takes away a factor on "
+        f"queries, to {KEPT:g}; and the scores of folded queries and keys are compared with its own, to {FOLD:g}.",
+        f"权重与放好位置的查询、键的权重比较，线性形式与平方形式比较，容差 {EQUAL:g}；"
+        f"被拒绝时，权重之差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}）；"
+        f"并把偏置折入查询与键后的分数与其自身比较，容差 {FOLD:g}。",
     ),
     "decays": Both(
         "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
         "内容全部相同的词的各行权重，取若干词与若干组可学习的数。",
     ),
     "extrapolates": Both(
-        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a rise of at most "
-        f"{RISE:g} counts as held.",
-        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）：上升不超过 {RISE:g} 算保持。",
+        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a "
+        f"mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
+        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）："
+        f"各次比较中平均上升都不超过 {evidence.HELD:g} 算保持。",
     ),
 }
 CACHED = Both(
@@ -414,16 +418,15 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    largest_rise = evidence.largest_rise(name, RATIO)
-    if largest_rise is None:
+    rise = evidence.largest_rise(name, RATIO)
+    if rise is None:
         return needs_training(command)
-    source, rise = largest_rise
-    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise, "lab results": len(evidence.rises(name, RATIO))}
+    numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise.mean, "comparisons": len(rise.sources)}
     text = Both(
-        f"{source}: the loss rises by {rise:.2f} bits per byte at {RATIO:g} times the trained length",
-        f"{source}：在训练长度的 {RATIO:g} 倍处损失上升 {rise:.2f} 比特每字节",
+        f"{rise.worst}: the loss rises by {rise.mean:.2f} bits per byte at {RATIO:g} times the trained length",
+        f"{rise.worst}：在训练长度的 {RATIO:g} 倍处损失上升 {rise.mean:.2f} 比特每字节",
     )
-    return decide((rise <= RISE) == stated, numbers, text, source)
+    return decide(rise.held == stated, numbers, text, rise.source)
 
 
 def last_position(encoding: Encoding) -> int | None:

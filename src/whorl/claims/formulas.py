@@ -243,7 +243,7 @@ CASES: dict[str, dict[str, Case]] = {
     "ssmax": {"scores": lambda: scores(filled(SSMax(heads=HEADS, bias=True)))},
     "llama4_temperature": {
         f"in steps of {step}": lambda step=step: scores(Llama4Temperature(floor_scale=step, attn_scale=0.3))
-        for step in (3, 5)  # one of them has a step at the position before, one at the position after
+        for step in (2, 3, 5)  # a step begins at one of the positions, before one and after one
     },
     "alibi": {
         "causal": lambda: biases(Alibi(heads=6)),

@@ -69,6 +69,7 @@ FILES = (
 TOPICS = tuple(dict.fromkeys(file.partition(".")[0] for file in FILES))
 
 COMPUTED = "computed"
+BETWEEN = "; "  # of the committed results that one verdict was read from
 FLAGS = "flags"  # the topic of what encodings say of themselves; all others are written claims
 
 Numbers = Mapping[str, float | Tensor]
@@ -115,7 +116,7 @@ class Finding:
     numbers: Mapping[str, float]
     counterexample: str = ""
     counterexample_zh: str = ""
-    source: str = COMPUTED  # or the committed lab result it was read from, experiments/…
+    source: str = COMPUTED  # or the committed results it was read from, experiments/…, all of them
     command: str = ""  # what would decide a claim that needs training
 
 

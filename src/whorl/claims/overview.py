@@ -16,8 +16,8 @@ from whorl.claims import evidence
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, Input, Part, Placement, QueryScale, ScoreTerm, first
 
-SIZES = {"heads": 8, "head_dim": 64, "width": 512, "length": 512}
-ROUNDS = 5
+TOKENS = 512  # of the attention that is timed
+ROUNDS = 3
 
 HOW_TO_READ = (
     "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/ (for leaky_rerope, "
@@ -65,7 +65,7 @@ NOT_SO = {
 
 def compare_all() -> list[dict[str, Any]]:
     """One row for each encoding, as JSON-ready data."""
-    encodings = {name: registry.build_for(name, **SIZES) for name in registry.names()}
+    encodings = {name: registry.build_for(name, **registry.MODEL) for name in registry.names()}
     seconds = measure(encodings)
     return [
         {**row(name, encoding), "time": round(seconds[name] / seconds["none"], 2), "remark": NOT_SO.get(name, "")}
@@ -76,8 +76,8 @@ def compare_all() -> list[dict[str, Any]]:
 def row(name: str, encoding: Encoding) -> dict[str, Any]:
     """The facts of an encoding, from the registry and from the committed comparisons."""
     claims = encoding.claims
-    q = torch.zeros(1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
-    remembered = q.new_zeros(1, SIZES["heads"], q.shape[2]) if encoding.reads_hidden else None
+    q = torch.zeros(_shape())
+    remembered = q.new_zeros(q.shape[:3]) if encoding.reads_hidden else None
     path, _ = choose_path(checked(q, q, q, encoding=encoding, remembered=remembered), "auto")
     return {
         "encoding": name,
@@ -118,9 +118,8 @@ def family(encoding: Encoding) -> str:
 def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
     """The median time of one causal attention call with each encoding, timed in turn in every round."""
     generator = torch.Generator().manual_seed(0)
-    shape = (1, SIZES["heads"], SIZES["length"], SIZES["head_dim"])
-    q, k, v = (torch.randn(shape, generator=generator) for _ in range(3))
-    hidden = torch.randn(1, SIZES["length"], SIZES["width"], generator=generator)
+    q, k, v = (torch.randn(_shape(), generator=generator) for _ in range(3))
+    hidden = torch.randn(1, TOKENS, registry.MODEL["width"], generator=generator)
     times: dict[str, list[float]] = {name: [] for name in encodings}
     with torch.no_grad():
         for _ in range(ROUNDS):
@@ -130,6 +129,11 @@ def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
                 attention(q, k, v, encoding=encoding, **more)
                 times[name].append(time.perf_counter() - start)
     return {name: median(own) for name, own in times.items()}
+
+
+def _shape() -> tuple[int, int, int, int]:
+    """Of the queries, keys and values of one timed call."""
+    return 1, registry.MODEL["heads"], TOKENS, registry.MODEL["head_dim"]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
@@ -144,10 +148,19 @@ def cells(row: dict[str, Any]) -> list[str]:
     return [{True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value) for value in row.values()]
 
 
+def sizes() -> str:
+    """The sizes of the model that parameters are counted for, in words."""
+    heads, head_dim, width, length = registry.MODEL.values()
+    return f"a model with {heads} heads of {head_dim} dimensions, width {width:,} and length {length:,}"
+
+
 def how_to_read() -> list[str]:
-    """What the columns mean, and the sizes they were measured at."""
-    sizes = ", ".join(f"{name}={value}" for name, value in SIZES.items())
-    return [f"time: one causal attention call over the same without position, on this machine, {sizes}.", HOW_TO_READ]
+    """What the columns mean, and the sizes they are counted and measured at."""
+    return [
+        f"parameters: of {sizes()}. time: one causal attention call of its heads over {TOKENS} tokens, divided by the "
+        "same without position, on this machine.",
+        HOW_TO_READ,
+    ]
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from whorl import __version__
-from whorl.claims.ledger import COMPUTED, FLAGS, KINDS, Row
+from whorl.claims.ledger import BETWEEN, COMPUTED, FLAGS, KINDS, Row
 from whorl.claims.redirects import REDIRECTS
 from whorl.errors import WhorlError
 
@@ -19,6 +19,7 @@ TEXT = {"type": "string"}
 WORDS = {"type": "string", "minLength": 1}
 MAYBE = {"type": ["string", "null"]}
 LIST = {"type": "array", "items": TEXT}
+PATH = r"(experiments|benchmarks)/[\w./-]+"  # from the root of a checkout
 COUNTS = {"type": "object", "additionalProperties": {"type": "integer"}}
 
 
@@ -47,7 +48,7 @@ CLAIM = _object(
         "as_expected": {"type": "boolean"},
         "numbers": {"type": "object", "additionalProperties": {"type": ["number", "null"]}},
         "counterexample": {"anyOf": [BOTH, {"type": "null"}]},
-        "source": {"type": "string", "pattern": f"^({COMPUTED}$|experiments/|benchmarks/)"},
+        "source": {"type": "string", "pattern": f"^({COMPUTED}|{PATH}({BETWEEN}{PATH})*)$"},
         "command": MAYBE,
         "seconds": {"type": "number"},
     }

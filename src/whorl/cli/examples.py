@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Any]
 
-SIZES = {"heads": 8, "head_dim": 128, "width": 1024, "length": 4096}
-
 FACTOR = 4.0
 ORIGINAL_LENGTH = 4096
 
@@ -56,7 +54,9 @@ def build(name: str, given: Settings | None = None, scaling: Settings | None = N
     """
     cls = registry.encoding_class(name)
     settings = dict(given or {})
-    filled = _missing(cls.Config, {size: SIZES[size] for size in SIZES if size in cls.Config.required()}, settings)
+    filled = _missing(
+        cls.Config, {size: value for size, value in registry.MODEL.items() if size in cls.Config.required()}, settings
+    )
     settings |= filled
     if scaling is None:
         return cls(**settings), filled

@@ -50,6 +50,7 @@ def list_all(
         for row in encodings
     ]
     say_table(("encoding", "what it is", "position enters", "parameters", "relative"), rows, right=("parameters",))
+    say(f"parameters: of {sizes()}")
     if not on_terminal():  # where the second header has a rule, and a screen has few lines
         say()
     rows = [(row["name"], cut(row["summary"], DOES), "yes" if row["length_dependent"] else "no") for row in scalings]
@@ -139,6 +140,12 @@ def enters(hooks: list[str]) -> str:
     from whorl.claims.overview import places  # which needs torch
 
     return places(hooks)
+
+
+def sizes() -> str:
+    from whorl.claims import overview  # which needs torch
+
+    return overview.sizes()
 
 
 def parameters(shapes: dict[str, list[int]]) -> str:

@@ -41,11 +41,11 @@ def t5_edges() -> Finding:
 
 @about_t5.fails(
     "t5.saturation",
-    "T5's last bucket begins at its max_distance, 128.",
-    "T5 的最后一个桶从 max_distance = 128 开始。",
-    says=f"{RAFFEL}, section 2.1: one embedding beyond an offset of 128",
-    how="The distance from which all keys share a bucket.",
-    how_zh="从哪个距离开始所有键落入同一个桶。",
+    "T5's buckets tell distances apart up to max_distance, 128.",
+    "T5 的桶能区分直到 max_distance = 128 的距离。",
+    says=f"{RAFFEL}, section 2.1: ranges that grow up to an offset of 128",
+    how="The distance from which all keys up to 10,000 share a bucket, 32 buckets, causal.",
+    how_zh="32 个桶、因果：从哪个距离开始，直到 10000 的所有键落入同一个桶。",
 )
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
@@ -59,8 +59,8 @@ def t5_saturation() -> Finding:
     "T5 does not divide scores by sqrt(d).",
     "T5 不把分数除以 √d。",
     says=f"{RAFFEL}, the released code",
-    how="Attention weights of 9 tokens against softmax(q k + bias).",
-    how_zh="9 个词的注意力权重与 softmax(q k + 偏置) 比较。",
+    how="Attention weights of 9 tokens, 2 heads of 16, against softmax(q k + bias).",
+    how_zh="9 个词、2 个 16 维的头的注意力权重与 softmax(q k + 偏置) 比较。",
 )
 def t5_unscaled() -> Finding:
     t5 = T5(heads=2).double()

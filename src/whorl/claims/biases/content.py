@@ -20,8 +20,10 @@ from whorl.encodings.transformer_xl import TransformerXL
     "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
     "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
     says="Shaw et al. 2018, section 3.2",
-    how="The term of one query for 40 keys with k = 8, at both ends.",
-    how_zh="k = 8，一个查询对 40 个键的项，两端都看。",
+    how="The term of one query of 16 dimensions for 20 keys on either side with k = 8: equal beyond, different by "
+    "more than 1e-6 from key to key within, and the product with the learned table, to 1e-6.",
+    how_zh="k = 8，一个 16 维查询对两侧各 20 个键的项：超出后相等，之内逐键相差超过 1e-6，且等于与可学习表的乘积（容差 "
+    "1e-6）。",
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
@@ -38,11 +40,12 @@ def shaw_clip() -> Finding:
 
 @About("transformer_xl").holds_within(
     "transformer-xl.term",
-    "Transformer-XL's position term is (q + v) . W r_(i-j), the sinusoidal code of the distance.",
-    "Transformer-XL 的位置项是 (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
+    "Transformer-XL's score is (q + u) . k + (q + v) . W r_(i-j), where r is the sinusoidal code of the distance.",
+    "Transformer-XL 的分数是 (q + u)·k + (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
     says="Dai et al. 2019, Transformer-XL, section 3.3",
-    how="adjust_scores against the formula, pair by pair, for keys before and after the query.",
-    how_zh="adjust_scores 与公式逐对比较，键在查询之前与之后都取。",
+    how="adjust_scores against the formula, pair by pair, 2 heads of 8, positions 0, 1, 5, 30 and 31, keys before "
+    "and after the query.",
+    how_zh="2 个 8 维的头，位置 0、1、5、30、31：adjust_scores 与公式逐对比较，键在查询之前与之后都取。",
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
@@ -79,7 +82,7 @@ def deberta_buckets() -> Finding:
     "cope.counts",
     "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
     "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
-    says="Golovneva et al. 2024, CoPE, section 4",
+    says="Golovneva et al. 2024, CoPE",
     how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
     how_zh="表中存放自己的下标，q 使所有门打开，12 个键、8 个位置。",
 )

@@ -20,8 +20,8 @@ about_xpos = About("xpos")
     "A pair's part of an xPos score fades by zeta_i^(distance / 512), zeta_i = (2i/d + 0.4) / 1.4.",
     "xPos 中第 i 对的分数按 ζ_i^(距离/512) 衰减，ζ_i = (2i/d + 0.4)/1.4。",
     says="Sun et al. 2022, xPos",
-    how="Length of the complex score of one pair at distances 0 … 2,000 against the formula, all 32 pairs.",
-    how_zh="全部 32 对，距离 0 … 2000：一对的复数分数的模与公式比较。",
+    how="Length of the complex score of one pair at distances 0, 1, 512 and 2,000 against the formula, all 32 pairs.",
+    how_zh="全部 32 对，距离 0、1、512、2000：一对的复数分数的模与公式比较。",
 )
 def xpos_factor() -> Finding:
     xpos, (one, turned) = XPos(head_dim=64, layout="interleaved"), _axes(32)
@@ -99,8 +99,10 @@ def xpos_overflow() -> Finding:
     "xPos fades keys before the query and grows those after it, so it is for causal attention only.",
     "xPos 使查询之前的键衰减、之后的键增大，因此只适用于因果注意力。",
     says="whorl 0.2, docs/encodings/xpos.md",
-    how="What is left of the fastest pair's score for keys 512 before and 512 after one of two queries.",
-    how_zh="两个查询之一的前 512 与后 512 处的键：最快一对的分数各剩多少。",
+    how="What is left of the fastest pair's score, 16 dimensions, for keys 512 before and 512 after a query at "
+    "1,000, beside another at 3,000; and whether whorl marks it as causal only.",
+    how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：最快一对的分数各剩多少；以及 "
+    "whorl 是否标明只用于因果注意力。",
 )
 def xpos_causal_only() -> Finding:
     xpos = XPos(head_dim=16, layout="interleaved")

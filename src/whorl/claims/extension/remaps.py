@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from whorl.claims.ledger import About, Both, Finding, all_within, decide
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import doubles, largest, weights_at
 from whorl.encodings.base import Encoding
 from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
@@ -22,8 +22,9 @@ from whorl.encodings.score_scaling import Llama4Temperature, LogN
     ),
     "ReRoPE、leaky ReRoPE 与 Self-Extend 在窗口内就是 RoPE；因子为 1 的 leaky ReRoPE 处处等于 RoPE。",
     says="Su 2023, kexue.fm 9708; Jin et al. 2024, Self-Extend",
-    how="Attention weights of 24 tokens against RoPE's, with windows of 24 and more, and a window of 4 at factor 1.",
-    how_zh="24 个词的注意力权重与 RoPE 比较：窗口不小于 24，以及窗口 4、因子 1。",
+    how="Attention weights of 24 tokens, heads of 16, against RoPE's, with windows of 24, and with a window of 4 at "
+    "factor 1.",
+    how_zh="24 个词、16 维的头的注意力权重与 RoPE 比较：窗口 24，以及窗口 4、因子 1。",
 )
 def rerope_near() -> Finding:
     ids = torch.arange(24)
@@ -42,8 +43,8 @@ def rerope_near() -> Finding:
     "Beyond the window w ReRoPE scores every key as if it stood at w, leaky ReRoPE at w + (d - w) / k.",
     "超出窗口 w 后，ReRoPE 把每个键都当作在距离 w 处，leaky ReRoPE 当作在 w + (d - w)/k 处。",
     says="Su 2023, kexue.fm 9708",
-    how="Distances of the far branch for every pair of 64 positions, and where the near branch ends.",
-    how_zh="64 个位置每一对的远分支距离，以及近分支在何处结束。",
+    how="The distances of both branches, w = 16 and k = 8, for every pair of 64 positions.",
+    how_zh="w = 16、k = 8，64 个位置每一对在两个分支中的距离。",
 )
 def rerope_far() -> Finding:
     ids, window = torch.arange(64), 16
@@ -64,11 +65,11 @@ def rerope_far() -> Finding:
 
 @About("self_extend").holds(
     "extension.self-extend-far",
-    "Self-Extend's far distances never pass (d - w) / G + w + 1, so trained distances reach G times as far.",
-    "Self-Extend 的远距离不超过 (d - w)/G + w + 1，因此训练过的距离可覆盖约 G 倍长度。",
+    "Self-Extend's far distances lie within one of w + (d - w) / G, so that they grow G times as slowly.",
+    "Self-Extend 的远距离与 w + (d - w)/G 相差不到一，因此增长慢 G 倍。",
     says="Jin et al. 2024, Self-Extend",
-    how="Distances of the far branch for every pair of 400 positions, w = 16, G = 4.",
-    how_zh="w = 16、G = 4，400 个位置每一对的远分支距离。",
+    how="Distances of the far branch for every pair of 400 positions, w = 16, G = 4; none is below w - 1.",
+    how_zh="w = 16、G = 4，400 个位置每一对的远分支距离；都不小于 w - 1。",
 )
 def self_extend_far() -> Finding:
     ids, window, group = torch.arange(400), 16, 4
@@ -81,17 +82,33 @@ def self_extend_far() -> Finding:
     return decide(largest(over) < 1 and seen.min() >= window - 1, numbers, but)
 
 
-@About("log_n", "llama4_temperature").holds_within(
+@About("log_n").holds_within(
     "extension.log-n",
-    "log-n leaves queries alone up to the trained length L and multiplies them by ln n / ln L after it.",
-    "log-n 在训练长度 L 以内不改动查询，之后乘以 ln n / ln L。",
-    says="Su 2021, kexue.fm 8823",
-    how="Factors at 0, 511, 512, 4,095 and 262,143 for L = 512, and Llama 4's at 8,190, 8,191, 131,071 and 1,048,575.",
-    how_zh="L = 512 时 0、511、512、4095、262143 处的因子，以及 Llama 4 在 8190、8191、131071、1048575 处的因子。",
+    "log-n leaves the first L queries, L the trained length, as they are and multiplies the n-th after them by "
+    "ln n / ln L.",
+    "log-n 不改动训练长度 L 以内的查询，之后把第 n 个查询乘以 ln n / ln L。",
+    says="Su 2021, kexue.fm 8823; the factor of 1 up to L by his ReRoPE code",
+    how="Factors of LogN(trained_length=512) at positions 0, 511, 512, 4,095 and 262,143, which are n = 1, 512, "
+    "513, 4,096 and 262,144.",
+    how_zh="LogN(trained_length=512) 在位置 0、511、512、4095、262143（即 n = 1、512、513、4096、262144）处的因子。",
 )
 def log_n() -> Finding:
     wanted = doubles([1.0, 1.0, math.log(513) / math.log(512), math.log(4096) / math.log(512), 2.0])
     own = LogN(trained_length=512).query_factor(torch.tensor([0, 511, 512, 4095, 262_143]))[0]
-    known = doubles([1.0, 1.06931, 1.28332, 1.48598])
-    llama = Llama4Temperature().query_factor(torch.tensor([8190, 8191, 131_071, 1_048_575]))[0]
-    return all_within({"log-n": largest(own - wanted), "Llama 4": largest(llama - known)}, 5.1e-6)
+    return close(own - wanted, 1e-6)
+
+
+@About("llama4_temperature").holds_within(
+    "extension.llama4-temperature",
+    "Llama 4 multiplies the query at position p by 1 + 0.1 ln(1 + floor((p + 1) / 8192)): 1 up to 8,190, then 1.06931, "
+    "1.28332 and 1.48598 at 8,191, 131,071 and 1,048,575.",
+    "Llama 4 把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、1048575 处为 "
+    "1.06931、1.28332、1.48598。",
+    says="transformers 5.22, Llama4TextAttention",
+    how="Factors of Llama4Temperature() at positions 0, 8,190, 8,191, 131,071 and 1,048,575 against five decimals.",
+    how_zh="Llama4Temperature() 在位置 0、8190、8191、131071、1048575 处的因子，与五位小数比较。",
+)
+def llama4_temperature() -> Finding:
+    known = doubles([1.0, 1.0, 1.06931, 1.28332, 1.48598])
+    own = Llama4Temperature().query_factor(torch.tensor([0, 8190, 8191, 131_071, 1_048_575]))[0]
+    return close(own - known, 5.1e-6)

@@ -40,11 +40,10 @@ def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -
     ),
     "因子为 1 时各方案都退化为普通 RoPE：PI、NTK、NTK-by-parts、Llama 3、YaRN，以及原长度以内的动态 NTK。",
     says="whorl 0.2, docs/rotary.md",
-    how=(
-        "Frequencies and factors of eight schemes with factor 1 against base^(-2i/d), at the original and a longer "
-        "length."
-    ),
-    how_zh="八种方案取因子 1，在原长度与更长处的频率和因子，与 base^(-2i/d) 比较。",
+    how="Frequencies of eight schemes with factor 1 at a length of 8,192, trained on 4,096, against base^(-2i/d), "
+    "128 dimensions, and their attention factors against 1; dynamic NTK's frequencies at 4,096.",
+    how_zh="128 维，训练长度 4096：八种方案取因子 1、长度 8192 处的频率与 base^(-2i/d) 比较，注意力因子与 1 比较；动态 "
+    "NTK 取长度 4096 处的频率。",
 )
 def factor_one() -> Finding:
     schemes = (
@@ -75,8 +74,9 @@ def _off(scaling: Scaling, length: int) -> float:
     "Linear interpolation by s is the same as dividing every position by s.",
     "按 s 做线性插值等价于把每个位置除以 s。",
     says=f"{CHEN}, equation 4",
-    how="Rotations at positions 0 … 4,000 with Linear(4) against plain RoPE at a quarter of them.",
-    how_zh="Linear(4) 在位置 0 … 4000 处的旋转，与普通 RoPE 在四分之一位置处比较。",
+    how="Nine vectors of 128 dimensions at positions 0 … 4,000 turned with Linear(4) against plain RoPE at a quarter "
+    "of them.",
+    how_zh="九个 128 维向量：Linear(4) 在位置 0 … 4000 处的旋转，与普通 RoPE 在四分之一位置处比较。",
 )
 def pi_divides() -> Finding:
     x, ids = normal(9, DIM), torch.arange(9) * 500
@@ -86,11 +86,13 @@ def pi_divides() -> Finding:
 
 @about_rope.holds_within(
     "extension.ntk-ends",
-    "NTK-aware scaling leaves the fastest pair alone and divides the slowest by exactly s.",
-    "NTK-aware 缩放不改变最快的一对，并把最慢的一对恰好除以 s。",
+    "NTK-aware scaling leaves the fastest pair alone, divides the slowest by exactly s, and slows each pair "
+    "between more than the one before.",
+    "NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Frequencies of Ntk(8) over plain ones, first and last pair, and whether the ratio falls between.",
-    how_zh="Ntk(8) 的频率除以原频率：第一对、最后一对，以及中间是否递减。",
+    how="Frequencies of Ntk(8) of 128 dimensions over plain ones: the first pair, the last, and that the ratio never "
+    "rises.",
+    how_zh="128 维，Ntk(8) 的频率除以原频率：第一对、最后一对，以及比值从不上升。",
 )
 def ntk_ends() -> Finding:
     ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
@@ -106,8 +108,9 @@ def ntk_ends() -> Finding:
     "动态 NTK 在原长度以内不作改动；长度为原来的 s 倍、因子为 a 时，最慢一对的频率除以 a s - a + 1，仅当 a = s "
     "时才是 s² - s + 1。",
     says="transformers 5.22, dynamic RoPE after emozilla 2023",
-    how="Frequencies at 1, 4,096 and 16,384 for an original length of 4,096 and factors of 4 and 2.",
-    how_zh="原长度 4096，因子 4 与 2，在长度 1、4096、16384 处的频率。",
+    how="Frequencies of 128 dimensions at 1, 4,096 and 16,384 (s = 4) for an original length of 4,096 and factors of "
+    "4 and 2.",
+    how_zh="128 维，原长度 4096，因子 4 与 2，在长度 1、4096、16384（s = 4）处的频率。",
 )
 def dynamic_within() -> Finding:
     numbers, worst = {}, 0.0
@@ -124,8 +127,10 @@ def dynamic_within() -> Finding:
     "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
     "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
     says=f"{PENG}, the authors' code",
-    how="Frequencies of Yarn(16) over plain ones: where the ratio leaves 1, and where it reaches 1/16.",
-    how_zh="Yarn(16) 的频率除以原频率：比值在何处离开 1，在何处到达 1/16。",
+    how="Frequencies of Yarn(16) over plain ones, to 1e-9: where the ratio leaves 1, where it reaches 1/16, and that "
+    "it falls in a straight line between, half-way at pair 33.",
+    how_zh="Yarn(16) 的频率除以原频率（容差 1e-9）：比值在何处离开 1，在何处到达 1/16，其间直线下降、在第 33 对处恰为一"
+    "半。",
 )
 def yarn_ramp() -> Finding:
     ratio = scaled(Yarn(factor=16.0, original_length=4096)) / ladder(DIM)
@@ -146,8 +151,10 @@ def yarn_ramp() -> Finding:
     "YaRN's betas are to be tuned to the model: trained on 64 positions, the default ones leave hardly a pair alone.",
     "YaRN 的 beta 需按模型调整：训练长度为 64 时，默认值几乎不保留任何一对。",
     says=f"{PENG}, section 3.2, which gives 1 and 32 for Llama and asks to tune them case by case",
-    how="Pairs that Yarn(4) and NtkByParts(4) leave within 1 % at trained lengths 64 and 4,096, heads of 64.",
-    how_zh="64 维的头，训练长度 64 与 4096：Yarn(4) 与 NtkByParts(4) 改动不超过 1% 的有多少对。",
+    how="Pairs of 32 that Yarn(4) and NtkByParts(4) leave within 1 %: at most 2 each where trained on 64 positions, "
+    "and at least 8 each where trained on 4,096.",
+    how_zh="32 对中 Yarn(4) 与 NtkByParts(4) 改动不超过 1% 的有多少对：训练长度 64 时各不超过 2 对，4096 时各不少"
+    "于 8 对。",
 )
 def yarn_short() -> Finding:
     numbers = {}
@@ -156,11 +163,12 @@ def yarn_short() -> Finding:
             kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
             numbers[f"{scheme.name}, trained on {length:,}"] = kept
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
-    short, _, _, long, *_ = numbers.values()
+    *short, _, yarn, parts, _ = numbers.values()
     text = Both(
-        f"YaRN keeps {short} of 32 pairs after 64 positions", f"训练长度 64 时 YaRN 仍保留 32 对中的 {short} 对"
+        f"of 32 pairs {short[0]} and {short[1]} are kept after 64 positions, {yarn} and {parts} after 4,096",
+        f"32 对中，训练长度 64 时保留 {short[0]} 与 {short[1]} 对，4096 时保留 {yarn} 与 {parts} 对",
     )
-    return decide(short <= 2 and long >= 8, numbers, text)
+    return decide(max(short) <= 2 and min(yarn, parts) >= 8, numbers, text)
 
 
 @About("rope").holds_within(
@@ -168,8 +176,9 @@ def yarn_short() -> Finding:
     "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
     "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而分数乘以它的平方。",
     says=f"{PENG}, section 3.4",
-    how="Scores of random q, k with Yarn(16) over those of the same frequencies without a factor.",
-    how_zh="随机 q、k 用 Yarn(16) 的分数，除以频率相同而不带因子的分数。",
+    how="Scores of nine random q, k of 128 dimensions with Yarn(16) over those of the same frequencies without a "
+    "factor.",
+    how_zh="九组 128 维随机 q、k 用 Yarn(16) 的分数，除以频率相同而不带因子的分数。",
 )
 def yarn_temperature() -> Finding:
     yarn = Rope(head_dim=DIM, scaling=Yarn(factor=16.0, original_length=4096))
@@ -186,8 +195,8 @@ def yarn_temperature() -> Finding:
     "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L).",
     "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)。",
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
-    how="Frequencies at 4,096 and 4,097, and the attention factor at s = 32.",
-    how_zh="4096 与 4097 处的频率，以及 s = 32 时的注意力因子。",
+    how="Frequencies of 64 dimensions at lengths 4,096 and 4,097 for L = 4,096, and the attention factor for s = 32.",
+    how_zh="64 维，L = 4096：长度 4096 与 4097 处的频率，以及 s = 32 时的注意力因子。",
 )
 def longrope_factor() -> Finding:
     short, long = (1.0,) * 32, tuple(1.0 + i for i in range(32))
@@ -206,8 +215,10 @@ def longrope_factor() -> Finding:
     "Llama 3 keeps wavelengths below L/4, divides those above L by s, and blends between.",
     "Llama 3 保留波长小于 L/4 的维度，把波长大于 L 的除以 s，中间平滑过渡。",
     says="Dubey et al. 2024, Llama 3.1, the released code",
-    how="Frequencies with Llama3(8, original_length=8,192) at base 500,000 over plain ones, by wavelength.",
-    how_zh="底数 500000，Llama3(8, original_length=8192) 的频率除以原频率，按波长分段。",
+    how="Frequencies of 128 dimensions with Llama3(8, original_length=8,192) at base 500,000 over plain ones, by "
+    "wavelength, to 1e-9; more than 3 pairs lie between.",
+    how_zh="128 维、底数 500000，Llama3(8, original_length=8192) 的频率除以原频率，按波长分段，容差 1e-9；居中的多于 3 "
+    "对。",
 )
 def llama3_bands() -> Finding:
     base = 500_000.0
@@ -229,8 +240,9 @@ def llama3_bands() -> Finding:
     "Resonance gives every pair a whole wavelength, so that it repeats itself exactly.",
     "Resonance 使每一对的波长为整数，从而严格周期重复。",
     says="Wang et al. 2024, Resonance RoPE",
-    how="Wavelengths of 64 dimensions, and tables one wavelength on.",
-    how_zh="64 维的各波长，以及一个波长之后的表。",
+    how="Wavelengths of 64 dimensions against whole numbers within a tenth of what they were, and the tables of "
+    "pairs 0, 5 and 31 one wavelength on.",
+    how_zh="64 维的各波长与整数比较（与原值相差不到十分之一），以及第 0、5、31 对在一个波长之后的表。",
 )
 def resonance() -> Finding:
     rope = Rope(head_dim=64, scaling=Resonance())

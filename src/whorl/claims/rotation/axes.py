@@ -16,9 +16,10 @@ about_axial_rope = About("axial_rope")
     "axial.one-axis-per-block",
     "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
     "二维 RoPE 是每个轴各自在一块维度上做旋转。",
-    says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, section 3",
-    how="The matrix of AxialRope in RoPE-ViT's convention at (row, column) against R_column and R_row side by side.",
-    how_zh="AxialRope（RoPE-ViT 约定）在 (行, 列) 处的矩阵，与并排的 R_列、R_行 比较。",
+    says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, of its axial form",
+    how="The matrix of AxialRope of 16 dimensions in RoPE-ViT's convention at row 3, column 5 against R_5 and R_3 of "
+    "8 dimensions side by side.",
+    how_zh="16 维 AxialRope（RoPE-ViT 约定）在第 3 行第 5 列处的矩阵，与并排的 8 维 R_5、R_3 比较。",
 )
 def one_axis_per_block() -> Finding:
     own, direct, _ = _axial()
@@ -30,8 +31,10 @@ def one_axis_per_block() -> Finding:
     "Two-dimensional RoPE is the Kronecker product of the two rotations.",
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
-    how="The same matrix of 16 dimensions against kron(R_row, R_column) of 4 each, by their eigenvalues.",
-    how_zh="同一个 16 维矩阵与各 4 维的 kron(R_行, R_列) 比较特征值。",
+    how="The matrix of AxialRope of 16 dimensions at row 3, column 5 against the Kronecker product of R_5 and R_3 of "
+    "4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
+    how_zh="16 维 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变），容差 "
+    "1e-9。",
 )
 def kronecker() -> Finding:
     own, _, kron = (matrix.trace() for matrix in _axial())

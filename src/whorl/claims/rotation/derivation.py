@@ -21,8 +21,10 @@ about_rope = About("rope")
     "RoPE as the only solution.",
     "推导所用的公理（查询与键共用一个 f、内积只依赖 n - m、f(q, 0) = q）唯一确定 RoPE。",
     says="study notes, the derivation after Su et al. 2021, RoFormer, section 3.4.1",
-    how="A dense e^(mA) with A skew-symmetric put to the same tests, and its distance from whorl's own R_m.",
-    how_zh="对稠密的 e^(mA)（A 反对称）做同样的检验，并比较它与 whorl 的 R_m 的差别。",
+    how="A dense e^(mA) of 8 dimensions, A skew-symmetric, put to the same tests to 1e-9 (a score at positions 3 and "
+    "7 against 103 and 107; position 0), and its distance from whorl's own R_7.",
+    how_zh="对 8 维的稠密 e^(mA)（A 反对称）做同样的检验（容差 1e-9：位置 3、7 与 103、107 的分数；位置 0），并比"
+    "较它与 whorl 的 R_7 的差别。",
 )
 def axioms_unique() -> Finding:
     skew = normal(8, 8)
@@ -52,9 +54,10 @@ def axioms_unique() -> Finding:
     "LayerNorm after the rotation breaks relative scores.",
     "旋转之后做 LayerNorm 会破坏相对性。",
     says="whorl 0.2, experiments/ablations.md",
-    how="Scores of turned and then normalised vectors at one distance and several places; without the norm beside "
-    "them.",
-    how_zh="先旋转再归一化的向量，在同一距离、不同位置处的分数；并与不归一化时比较。",
+    how="100 q, k of 64 dimensions turned, then normed without a gain: the score at distance 5 must change by more "
+    "than 1e-3 between places from 0 to a million, and by less than 1e-8 without the norm.",
+    how_zh="100 组 64 维 q、k 先旋转再做不带增益的归一化：距离 5 处的分数在 0 到一百万的位置之间须变化超过 1e-3；不归一"
+    "化时不到 1e-8。",
 )
 def layernorm_after() -> Finding:
     moved, bare = _normed(lambda x: layer_norm(x, x.shape[-1:])), _normed(lambda x: x)
@@ -68,8 +71,9 @@ def layernorm_after() -> Finding:
     "RMSNorm without a gain after the rotation keeps scores relative: it divides by a length that the rotation keeps.",
     "旋转之后做不带增益的 RMSNorm 仍保持相对性：它所除的长度在旋转下不变。",
     says="whorl 0.2, experiments/ablations.md",
-    how="The same with RMSNorm.",
-    how_zh="同样的检验，换成 RMSNorm。",
+    how="100 q, k of 64 dimensions turned, then normed: the change of the score at distance 5 between places from 0 "
+    "to a million.",
+    how_zh="100 组 64 维 q、k 先旋转再归一化：距离 5 处的分数在 0 到一百万的位置之间的变化。",
 )
 def rmsnorm_after() -> Finding:
     moved = _normed(lambda x: rms_norm(x, x.shape[-1:]))

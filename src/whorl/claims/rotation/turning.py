@@ -57,9 +57,10 @@ def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
     "rope.identity-at-zero",
     "At position 0 nothing is turned: f(q, 0) = q.",
     "在位置 0 不旋转：f(q, 0) = q。",
-    says=f"{SU}, the initial condition of section 3.4",
-    how="Random float32 vectors at position 0, in the half and the interleaved layout, compared bit for bit.",
-    how_zh="位置 0 处的随机 float32 向量，半分与交错两种排列，逐位比较。",
+    says=f"{SU}, the initial condition of section 3.4.1",
+    how="Five random float32 vectors of 64 dimensions at position 0, in the half and the interleaved layout, "
+    "compared bit for bit.",
+    how_zh="位置 0 处的五个 64 维随机 float32 向量，半分与交错两种排列，逐位比较。",
 )
 def identity_at_zero() -> Finding:
     x = normal(5, 64).float()
@@ -102,9 +103,9 @@ def orthogonal() -> Finding:
     "rope.group-law",
     "Rotations add up: R_m R_n = R_(m+n).",
     "旋转可加：R_m R_n = R_(m+n)。",
-    says=f"{SU}",
-    how="Products of R_m and R_n against R_(m+n), for pairs of positions up to a million.",
-    how_zh="位置直到一百万：R_m 与 R_n 的乘积与 R_(m+n) 比较。",
+    says=f"{SU}, equation 16, by R_m^T R_n = R_(n-m)",
+    how="Products of R_m and R_n of 6 dimensions against R_(m+n), for five pairs of positions up to a million.",
+    how_zh="6 维、五对位置（直到一百万）：R_m 与 R_n 的乘积与 R_(m+n) 比较。",
 )
 def group_law() -> Finding:
     pairs = [(1, 1), (3, 14), (511, 1), (-7, 7), (4096, 1_000_003)]
@@ -131,9 +132,9 @@ def relative() -> Finding:
     "rope.norm",
     "Turning keeps the length of a vector.",
     "旋转不改变向量的长度。",
-    says=f"{SU}",
-    how="Norms of 100 random vectors before and after, at positions up to a million.",
-    how_zh="100 个随机向量旋转前后的范数，位置直到一百万。",
+    says=f"{SU}, section 3.2.2, which calls R_m orthogonal",
+    how="Norms of 100 random vectors of 64 dimensions before and after, at positions up to a million.",
+    how_zh="100 个 64 维随机向量旋转前后的范数，位置直到一百万。",
 )
 def norm() -> Finding:
     x = normal(100, 64)
@@ -146,8 +147,8 @@ def norm() -> Finding:
     "Gradients keep their length on the way back through the rotation: many turns do not make them vanish.",
     "梯度反向穿过旋转时长度不变：转很多圈不会使梯度消失。",
     says="study notes, which also say in another place that many turns make gradients vanish",
-    how="Vector-Jacobian products of 100 random gradients at positions up to a million, by autograd.",
-    how_zh="100 个随机梯度的向量-雅可比积（自动求导），位置直到一百万。",
+    how="Vector-Jacobian products of 100 random gradients of 64 dimensions at positions up to a million, by autograd.",
+    how_zh="100 个 64 维随机梯度的向量-雅可比积（自动求导），位置直到一百万。",
 )
 def gradient_norm() -> Finding:
     return close((gradient_ratio(m) - 1 for m in PLACES), 1e-12, "largest relative change")
@@ -168,8 +169,9 @@ def gradient_ratio(position: int) -> Tensor:
     "R_m has determinant 1: it turns and never mirrors.",
     "R_m 的行列式为 1：只旋转，不镜像。",
     says="study notes",
-    how="Determinants of R_m with an odd number of pairs, where a mirrored pair would show.",
-    how_zh="R_m 的行列式，取奇数对，使镜像的一对能显现。",
+    how="Determinants of R_m of 6 dimensions, an odd number of pairs, where mirrored pairs would show; positions up "
+    "to a million.",
+    how_zh="6 维（奇数对，使镜像能显现）的 R_m 的行列式，位置直到一百万。",
 )
 def determinant() -> Finding:
     return close((torch.linalg.det(matrix(plain(), m)) - 1 for m in PLACES), EXACT, "largest |det - 1|")
@@ -179,9 +181,10 @@ def determinant() -> Finding:
     "rope.three-forms",
     "The matrix form, the complex form and the elementwise form of RoPE are the same.",
     "RoPE 的矩阵形式、复数形式与逐元素形式是同一个变换。",
-    says=f"{SU}, equations 14, 15 and 34",
-    how="The rotation by whorl against products with the block matrix and with e^(i m w), 64 dimensions, float64.",
-    how_zh="64 维、float64：whorl 的旋转与分块矩阵乘积、与 e^(i m w) 乘积比较。",
+    says=f"{SU}, equations 12, 15 and 34",
+    how="The rotation by whorl of ten vectors of 64 dimensions against products with the block matrix and with e^(i "
+    "m w), positions up to 4,096, float64.",
+    how_zh="十个 64 维向量、位置直到 4096、float64：whorl 的旋转与分块矩阵乘积、与 e^(i m w) 乘积比较。",
 )
 def three_forms() -> Finding:
     x = normal(10, 64)
@@ -198,8 +201,9 @@ def three_forms() -> Finding:
     "The inverse rotation undoes the rotation, an attention factor included.",
     "逆旋转可完全还原，包括注意力缩放因子。",
     says="whorl 0.2, docs/rotary.md",
-    how="rotate and rotate(inverse=True) of random vectors, plain and with YaRN, in three layouts.",
-    how_zh="随机向量的 rotate 与 rotate(inverse=True)，普通与带 YaRN，三种排列。",
+    how="rotate and rotate(inverse=True) of nine vectors of 64 dimensions up to position 8,000, plain and with "
+    "Yarn(8), in three layouts.",
+    how_zh="九个 64 维向量、位置直到 8000：rotate 与 rotate(inverse=True)，普通与带 Yarn(8)，三种排列。",
 )
 def inverse() -> Finding:
     x, ids = normal(9, 64), torch.arange(9) * 1000
@@ -217,10 +221,10 @@ def inverse() -> Finding:
     "without it.",
     "半分排列与交错排列只差一个固定的维度置换；不做置换则不相同。",
     says="whorl 0.2, docs/rotary.md; the study notes show code of one and formulas of the other as if they were equal",
-    how="Interleaved rotation of permuted vectors against the permuted half rotation, and the scores of both; and of "
-    "q = (1, 2, 3, 4) at position 2 as it is.",
-    how_zh="置换后的向量做交错旋转，与半分旋转后再置换比较，并比较两者的分数；另取 q = (1, 2, 3, 4) 在位置 2 "
-    "处不作置换。",
+    how="Interleaved rotation of permuted vectors of 64 dimensions against the permuted half rotation, and the "
+    "scores of both; and q = (1, 2, 3, 4) at position 2 as it is, where the two must differ by more than 0.1.",
+    how_zh="64 维向量置换后做交错旋转，与半分旋转后再置换比较，并比较两者的分数；另取 q = (1, 2, 3, 4) 在位置 2 "
+    "处不作置换，两者之差须大于 0.1。",
 )
 def layouts_permute() -> Finding:
     x, ids = normal(2, 9, 64), torch.arange(9) * 100
@@ -266,8 +270,10 @@ def partial() -> Finding:
     "A rotated key can be moved to another position or another base without having been kept.",
     "已旋转的键无需保留原值，就能移到别的位置或换成别的底数。",
     says="whorl 0.2, docs/rotary.md",
-    how="rerotate of rotated keys against rotating the keys themselves, to another base and YaRN and back, float64.",
-    how_zh="对已旋转的键做 rerotate，与直接旋转原键比较：换底数、换 YaRN 再换回，float64。",
+    how="rerotate of nine rotated keys of 64 dimensions, moved by 5,000 positions to another base with YaRN and "
+    "back, against rotating the keys themselves, float64.",
+    how_zh="九个 64 维的已旋转的键，移动 5000 个位置、换成另一底数与 YaRN 再换回：rerotate 与直接旋转原键比较，"
+    "float64。",
 )
 def moves() -> Finding:
     k, old, new = normal(1, 1, 9, 64), torch.arange(9), torch.arange(9) + 5000

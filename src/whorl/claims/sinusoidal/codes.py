@@ -54,8 +54,9 @@ def golden() -> Finding:
     "One matrix M_k moves any code k positions on: p_(t+k) = M_k p_t, whatever t is.",
     "存在只与 k 有关的矩阵 M_k，使任意 t 都有 p_(t+k) = M_k p_t。",
     says=f"{VASWANI}, section 3.5",
-    how="shift_matrix against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T against I.",
-    how_zh="k = 1、7、300、-5，t 直到一百万：shift_matrix 与编码比较；以及 M_k M_k^T 与 I 比较。",
+    how="shift_matrix of 128 dimensions against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T "
+    "against I.",
+    how_zh="128 维，k = 1、7、300、-5，t 直到一百万：shift_matrix 与编码比较；以及 M_k M_k^T 与 I 比较。",
 )
 def moves_on() -> Finding:
     t, eye = torch.tensor([0, 1, 100, 1_000_000]), torch.eye(DIM, dtype=torch.float64)
@@ -70,8 +71,8 @@ def moves_on() -> Finding:
     "<p_t, p_(t+k)> = sum_i cos(w_i k): 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, 2, 8, 64, 256.",
     "<p_t, p_(t+k)> = Σ_i cos(w_i k)：k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205、30.5201、20.5248。",
     says="study notes, for d = 128",
-    how="Products of codes at t = 0, 500 and 100,000 against four decimals.",
-    how_zh="t = 0、500、100000 处编码的内积，与四位小数比较。",
+    how="Products of codes of 128 dimensions at t = 0, 500 and 100,000 against four decimals.",
+    how_zh="t = 0、500、100000 处 128 维编码的内积，与四位小数比较。",
 )
 def inner_products() -> Finding:
     known = {0: 64.0, 1: 62.0937, 2: 57.3819, 8: 45.7205, 64: 30.5201, 256: 20.5248}
@@ -83,11 +84,13 @@ def inner_products() -> Finding:
 
 @About("sinusoidal", "rope").holds(
     "sinusoidal.first-negative",
-    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: the base does not serve any context.",
+    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: this base does not serve every "
+    "context.",
     "底数 10000 的 64 个余弦之和在距离 1707 处首次小于零：该底数并非适用于任何长度。",
-    says="study notes; Men et al. 2024, arXiv 2405.14591, table 2, where 4,096 positions need a base of 27,000",
-    how="The first of 65,536 products of sinusoidal codes below zero, and of the sums of a RoPE's cosines.",
-    how_zh="65536 个正弦编码内积中第一个小于零的位置，以及 RoPE 余弦之和第一个小于零的位置。",
+    says="study notes; Men et al. 2024, arXiv 2405.14591, by whose table 4,096 positions need a base of 27,000",
+    how="The first of 65,536 products of sinusoidal codes of 128 dimensions below zero, and the first of 4,096 sums "
+    "of a RoPE's cosines.",
+    how_zh="65536 个 128 维正弦编码内积中第一个小于零的，以及 RoPE 的 4096 个余弦之和中第一个小于零的。",
 )
 def first_negative() -> Finding:
     cosines = Rope(head_dim=DIM).tables(torch.arange(4096), dtype=torch.float64)[0].sum(-1)
@@ -115,8 +118,10 @@ def norm() -> Finding:
     "The product of two codes, or the cosines that it sums, tells whether the other position comes before or after.",
     "两个编码的内积，或组成它的各个余弦，能区分对方在前还是在后。",
     says="study notes, a question",
-    how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000, summed and pair by pair.",
-    how_zh="k = 1 … 1000：<p_t, p_(t+k)> 与 <p_t, p_(t-k)> 比较，求和与逐对。",
+    how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000 at t = 5,000, 128 dimensions, summed and pair by "
+    "pair: a difference above 1e-6 would tell.",
+    how_zh="128 维，t = 5000，k = 1 … 1000：<p_t, p_(t+k)> 与 <p_t, p_(t-k)> 比较，求和与逐对：相差超过 1e-6 才算能区分"
+    "。",
 )
 def direction() -> Finding:
     here, k = codes(torch.tensor([5000]))[0], torch.arange(1, 1001)
@@ -148,8 +153,8 @@ def orders() -> Finding:
     "The k of p_(t+k) is a frequency channel.",
     "p_(t+k) 中的 k 是频率通道。",
     says="study notes",
-    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on.",
-    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置。",
+    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on, to 1e-6.",
+    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置，容差 1e-6。",
 )
 def k_channel() -> Finding:
     t = torch.tensor([0, 5, 1000])

@@ -22,8 +22,8 @@ about_sinusoidal = About("sinusoidal", says=NOTES)
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) gives RoPE's frequencies.",
     "theta = 10000 ** (-2 * arange(0, d, 2) / d) 给出 RoPE 的频率。",
     says=f"{NOTES}, code",
-    how="This line against the frequencies of a RoPE of 512 dimensions.",
-    how_zh="该行代码与 512 维 RoPE 的频率比较。",
+    how="This line against the frequencies of a RoPE of 512 dimensions, to 1e-9.",
+    how_zh="该行代码与 512 维 RoPE 的频率比较，容差 1e-9。",
 )
 def squared_exponent() -> Finding:
     wrong = 10_000.0 ** (-2 * torch.arange(0, 512, 2, dtype=torch.float64) / 512)
@@ -42,8 +42,9 @@ def squared_exponent() -> Finding:
     "w_i = base^(-2i/d): theta_1 is 0.9647 at d = 512, and w falls from 1 by equal ratios.",
     "w_i = base^(-2i/d)：d = 512 时 θ_1 = 0.9647，频率从 1 开始按等比下降。",
     says="Su et al. 2021, RoFormer, section 3.2.2",
-    how="Frequencies of heads of 8, 128 and 512 dimensions against the definition.",
-    how_zh="8、128、512 维的频率与定义比较。",
+    how="Frequencies of heads of 8, 128 and 512 dimensions against the definition, and theta_1 against its four "
+    "decimals.",
+    how_zh="8、128、512 维的频率与定义比较，θ_1 与其四位小数比较。",
 )
 def right_frequencies() -> Finding:
     pairs = [(d, i, float(w)) for d in (8, 128, 512) for i, w in enumerate(frequencies(d))]
@@ -57,8 +58,8 @@ def right_frequencies() -> Finding:
     "note.theta-one",
     "theta_1 at d = 512 is 0.99.",
     "d = 512 时 θ_1 = 0.99。",
-    how="The second frequency of a RoPE of 512 dimensions.",
-    how_zh="512 维 RoPE 的第二个频率。",
+    how="The second frequency of a RoPE of 512 dimensions, to two decimals.",
+    how_zh="512 维 RoPE 的第二个频率，精确到两位小数。",
 )
 def theta_one() -> Finding:
     own = float(frequencies(512)[1])
@@ -86,8 +87,9 @@ def small_i() -> Finding:
     "note.large-base-no-high-frequency",
     "A base that is too large lacks high frequencies.",
     "底数过大会缺少高频。",
-    how="The fastest frequency, and how many of 64 pairs have a wavelength below 64, for bases 10^2, 10^4 and 10^8.",
-    how_zh="底数取 10²、10⁴、10⁸：最快的频率，以及 64 对中波长小于 64 的有多少对。",
+    how="For bases 10^2, 10^4 and 10^8: how many of 64 pairs have a wavelength below 64, which fall; and the fastest "
+    "frequency, which would have to fall below 0.99.",
+    how_zh="底数取 10²、10⁴、10⁸：64 对中波长小于 64 的对数，逐次减少；以及最快的频率，须低于 0.99 才算。",
 )
 def large_base() -> Finding:
     bases = (1e2, 1e4, 1e8)
@@ -122,8 +124,9 @@ def index_256() -> Finding:
     "note.frequencies-rise",
     "Past the trained length the frequencies rise.",
     "超过训练长度后频率会升高。",
-    how="The angle one position adds, at positions from 0 to ten million.",
-    how_zh="位置从 0 到一千万，每前进一个位置增加的角度。",
+    how="The angle one position adds to the fastest of 8 pairs, at positions 0, 512, 100,000 and ten million: it "
+    "would have to grow by more than 1e-6.",
+    how_zh="位置 0、512、100000、一千万处，每前进一个位置，8 对中最快的一对增加的角度：须增大超过 1e-6 才算。",
 )
 def frequencies_rise() -> Finding:
     rope, numbers = Rope(head_dim=16), {}
@@ -141,8 +144,8 @@ def frequencies_rise() -> Finding:
     "note.sine-difference",
     "sin(0.1001) - sin(0.1000) is about 3e-7.",
     "sin(0.1001) - sin(0.1000) 约为 3e-7。",
-    how="The sines of codes of width 2, whose frequency is 1, at the positions 0.1 and 0.1001.",
-    how_zh="宽度 2（频率为 1）的编码在位置 0.1 与 0.1001 处的正弦。",
+    how="The sines of codes of width 2, whose frequency is 1, at the positions 0.1 and 0.1001: about is within a half.",
+    how_zh="宽度 2（频率为 1）的编码在位置 0.1 与 0.1001 处的正弦：相差不到一半算约为。",
 )
 def sine_difference() -> Finding:
     own = float(codes(doubles([0.1, 0.1001]), 2)[:, 0].diff())
@@ -154,8 +157,9 @@ def sine_difference() -> Finding:
     "note.codes-change-less",
     "Codes change ever less as the position grows.",
     "位置越大，编码的变化越小。",
-    how="|p_(t+1) - p_t| at t = 0, 100, 10,000 and a million, d = 128.",
-    how_zh="d = 128，t = 0、100、10000、一百万处的 |p_(t+1) - p_t|。",
+    how="|p_(t+1) - p_t| at t = 0, 100, 10,000 and a million, d = 128: the last would have to be below 0.99 of the "
+    "first.",
+    how_zh="d = 128，t = 0、100、10000、一百万处的 |p_(t+1) - p_t|：最后一个须小于第一个的 0.99 才算。",
 )
 def codes_change_less() -> Finding:
     numbers = {}
