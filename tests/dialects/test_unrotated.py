@@ -8,6 +8,7 @@ import torch
 
 import whorl
 from optional import optional
+from whorl import Rope, WhorlError
 from whorl.dialects.families import LEARNED, SINUSOIDAL, T5, UNROTATED
 
 # rows of a table that no token has: positions that count from 2
@@ -73,3 +74,46 @@ def test_the_window_of_gpt_neo_is_that_of_its_mask():
     positions = torch.arange(8)
     seen = (positions[:, None] - positions < window.config.size) & (positions[:, None] >= positions)
     assert torch.equal(local, seen)
+
+
+# --- MPT
+
+MPT = {"model_type": "mpt", "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128}
+
+
+@pytest.mark.parametrize("off", [{"attn_config": {"alibi": False}}, {"alibi": False}], ids=["inside", "beside"])
+@pytest.mark.parametrize(("learned", "name"), [({}, "learned"), ({"learned_pos_emb": False}, "none")])
+def test_mpt_without_alibi_has_what_its_own_code_has_and_says_what_transformers_does(off, learned, name):
+    config = MPT | off | learned
+    model = whorl.read(config)
+    encoding = model.groups[0].encoding
+    assert encoding.config.name == name
+    if name == "learned":
+        assert (encoding.config.width, encoding.config.length) == (64, 128)
+    (note,) = model.reading.notes
+    assert "llm-foundry" in note and "has ALiBi all the same" in note
+    kind = "a learned table" if name == "learned" else "none"
+    with pytest.raises(WhorlError, match=f"positions of model_type 'mpt' are {kind}"):
+        Rope.from_hf(config)
+
+
+def test_transformers_has_alibi_in_mpt_whatever_the_file_says():
+    transformers = optional("transformers", exact=True)
+    given = {key: value for key, value in MPT.items() if key != "model_type"}
+    made = [
+        transformers.MptModel(transformers.MptConfig(**given, attn_config={"alibi": alibi})) for alibi in (True, False)
+    ]
+    assert all(not any("wpe" in name for name, _ in model.named_parameters()) for model in made)
+    made[1].load_state_dict(made[0].state_dict())
+    tokens = torch.arange(8)[None]
+    with torch.no_grad():
+        assert torch.equal(*(model.eval()(tokens).last_hidden_state for model in made))
+
+
+def test_mpt_with_a_rotation_is_not_said_to_have_alibi():
+    config = MPT | {"attn_config": {"alibi": False, "rope": True}}
+    assert whorl.read(config).unsupported == (
+        "a rotation (attn_config.rope) that llm-foundry has for MPT and transformers has not",
+    )
+    with pytest.raises(WhorlError, match=r"are a rotation \(attn_config.rope\)"):
+        Rope.from_hf(config)

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults
-from whorl.dialects.families import CROSS, FULL, SLIDING
+from whorl.dialects.families import CROSS, FULL, SLIDING, family_name
 from whorl.dialects.names import LAYERS
 from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source
 from whorl.dialects.values import CALL, layer_types, number_per_layer, switch, whole_number
@@ -27,6 +27,15 @@ RENAMED = {
     "attention": FULL,
     "deepseek_sparse_attention": "indexed_attention",
     "qwen_sparse_attention": "indexed_attention",
+}
+# DeepSeek-V4: the kind of a layer by how far it compresses what lies outside its window.
+COMPRESSION = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+# Kinds of attention that hide keys by more than a window.
+SPARSE = {
+    "compressed_sparse_attention": "keys beyond a window compressed, and of those the most alike",
+    "heavily_compressed_attention": "keys beyond a window compressed",
+    "reference_sliding_attention": "all of the prompt, and a window of what was generated",
+    "window_attention": "windows that do not overlap",
 }
 WITHOUT_ATTENTION = {LINEAR, "conv", "moe", "mlp", "recurrent", "mamba2"}
 
@@ -55,6 +64,9 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
     if count is not None and count > MOST_LAYERS:
         raise invalid(CALL, "num_hidden_layers", f"at most {MOST_LAYERS:,}", count)
     kinds, source = _stated(config, count), FILE
+    rotates = _rotates(config, count if kinds is None else len(kinds))
+    if kinds is None and rotates is not None:
+        kinds = _by_rotation(config, rotates)
     if kinds is None and count is not None:
         kinds = _by_rule(config, count)
     if kinds is None and count is not None:
@@ -64,15 +76,16 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
     if kinds is not None:
         kinds = tuple(RENAMED.get(kind, kind) for kind in kinds)
         count = len(kinds)
-    return Kinds(count=count, kinds=kinds, rotates=_rotates(config, count), source=source)
+    return Kinds(count=count, kinds=kinds, rotates=rotates, source=source)
 
 
 def _stated(config: Mapping[str, Any], count: int | None) -> tuple[str, ...] | None:
     """The kinds that the file lists one by one; a list longer than the model is cut, as transformers does."""
     name, kinds = "layer_types", layer_types(config)
-    for other, meant in LETTERS_AND_RATIOS.items():
-        if config.get(other) is not None and not kinds:
-            return tuple(meant(config, other))
+    if not kinds and config.get("hybrid_override_pattern") is not None:
+        return _letters(config, "hybrid_override_pattern")  # as many layers as letters, whatever the count says
+    if not kinds and config.get("compress_ratios") is not None:
+        name, kinds = "compress_ratios", _compressed(config, "compress_ratios")
     if not kinds:
         name, kinds = "layers_block_type", layer_types(config, "layers_block_type")
     if not kinds or count is None or len(kinds) == count or name == "layers_block_type":
@@ -93,6 +106,17 @@ def _by_rule(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
             kinds = rule(config, name, count)
             if kinds is not None:
                 return tuple(kinds)
+    return None
+
+
+def _by_rotation(config: Mapping[str, Any], rotates: tuple[bool, ...]) -> tuple[str, ...] | None:
+    """Llama 4 has chunks in the layers that rotate, SmolLM3 a window, where it is used, in those that do not."""
+    name = family_name(config)
+    if name == "llama4":
+        return tuple(CHUNKED if turns else FULL for turns in rotates)
+    if name == "smollm3":
+        windowed = switch(config, "use_sliding_window") and config.get("sliding_window") is not None
+        return tuple(SLIDING if windowed and not turns else FULL for turns in rotates)
     return None
 
 
@@ -175,13 +199,13 @@ def _crossing(config: Mapping[str, Any], name: str, count: int) -> list[str] | N
     return [CROSS if i in listed else FULL for i in range(count)]
 
 
-def _letters(config: Mapping[str, Any], name: str) -> list[str]:
+def _letters(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Nemotron-H: M for Mamba, * for attention, - for an MLP, E for experts."""
     meaning = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
     letters = config[name]
     if not isinstance(letters, str) or len(letters) > MOST_LAYERS or set(letters) - set(meaning):
         raise invalid(CALL, name, "letters M, *, - and E, one per layer", letters)
-    return [meaning[letter] for letter in letters]
+    return tuple(meaning[letter] for letter in letters)
 
 
 def _blocks(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
@@ -220,20 +244,12 @@ RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
 }
 
 
-def _compressed(config: Mapping[str, Any], name: str) -> list[str]:
-    """DeepSeek-V4: how far each layer compresses what lies outside its window."""
-    meaning = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+def _compressed(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """DeepSeek-V4: how far each layer compresses what lies outside its window, layers that predict ahead included."""
     ratios = number_per_layer(config, name)
-    if ratios is None or not set(ratios) <= set(meaning):
+    if ratios is None or not set(ratios) <= set(COMPRESSION):
         raise invalid(CALL, name, "a list of 0, 4 or 128, one per layer", config[name])
-    return [meaning[int(ratio)] for ratio in ratios]
-
-
-# Lists of the kinds in other words, which need no count of layers.
-LETTERS_AND_RATIOS: dict[str, Callable[[Mapping[str, Any], str], list[str]]] = {
-    "hybrid_override_pattern": _letters,
-    "compress_ratios": _compressed,
-}
+    return tuple(COMPRESSION[int(ratio)] for ratio in ratios)
 
 
 # --- which layers rotate

@@ -11,7 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, T5, UNROTATED, family_name, family_of
+from whorl.dialects.families import (
+    ALIBI,
+    LEARNED,
+    MPT_ROPE,
+    SINUSOIDAL,
+    T5,
+    UNROTATED,
+    family_name,
+    family_of,
+    unrotated_kind,
+)
 from whorl.dialects.fields import BAICHUAN_7B, position_type
 from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
@@ -157,10 +167,13 @@ def _falcon(found: Found) -> Answer:
 def _mpt(found: Found) -> Answer:
     inside = found.config.get("attn_config")
     inside = inside if isinstance(inside, dict) else {}
-    if switch(inside, "rope"):
-        return _all(unsupported=("attn_config.rope: a rotation that llm-foundry has for MPT and transformers has not",))
-    if switch(inside, "alibi") is False:
-        return (Layers(),) if switch(found.config, "learned_pos_emb") is False else _learned(found)
+    for part, name in ((inside, "rope"), (inside, "alibi"), (found.config, "learned_pos_emb")):
+        switch(part, name)  # raises for what is no switch
+    kind = unrotated_kind(found.config)
+    if kind == MPT_ROPE:
+        return _all(unsupported=(kind,))
+    if kind != ALIBI:
+        return _learned(found) if kind == LEARNED else (Layers(),)
     most = whole_number(inside, ("alibi_bias_max",))
     if most not in (None, 8):
         return _all(unsupported=(f"ALiBi with alibi_bias_max={most}: other slopes than Press's",))
