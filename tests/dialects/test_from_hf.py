@@ -717,8 +717,8 @@ BAD = {
     "version 4 gemma3 without a layer type": (
         GEMMA3_4B,
         None,
-        "model_type 'gemma3_text' differs by layer type. Pass layer_type=…, one of: full_attention, sliding_attention; "
-        "or read every layer with whorl.read.",
+        "model_type 'gemma3_text' differs by layer type. Pass layer_type=…, one of: full_attention, sliding_attention. "
+        "Or read every layer with whorl.read.",
     ),
     "full attention of command r7b": (
         {"model_type": "cohere2", "head_dim": 128, "layer_types": ["full_attention"], "sliding_window": 4096},

@@ -60,6 +60,22 @@ def test_smollm3_has_its_window_where_it_does_not_rotate(fields, window):
     assert kinds({"model_type": "smollm3", **SIZES, **fields, **window}) == expected
 
 
+def test_exaone_4_without_a_window_has_full_attention_that_rotates_everywhere():
+    config = {"model_type": "exaone4", **SIZES, "sliding_window": None, "sliding_window_pattern": None}
+    assert kinds(config) == [("full_attention", True)] * 8
+
+
+def test_zamba_2_has_heads_of_twice_the_width_in_its_hybrid_layers():
+    made = transformers.Zamba2Config(use_mem_rope=True)
+    groups = {group.kind: group for group in whorl.read({"model_type": "zamba2", "use_mem_rope": True}).groups}
+    rope = groups["hybrid"].encoding
+    assert rope.config.head_dim == made.attention_head_dim == 2 * made.hidden_size // made.num_attention_heads
+    assert list(groups["hybrid"].indices or ()) == made.hybrid_layer_ids
+    assert not groups["linear_attention"].layers.attention
+    with pytest.raises(WhorlError, match="layers_block_type is missing for 8 layers"):
+        whorl.read({"model_type": "zamba2", "use_mem_rope": True, **SIZES})
+
+
 # --- the short form
 
 

@@ -46,6 +46,7 @@ class Family:
                       alternate, they have equal shares of what is rotated, and nothing names them
     layers            how the flat fields of version 4 split over layer types
     unrotated         layer types without rotation
+    head_widths       how many times hidden_size its heads are together, where the config does not state their size
     full_head_dim     the head size of full-attention layers where the config names none
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
@@ -72,6 +73,7 @@ class Family:
     arrangement: Literal["chunked", "interleaved", "ernie", "alternating"] = "chunked"
     layers: Mapping[str, LayerDefaults] = field(default_factory=lambda: MappingProxyType({}))
     unrotated: tuple[str, ...] = ()
+    head_widths: int = 1
     full_head_dim: int | None = None
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
@@ -194,6 +196,7 @@ ALIASES_BY_POSITIONS: dict[tuple[str, str], str] = {
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
 ALIBI, LEARNED, T5, SINUSOIDAL, NOTHING = "ALiBi", "a learned table", "T5's buckets", "sinusoids", "none"
+NO_ATTENTION = "none, for it has no attention"
 MPT_ROPE = "a rotation (attn_config.rope) that llm-foundry has for MPT and transformers has not"
 UNROTATED: dict[str, str] = {
     **dict.fromkeys(("bloom", "mpt"), ALIBI),
@@ -201,8 +204,11 @@ UNROTATED: dict[str, str] = {
     **dict.fromkeys(("marian", "pegasus"), SINUSOIDAL),
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), LEARNED),
     **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip"), LEARNED),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), LEARNED),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), LEARNED),
+    **dict.fromkeys(("blenderbot", "blenderbot-small", "megatron-bert", "plbart", "siglip"), LEARNED),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv"), NO_ATTENTION),
     "inkling": "relative logits",
+    "whisper": "sinusoids in the encoder, a learned table in the decoder",
 }
 
 
@@ -393,6 +399,7 @@ FAMILIES: dict[str, Family] = {
     "ultrabert": _OWN_SCALING,
     "youtu": _DEEPSEEK_V3,
     "zamba": Family(still=_NO_POSITIONS),
+    "zamba2": Family(head_widths=2),
     "zaya": _OWN_SCALING,
     **ELSEWHERE,
 }

@@ -23,7 +23,7 @@ from whorl.dialects.families import (
 )
 from whorl.dialects.images import is_tower
 from whorl.dialects.layer_kinds import kinds_of
-from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
+from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
 from whorl.dialects.reading import Standing
 from whorl.dialects.sizes import READ_ELSEWHERE, WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
 from whorl.dialects.values import CALL, DEEPEST, check_fields, check_plain, layer_types, switch, whole_number, word
@@ -31,6 +31,8 @@ from whorl.errors import WhorlError, invalid, shown, unknown
 
 # Shells around a tower of images: what a config under backbone_config is, where it does not say.
 BACKBONES = {"sam3_vision_model": "sam3_vit_model"}
+EVERY_LAYER = "Or read every layer with whorl.read."
+SIZES = (*HEAD_DIMS, *WIDTHS, *HEADS, *LAYERS, "qk_rope_head_dim")  # one of them makes a config that of a text model
 PART_ENDS = ("_config", "encoder", "decoder")
 
 # a field with rope or rotary in its name that is not here might change the rotation, so it raises
@@ -161,10 +163,15 @@ def text_part(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     for _ in range(DEEPEST):
         check_fields(config)
         outer = word(config, "model_type")
-        name = inner_part(config)
+        name, parts = inner_part(config), class_defaults(outer).get("parts", {})
+        if name is None and parts and not any(key in config for key in SIZES):
+            raise WhorlError(
+                f"{CALL}: model_type {outer!r} holds its text model under {next(iter(parts))}, which is missing. "
+                f"{WHOLE_CONFIG}"
+            )
         if name is None:
             return config, added
-        own = BACKBONES.get(outer or "") or class_defaults(outer).get("parts", {}).get(name, outer)
+        own = BACKBONES.get(outer or "") or parts.get(name, outer)
         config, added = with_defaults({"model_type": own, **config[name]})
     raise WhorlError(f"{CALL}: the config holds configs of text models {DEEPEST} levels deep. Pass the innermost one.")
 
@@ -177,14 +184,14 @@ def inner_part(config: Mapping[str, Any]) -> str | None:
 
 
 def other_parts(config: Mapping[str, Any]) -> list[str]:
-    """Models that a config holds beside the text model inside it, by the path to each."""
+    """Models that a config holds beside its text model, which is a part of it or the config itself, by their paths."""
     found, path = [], ""
     for _ in range(DEEPEST):
         name = inner_part(config)
+        others = [key for key, value in config.items() if key != name and key.endswith("_config") and _is_model(value)]
+        found += [f"{path}{key}" for key in others]
         if name is None:
             break
-        others = [key for key, value in config.items() if key != name and key.endswith(PART_ENDS) and _is_model(value)]
-        found += [f"{path}{key}" for key in others]
         config, path = config[name], f"{path}{name}."
     return found
 
@@ -379,8 +386,8 @@ def _nested(name: str, given: dict[str, Any], family: Family, layer_type: str | 
 def _chosen(layer_type: str | None, known: Collection[str], where: str) -> str:
     if layer_type is None:
         raise WhorlError(
-            f"{CALL}: {where} differs by layer type. Pass layer_type=…, one of: {', '.join(sorted(known))}; "
-            "or read every layer with whorl.read."
+            f"{CALL}: {where} differs by layer type. Pass layer_type=…, one of: {', '.join(sorted(known))}. "
+            f"{EVERY_LAYER}"
         )
     if layer_type not in known:
         raise unknown(f"layer_type of {CALL} for {where}:", layer_type, known)

@@ -19,7 +19,7 @@ from whorl.dialects.values import CALL, layer_types, number_per_layer, switch, w
 from whorl.errors import WhorlError, invalid, shown
 
 MOST_LAYERS = 4096
-LINEAR, CHUNKED = "linear_attention", "chunked_attention"
+LINEAR, CHUNKED, HYBRID = "linear_attention", "chunked_attention", "hybrid"
 
 # What older files call the kinds.
 RENAMED = {
@@ -28,6 +28,9 @@ RENAMED = {
     "deepseek_sparse_attention": "indexed_attention",
     "qwen_sparse_attention": "indexed_attention",
 }
+# What classes have where a file is silent.
+MLLAMA_CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)
+ZAMBA2 = tuple(HYBRID if i in (6, 12, 18, 24, 30, 36, 42, 47, 51) else LINEAR for i in range(54))
 # DeepSeek-V4: the kind of a layer by how far it compresses what lies outside its window.
 COMPRESSION = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
 # Kinds of attention that hide keys by more than a window.
@@ -68,7 +71,7 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
     if kinds is None and rotates is not None:
         kinds = _by_rotation(config, rotates)
     if kinds is None and count is not None:
-        kinds = _by_rule(config, count)
+        kinds = _by_family(config, count) or _by_rule(config, count)
     if kinds is None and count is not None:
         repeated = class_defaults(config.get("model_type")).get("layer_types")
         kinds = tuple(repeated[i % len(repeated)] for i in range(count)) if repeated else None
@@ -109,6 +112,38 @@ def _by_rule(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     return None
 
 
+def _by_family(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
+    """Rules that no field of the file names: what the class of the family makes where the file lists nothing."""
+    name = family_name(config)
+    if name == "exaone4" and _without_window(config):
+        return (FULL,) * count
+    if name == "flint":
+        return tuple(FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count))
+    if name in ("muse_glimmer", "muse_spark"):
+        return tuple(FULL if _fourth_from_last(i, count) else SLIDING for i in range(count))
+    if name == "mllama" and config.get("cross_attention_layers") is None:
+        return tuple(CROSS if i in MLLAMA_CROSSING else FULL for i in range(count))
+    if name == "recurrent_gemma" and config.get("block_types") is None:
+        return tuple(FULL if i % 3 == 2 else "recurrent" for i in range(count))
+    if name == "zamba":
+        period, offset = (whole_number(config, (f"attn_layer_{one}",), least=0) for one in ("period", "offset"))
+        later = (HYBRID if i % (period or 6) == (4 if offset is None else offset) else LINEAR for i in range(count - 3))
+        return (LINEAR, LINEAR, HYBRID, *later)[:count]
+    if name == "zamba2":
+        if count != len(ZAMBA2):
+            raise WhorlError(
+                f"{CALL}: layers_block_type is missing for {count} layers, of which Zamba 2 has {len(ZAMBA2)}. "
+                "Name the kind of each layer."
+            )
+        return ZAMBA2
+    return None
+
+
+def _fourth_from_last(index: int, count: int) -> bool:
+    """Whether a layer of Muse sees everything and does not rotate: the last, and every fourth before it."""
+    return (count - 1 - index) % 4 == 0
+
+
 def _by_rotation(config: Mapping[str, Any], rotates: tuple[bool, ...]) -> tuple[str, ...] | None:
     """Llama 4 has chunks in the layers that rotate, SmolLM3 a window, where it is used, in those that do not."""
     name = family_name(config)
@@ -126,12 +161,15 @@ def _every(config: Mapping[str, Any], name: str, count: int, others: str) -> lis
     return None if step is None else [others if (i + 1) % step else FULL for i in range(count)]
 
 
+def _without_window(config: Mapping[str, Any]) -> bool:
+    """Whether a file says that there is no window, so that all attention is full."""
+    return config.get("sliding_window", 0) is None
+
+
 def _sliding_pattern(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
     """Gemma 3, Cohere 2 and EXAONE 4: a number as above, or letters L and G that repeat, the last layer G."""
     letters = config[name]
-    if (type(letters) is int and letters == 0) or config.get(
-        "sliding_window", 0
-    ) is None:  # no window, so that all attention is full
+    if (type(letters) is int and letters == 0) or _without_window(config):
         return [FULL] * count
     if not isinstance(letters, str):
         return _every(config, name, count, SLIDING)
@@ -257,6 +295,8 @@ def _compressed(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
 
 def _rotates(config: Mapping[str, Any], count: int | None) -> tuple[bool, ...] | None:
     """Llama 4 and SmolLM3: a list with 0 for a layer without rotation, or the step at which such layers come."""
+    if family_name(config) in ("muse_glimmer", "muse_spark") and config.get("layer_rope_theta") is None:
+        return None if count is None else tuple(not _fourth_from_last(i, count) for i in range(count))
     listed = config.get("no_rope_layers")
     plain = isinstance(listed, (list, tuple)) and all(isinstance(one, (bool, int)) for one in listed)
     if listed is not None and not plain:

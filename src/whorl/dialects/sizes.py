@@ -116,7 +116,7 @@ def _head_dim(config: dict[str, Any], family: Family, layer_type: str | None) ->
     width, heads = whole_number(config, WIDTHS), whole_number(config, HEADS)
     if width is None or heads is None:
         raise WhorlError(f"{CALL}: head_dim missing, and no hidden_size and num_attention_heads. {WHOLE_CONFIG}")
-    return width // heads
+    return family.head_widths * width // heads
 
 
 def _per_layer_head_dim(config: dict[str, Any], layer_type: str | None) -> int | None:

@@ -13,7 +13,15 @@ from typing import Any
 from whorl.dialects import values
 from whorl.dialects.beside import query_scales, stated, unsupported_beside
 from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
-from whorl.dialects.fields import READ_ELSEWHERE, Fields, check_rotates, fields_of, text_part, with_defaults
+from whorl.dialects.fields import (
+    EVERY_LAYER,
+    READ_ELSEWHERE,
+    Fields,
+    check_rotates,
+    fields_of,
+    text_part,
+    with_defaults,
+)
 from whorl.dialects.images import tower_layers
 from whorl.dialects.layer_kinds import CHUNKED, SPARSE, WITHOUT_ATTENTION, Kinds, kinds_of
 from whorl.dialects.names import LENGTHS
@@ -44,7 +52,9 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     try:
         return _read(config, assume)
     except WhorlError as error:  # the readers below name the call that most people know them by
-        said = str(error).replace(values.CALL, "read").removesuffix(f" {READ_ELSEWHERE}")
+        said = str(error).replace(values.CALL, "read")
+        for elsewhere in (READ_ELSEWHERE, EVERY_LAYER):
+            said = said.removesuffix(f" {elsewhere}")
         raise WhorlError(said) from None
 
 

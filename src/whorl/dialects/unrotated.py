@@ -15,6 +15,7 @@ from whorl.dialects.families import (
     ALIBI,
     LEARNED,
     MPT_ROPE,
+    NO_ATTENTION,
     SINUSOIDAL,
     T5,
     UNROTATED,
@@ -207,14 +208,37 @@ def _inkling(found: Found) -> Answer:
     return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
 
 
+def _whisper(found: Found) -> Answer:
+    """Whisper's encoder has waves from 1 to 1/10,000, both ends reached, and its decoder a learned table."""
+    width = found.value("d_model", otherwise=384)
+    if width.value < 4:
+        raise invalid("read", "d_model", "4 or more", width.value)
+    half = width.value // 2
+    waves = {
+        "width": width,
+        "order": Value(value="concatenated", source=FAMILY_CODE),
+        "base": Value(value=10_000.0 ** (half / (half - 1)), source=FAMILY_CODE),
+    }
+    table = {"width": width, "length": found.value("max_target_positions", otherwise=448)}
+    encoder, decoder = Described(name="sinusoidal", settings=waves), Described(name="learned", settings=table)
+    return (Layers(kind="encoder", encodings=(encoder,)), Layers(kind="decoder", encodings=(decoder,)))
+
+
+def _no_attention(found: Found) -> Answer:
+    return (Layers(attention=False),)
+
+
 Reader = Callable[[Found], Answer]
 
-KINDS: dict[str, Reader] = {ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5}
+KINDS: dict[str, Reader] = {
+    **{ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5, NO_ATTENTION: _no_attention},
+}
 # Families that have something of their own beside the kind.
 OWN: dict[str, Reader] = {
     "gpt_neo": _gpt_neo,
     "longt5": _longt5,
     "mpt": _mpt,
     "inkling": _inkling,
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), _from_padding),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _from_padding),
+    "whisper": _whisper,
 }
