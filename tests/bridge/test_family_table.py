@@ -6,15 +6,26 @@ from pathlib import Path
 
 from whorl.bridge.family_table import HEADER, families
 from whorl.cli.app import run
-from whorl.dialects.families import ALIASES, FAMILIES, UNROTATED
+from whorl.dialects.class_defaults import all_defaults
+from whorl.dialects.families import ALIASES, ALIASES_BY_POSITIONS, FAMILIES, UNROTATED
+from whorl.dialects.images import TOWERS
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
 
 def test_every_family_of_the_tables_has_one_row():
     names = [row["family"] for row in families()]
-    assert sorted(names) == sorted([*FAMILIES, *UNROTATED, *ALIASES])
+    by_positions = {name for name, _ in ALIASES_BY_POSITIONS}
+    towers = {name.removesuffix("_model") for name in TOWERS}
+    assert {*FAMILIES, *UNROTATED, *ALIASES, *towers, *by_positions} <= set(names)
     assert len(set(names)) == len(names)
+
+
+def test_every_class_of_transformers_that_rotates_has_a_row():
+    names = {row["family"] for row in families()}
+    rotating = [name for name, one in all_defaults().items() if one.get("rope_parameters")]
+    assert len(rotating) > 200
+    assert not [name for name in rotating if name.removesuffix("_model").removesuffix("_text") not in names]
 
 
 def test_a_row_says_what_a_silent_file_means():
@@ -27,6 +38,14 @@ def test_a_row_says_what_a_silent_file_means():
     assert rows["bloom"]["positions"] == "ALiBi"
     assert rows["dinov3_vit"]["positions"] == "axial RoPE, dinov3" and rows["dinov3_vit"]["base"] == "100"
     assert rows["llama4_vision"]["positions"] == "axial RoPE, llama4_vision"
+    assert rows["mlcd_vision"]["positions"] == rows["qwen2_vl_vision"]["positions"] == "axial RoPE, qwen_vision"
+    assert rows["sam3_vit"]["beside"] == "windows in most layers"
+    assert rows["llama4"]["layers without rotation"] == "one in 4, or by no_rope_layers"
+    assert rows["granite"]["positions"] == rows["olmo2"]["positions"] == "RoPE"
+    assert rows["zamba2"]["beside"] == "no positions without use_mem_rope"
+    assert rows["mpt"]["beside"] == "a learned table where alibi is false"
+    assert rows["musicflamingo"]["positions"] == "those of its text_config"
+    assert rows["new"]["beside"] == "as gte where position_embedding_type is rope"
     assert rows["neomme"]["positions"] == "M-RoPE, alternating"
     assert rows["nanochat"]["beside"] == "pairs turn backwards"
     assert rows["nemotron_h"]["positions"] == "its attention has no position encoding"

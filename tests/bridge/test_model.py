@@ -441,7 +441,7 @@ def test_the_short_form_refuses_a_model_that_does_not_rotate_and_names_read(name
 
 @pytest.mark.parametrize(("name", "word"), [("mpt", "ALiBi"), ("baichuan-13b", "ALiBi"), ("t5", "T5's buckets")])
 def test_the_short_form_names_what_the_family_has_instead(name, word):
-    with pytest.raises(WhorlError, match=f"positions (of this family )?are {word}"):
+    with pytest.raises(WhorlError, match=f"positions (of model_type '.*' )?are {word}"):
         Rope.from_hf(CASES[name].config)
 
 

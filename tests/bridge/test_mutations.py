@@ -17,23 +17,51 @@ from model_cases import CASES
 from mutations import mutated
 from whorl import WhorlError
 from whorl.bridge.linting import Finding, lint
-from whorl.dialects.layer_kinds import LETTERS_AND_RATIOS, RULES
+from whorl.dialects.layer_kinds import RULES
 from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
 
 pytestmark = pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")  # mutations make many
 
 NAMES = (
     *(*BASES, *HEAD_DIMS, *HEADS, *LAYERS, *LENGTHS, ORIGINAL, *PARTS, *SHARES, *WIDTHS),
-    *(*RULES, *LETTERS_AND_RATIOS, "layer_types", "layers_block_type", "no_rope_layers", "no_rope_layer_interval"),
+    *(*RULES, "layer_types", "layers_block_type", "no_rope_layers", "no_rope_layer_interval"),
+    *("hybrid_override_pattern", "compress_ratios", "backbone_config", "image_size", "patch_size", "window_size"),
+    *("global_attn_indexes", "fullatt_block_indexes", "use_logn_attn", "dual_chunk_attention_config"),
     *("model_type", "rope_parameters", "rope_scaling", "rope_type", "type", "factor", "attn_factor", "mrope_section"),
     *("sliding_window", "local_attention", "attn_logit_softcapping", "alibi", "attn_config", "per_layer_config"),
     *("layer_rope_theta", "partial_rotary_factors", "rope_ratio", "use_mla", "qk_rope_head_dim", "floor_scale"),
 )
 
 
+# towers of images with windows, and an inference config
+OTHERS: list[dict[str, Any]] = [
+    {
+        "model_type": "sam3_vit_model",
+        "image_size": 1008,
+        "patch_size": 14,
+        "global_attn_indexes": [7, 15],
+        "window_size": 24,
+    },
+    {"model_type": "sam3_vision_model", "backbone_config": {"hidden_size": 1024, "num_attention_heads": 16}},
+    {
+        "model_type": "muse_glimmer_vision",
+        "num_hidden_layers": 2,
+        "layer_types": ["window_attention", "full_attention"],
+    },
+    {
+        "dim": 4096,
+        "n_layers": 3,
+        "n_heads": 64,
+        "compress_ratios": [0, 4, 128, 0],
+        "original_seq_len": 65536,
+        "hc_mult": 4,
+    },
+]
+
+
 @functools.cache
 def configs() -> list[dict[str, Any]]:
-    return [case.config for case in CASES.values()] + [broken for broken, _, _ in LINTED.values()]
+    return [case.config for case in CASES.values()] + [broken for broken, _, _ in LINTED.values()] + OTHERS
 
 
 def mutate(seeds: range) -> int:

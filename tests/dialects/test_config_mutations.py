@@ -25,7 +25,10 @@ from whorl.errors import shown
 from whorl.models import load_decoder, load_roformer
 
 POSITIONS = torch.arange(3)
-pytestmark = pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily")  # mutations make many
+pytestmark = [  # mutations make many
+    pytest.mark.filterwarnings("ignore::whorl.dialects.families.UnknownFamily"),
+    pytest.mark.filterwarnings("ignore::whorl.dialects.beside.IncompleteRotation"),
+]
 
 
 def ends_well(what: str, call: Any, *arguments: Any, **settings: Any) -> Any:

@@ -62,6 +62,41 @@ def test_axes_of_unequal_widths_have_a_ladder_each(name, base):
         assert (rope.layout, rope.config.head_dim) == ("interleaved", 128)
 
 
+@pytest.mark.parametrize(
+    ("config", "widths", "base", "layers"),
+    [
+        ({"_class_name": "WanTransformer3DModel"}, (44, 42, 42), 10_000.0, None),
+        (
+            {"_class_name": "WanTransformer3DModel", "attention_head_dim": 96, "num_layers": 3},
+            (32, 32, 32),
+            10_000.0,
+            3,
+        ),
+        (
+            {"_class_name": "WanTransformer3DModel", "attention_head_dim": 64, "num_layers": 3},
+            (24, 20, 20),
+            10_000.0,
+            3,
+        ),
+        ({"_class_name": "ZImageTransformer2DModel", "n_layers": 30}, (32, 48, 48), 256.0, 30),
+        (
+            {"_class_name": "ZImageTransformer2DModel", "axes_dims": [16, 24, 24], "rope_theta": 100},
+            (16, 24, 24),
+            100,
+            None,
+        ),
+    ],
+)
+def test_wan_and_z_image_turn_axis_by_axis(config, widths, base, layers):
+    """Wan: rows and columns have 2 (head_dim // 6) dimensions each, frames the rest. The two of a pair side by side."""
+    (group,) = whorl.read(config).groups
+    positions = torch.tensor([[3], [5], [7]])
+    cos, _ = group.encoding.tables(positions.flip(0) if len(set(widths)) == 1 else positions)
+    angles = [axis * base ** (-2 * i / w) for axis, w in zip((3, 5, 7), widths, strict=True) for i in range(w // 2)]
+    assert cos.flatten().tolist() == pytest.approx([math.cos(one) for one in angles], abs=1e-6)
+    assert (group.encoding.layout, group.indices) == ("interleaved", None if layers is None else tuple(range(layers)))
+
+
 def test_qwen_image_says_where_its_positions_begin():
     assert "from the middle of the image" in whorl.read({"_class_name": "QwenImageTransformer2DModel"}).reading.notes[0]
 
@@ -76,10 +111,14 @@ def test_both_kinds_of_layers_are_counted():
     [
         ({"_class_name": "FluxPipeline"}, "read: FluxPipeline is a pipeline. Pass the config.json in its folder"),
         (
-            {"_class_name": "ZImageTransformer2DModel", "axes_dims": [32, 48, 48]},
-            "read: 'ZImageTransformer2DModel' of diffusers (axes_dims = [32, 48, 48]) has no reading yet.",
+            {"_class_name": "OmniGenTransformer2DModel", "axes_dims": [32, 48, 48]},
+            "read: 'OmniGenTransformer2DModel' of diffusers (axes_dims = [32, 48, 48]) has no reading yet.",
         ),
-        ({"_class_name": "WanTransformer3DModel"}, "read: 'WanTransformer3DModel' of diffusers has no reading yet."),
+        (
+            {"_class_name": "LTXVideoTransformer3DModel"},
+            "read: 'LTXVideoTransformer3DModel' of diffusers has no reading",
+        ),
+        ({"_class_name": "WanTransformer3DModel", "attention_head_dim": 4}, "read: attention_head_dim must be"),
         (FLUX_2 | {"axes_dims_rope": [128]}, "read: axes_dims_rope must be a width of 2 or more, even, for each of 2"),
         (FLUX_2 | {"axes_dims_rope": [17, 55]}, "read: axes_dims_rope must be a width of 2 or more, even, for each of"),
         (FLUX_2 | {"rope_theta": "2000"}, "read: rope_theta must be a finite number"),

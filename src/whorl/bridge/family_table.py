@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from whorl.dialects.class_defaults import class_defaults, version
-from whorl.dialects.families import ALIASES, ELSEWHERE, FAMILIES, UNROTATED, Family
-from whorl.dialects.images import TOWERS
+from whorl.dialects.class_defaults import all_defaults, class_defaults, version
+from whorl.dialects.families import (
+    ALIASES,
+    ALIASES_BY_POSITIONS,
+    ELSEWHERE,
+    FAMILIES,
+    UNROTATED,
+    Family,
+    family_of,
+)
+from whorl.dialects.images import TOWERS, Tower
+from whorl.dialects.notes import BEFORE_THE_TEXT
 
 HEADER = ("family", "positions", "layout", "rotated", "base", "layers without rotation", "beside", "read in")
 
 
-def families() -> list[dict[str, Any]]:
-    """One row per family that differs from Llama, per alias, and per family that does not rotate, by name.
+UNKNOWN = "not known"
+# What a field of the file changes in a family that has no one kind of positions.
+BESIDE = {
+    "baichuan": "ALiBi where hidden_size is not 4096",
+    "esm": "a learned table where position_embedding_type is absolute or absent",
+    "granitemoehybrid": "no positions unless position_embedding_type is rope",
+    "mpt": "a learned table where alibi is false",
+    "olmo_hybrid": "no positions where rope_parameters is null",
+    "zamba2": "no positions without use_mem_rope",
+}
 
-    layout, rotated and base are those of a file that is silent. Every other family that transformers has rotates as
-    its row ``llama`` says, with the base of its config class.
+
+def families() -> list[dict[str, Any]]:
+    """One row per family: those that rotate, towers of images, those that do not rotate, and other names, by name.
+
+    layout, rotated and base are those of a file that is silent.
 
     >>> next(row for row in families() if row["family"] == "gptj")["layout"]
     'interleaved'
     """
-    rows = [_row(name, family) for name, family in FAMILIES.items()]
-    rows += [_empty(name) | {"positions": kind} for name, kind in UNROTATED.items()]
-    rows += [_empty(name) | {"positions": f"as {target}", "read in": _where(name)} for name, target in ALIASES.items()]
-    return sorted(rows, key=lambda row: row["family"])
+    rows = {name: _empty(name) | {"positions": kind} for name, kind in UNROTATED.items()}
+    rows |= {name: _empty(name) | {"positions": f"as {target}"} for name, target in ALIASES.items()}
+    for (name, kind), target in ALIASES_BY_POSITIONS.items():
+        row = rows.setdefault(name, _empty(name) | {"positions": UNKNOWN, "read in": _where(target)})
+        row["beside"] = f"as {target} where position_embedding_type is {kind}"
+    rows |= {_shortened(name): _tower(name, tower) for name, tower in TOWERS.items()}
+    rotating = {_shortened(name) for name, defaults in all_defaults().items() if defaults.get("rope_parameters")}
+    for name in (FAMILIES.keys() | rotating) - rows.keys():
+        rows[name] = _row(name, family_of({"model_type": name}))
+    for name in BEFORE_THE_TEXT:  # the rotation of their class is not that of the text model
+        rows[name] = _empty(name) | {"positions": "those of its text_config", "beside": "audio turned before it enters"}
+    for name, said in BESIDE.items():
+        rows[name]["beside"] = said
+    return [rows[name] for name in sorted(rows)]
+
+
+def _shortened(model_type: str) -> str:
+    """The model type as the table calls it."""
+    return model_type.removesuffix("_model").removesuffix("_text")
+
+
+def _tower(name: str, tower: Tower) -> dict[str, Any]:
+    return _empty(_shortened(name)) | {
+        "positions": f"axial RoPE, {tower.convention}",
+        "base": f"{tower.base:g}",
+        "beside": "windows in most layers" if tower.full_layers else "",
+        "read in": _where(name),
+    }
 
 
 def _row(name: str, family: Family) -> dict[str, Any]:
-    tower = TOWERS.get(name) or TOWERS.get(f"{name}_model")
-    if tower is not None:
-        return _empty(name) | {"positions": f"axial RoPE, {tower.convention}", "base": f"{tower.base:g}"}
     if family.still or family.refusal:
         return _empty(name) | {"positions": (family.still or family.refusal).partition(".")[0]}
     several = family.sections is not None or family.arrangement != "chunked"
     layers = {kind: layer.base for kind, layer in family.layers.items()}
+    step = next((one["no_rope_layer_interval"] for one in _classes(name) if "no_rope_layer_interval" in one), None)
     beside = [*family.unsupported]
     beside += ["softmax scaled by mscale_all_dim"] * family.scale_softmax
     beside += ["a scaling of its own where the file has none"] * family.needs_parameters
@@ -46,10 +89,15 @@ def _row(name: str, family: Family) -> dict[str, Any]:
         "layout": family.layout,
         "rotated": "all" if family.partial == 1 else f"{family.slice} {family.partial:g}",
         "base": ", ".join(f"{value:g} ({kind})" for kind, value in layers.items()) or f"{family.base:g}",
-        "layers without rotation": ", ".join(family.unrotated),
+        "layers without rotation": f"one in {step}, or by no_rope_layers" if step else ", ".join(family.unrotated),
         "beside": "; ".join(beside),
         "read in": _where(name),
     }
+
+
+def _classes(name: str) -> list[Mapping[str, Any]]:
+    """The defaults of the classes that a family has in transformers."""
+    return [class_defaults(one) for one in (name, f"{name}_text", f"{name}_model", f"{name}_text_model")]
 
 
 def _empty(name: str) -> dict[str, Any]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.dialects.fields import text_part, with_defaults
-from whorl.dialects.names import PARTS
+from whorl.dialects.fields import inner_part, text_part, with_defaults
 from whorl.dialects.values import DEEPEST
 
 SCHEMAS = ("rope_parameters", "rope_scaling")  # where versions 5 and 4 of transformers keep a scaling
@@ -16,7 +15,7 @@ def text_path(config: Mapping[str, Any]) -> tuple[str, ...]:
     """The names under which the config of the text model stands inside a multimodal one; empty where it is the file."""
     path: list[str] = []
     for _ in range(DEEPEST):
-        name = next((one for one in PARTS if isinstance(config.get(one), dict) and config[one]), None)
+        name = inner_part(config)
         if name is None:
             break
         path.append(name)

@@ -31,6 +31,11 @@ def version() -> str:
     return _table()["transformers"]
 
 
+def all_defaults() -> Mapping[str, Mapping[str, Any]]:
+    """The defaults of every class in the table, by model type."""
+    return _table()["classes"]
+
+
 def class_defaults(model_type: str | None) -> Mapping[str, Any]:
     """The defaults of the class of this model type, empty where transformers has none."""
     return _table()["classes"].get(model_type or "", {})

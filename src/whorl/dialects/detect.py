@@ -26,6 +26,7 @@ from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError, invalid
 
+TRANSFORMERS = "transformers"
 HEAD = 16  # the bytes by which a binary dialect is recognised
 
 
@@ -62,7 +63,7 @@ JSON_DIALECTS: tuple[JsonDialect, ...] = (
     JsonDialect(name="megatron arguments", recognises=megatron.recognises, read=megatron.read),
     JsonDialect(name="tensorrt-llm checkpoint", recognises=tensorrt_llm.recognises, read=tensorrt_llm.read),
     JsonDialect(name="diffusers", recognises=diffusers.recognises, read=diffusers.read),
-    JsonDialect(name="transformers", recognises=lambda config: True, read=transformers_model.read),
+    JsonDialect(name=TRANSFORMERS, recognises=lambda config: True, read=transformers_model.read),
 )
 
 
@@ -107,5 +108,17 @@ def _text(data: bytes) -> bytes:
 
 def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:
     """The reading of a dict that a JSON file held."""
-    dialect = next(one for one in JSON_DIALECTS if one.recognises(config))
-    return dialect.read(config, assume)
+    return _dialect(config).read(config, assume)
+
+
+def dialect_of(config: Mapping[str, Any]) -> str:
+    """The name of the dialect that a dict of a JSON file is in.
+
+    >>> dialect_of({"_class_name": "FluxTransformer2DModel"})
+    'diffusers'
+    """
+    return _dialect(config).name
+
+
+def _dialect(config: Mapping[str, Any]) -> JsonDialect:
+    return next(one for one in JSON_DIALECTS if one.recognises(config))

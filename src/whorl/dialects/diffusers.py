@@ -1,9 +1,9 @@
 """Diffusers transformer configs: rotations by the axes of images and video.
 
-Read in diffusers 58eb52c; Flux, HunyuanVideo and Qwen-Image in public copies of their classes. Each axis has its own
-share of the head and its own ladder, pairs are neighbours, and the first axis turns the first of them. Equal shares
-are an AxialRope, whose convention "rope_vit" begins with the last axis: positions are passed in reverse. Unequal ones
-are an MRope with a ladder for each axis. Other classes are refused by name.
+Read in diffusers 58eb52c; Flux, HunyuanVideo, Qwen-Image, Wan and Z-Image in public copies of their classes. Each axis
+has its own share of the head and its own ladder, pairs are neighbours, and the first axis turns the first of them.
+Equal shares are an AxialRope, whose convention "rope_vit" begins with the last axis: positions are passed in reverse.
+Unequal ones are an MRope with a ladder for each axis. Other classes are refused by name.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from whorl.errors import WhorlError, invalid, shown
 
 CENTRED = "Rows and columns count from the middle of the image, text goes on after it on all axes"
 REVERSED = "AxialRope turns the last axis first and this model the first: pass positions with their axes in reverse"
+FRAMES = "Positions are (frame, row, column), counted in patches from 0"
+AFTER_TEXT = "Text counts from 1 along the first axis; an image goes on there after it, rows and columns from 0"
 CONVERTED = "Build the rotation of each axis by hand with whorl.Rope, or pass a language model."
 
 
@@ -35,7 +37,10 @@ class Axes:
 
 _BOTH = ("num_layers", "num_single_layers")
 
+WAN = "WanTransformer3DModel"
+
 CLASSES: dict[str, Axes] = {
+    WAN: Axes(widths_key="attention_head_dim", widths=(44, 42, 42), base=10_000.0, note=FRAMES),
     "FluxTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(16, 56, 56), base=10_000.0, layers=_BOTH),
     "Flux2Transformer2DModel": Axes(
         widths_key="axes_dims_rope",
@@ -56,6 +61,14 @@ CLASSES: dict[str, Axes] = {
     ),
     "HiDreamImageTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(32, 32), base=10_000.0, layers=_BOTH),
     "Lumina2Transformer2DModel": Axes(widths_key="axes_dim_rope", widths=(32, 32, 32), base=10_000.0),
+    "ZImageTransformer2DModel": Axes(
+        widths_key="axes_dims",
+        widths=(32, 48, 48),
+        base_key="rope_theta",
+        base=256.0,
+        layers=("n_layers",),
+        note=AFTER_TEXT,
+    ),
     "QwenImageTransformer2DModel": Axes(widths_key="axes_dims_rope", widths=(16, 56, 56), base=10_000.0, note=CENTRED),
 }
 # What other classes call the widths of their axes, so that a refusal can name them.
@@ -77,7 +90,7 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     if row is None:
         widths = next((f" ({key} = {shown(config[key])})" for key in WIDTHS if config.get(key) is not None), "")
         raise WhorlError(f"read: {shown(name)} of diffusers{widths} has no reading yet. {CONVERTED}")
-    listed = stated.listed(row.widths_key)
+    listed = stated.listed(row.widths_key) if name != WAN else _thirds(stated)
     widths = row.widths if listed is None else tuple(int(one) for one in listed)
     if len(widths) < 2 or min(widths) < 2 or any(width % 2 for width in widths):
         raise invalid("read", row.widths_key, "a width of 2 or more, even, for each of 2 or more axes", list(widths))
@@ -99,6 +112,15 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
         config=config,
         notes=(*notes, *([row.note] if row.note else [])),
     )
+
+
+def _thirds(stated: Stated) -> tuple[int, ...] | None:
+    """Wan's shares of a head: rows and columns have a third each in whole pairs, frames what is left."""
+    head = stated.whole("attention_head_dim")
+    if head is None:
+        return None
+    third = 2 * (head.value // 6)
+    return (head.value - 2 * third, third, third)
 
 
 def _rotation(widths: tuple[int, ...], stated: Callable[[Any], Value], base: Value) -> Described:

@@ -46,6 +46,7 @@ class Family:
                       alternate, they have equal shares of what is rotated, and nothing names them
     layers            how the flat fields of version 4 split over layer types
     unrotated         layer types without rotation
+    head_widths       how many times hidden_size its heads are together, where the config does not state their size
     full_head_dim     the head size of full-attention layers where the config names none
     rotated_heads     the heads that are rotated; None for all
     learnable         whether the weights hold a log scale per pair
@@ -72,6 +73,7 @@ class Family:
     arrangement: Literal["chunked", "interleaved", "ernie", "alternating"] = "chunked"
     layers: Mapping[str, LayerDefaults] = field(default_factory=lambda: MappingProxyType({}))
     unrotated: tuple[str, ...] = ()
+    head_widths: int = 1
     full_head_dim: int | None = None
     rotated_heads: tuple[int, ...] | None = None
     learnable: bool = False
@@ -170,11 +172,8 @@ _GLM4V = Family(layout="interleaved", sections=(8, 12, 12))
 _OWN_SCALING = Family(needs_parameters=True)
 _FULL_UNROTATED = Family(unrotated=(FULL,))
 
-_IMAGES = "its rotation is that of images. Use whorl.AxialRope, which whorl.read gives where it has the convention"
 _NO_POSITIONS = "its attention has no position encoding. Use the encoding 'none'"
-_TURNED_VALUES = (
-    "values turned as the keys they share a tensor with, and the output turned back at the query's position"
-)
+TURNED_VALUES = "values turned as the keys they share a tensor with, and the output turned back at the query's position"
 
 # Families that run the code of another one under a name of their own.
 ALIASES: dict[str, str] = {
@@ -196,16 +195,36 @@ ALIASES_BY_POSITIONS: dict[tuple[str, str], str] = {
 }
 
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
-ALIBI, LEARNED, T5, SINUSOIDAL = "ALiBi", "a learned table", "T5's buckets", "sinusoids"
+ALIBI, LEARNED, T5, SINUSOIDAL, NOTHING = "ALiBi", "a learned table", "T5's buckets", "sinusoids", "none"
+NO_ATTENTION = "none, for it has no attention"
+MPT_ROPE = "a rotation (attn_config.rope) that llm-foundry has for MPT and transformers has not"
 UNROTATED: dict[str, str] = {
     **dict.fromkeys(("bloom", "mpt"), ALIBI),
     **dict.fromkeys(("t5", "mt5", "umt5", "longt5", "switch_transformers"), T5),
     **dict.fromkeys(("marian", "pegasus"), SINUSOIDAL),
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), LEARNED),
     **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip"), LEARNED),
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), LEARNED),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), LEARNED),
+    **dict.fromkeys(("blenderbot", "blenderbot-small", "megatron-bert", "plbart", "siglip"), LEARNED),
+    **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv"), NO_ATTENTION),
     "inkling": "relative logits",
+    "whisper": "sinusoids in the encoder, a learned table in the decoder",
 }
+
+
+def unrotated_kind(config: Mapping[str, Any]) -> str | None:
+    """What a family of ``UNROTATED`` has instead of a rotation that is read here; None for any other.
+
+    MPT's own code has a learned table where ALiBi is switched off, and no positions where that is switched off as well.
+    """
+    name, inside = family_name(config), config.get("attn_config")
+    inside = inside if isinstance(inside, dict) else {}
+    if name == "mpt" and inside.get("rope"):
+        return MPT_ROPE
+    if name == "mpt" and inside.get("alibi", config.get("alibi")) in (False, 0):
+        return LEARNED if config.get("learned_pos_emb") in (None, True, 1) else NOTHING
+    return UNROTATED.get(name)
+
 
 # Families whose code is not in transformers, and where it was read.
 ELSEWHERE: dict[str, Family] = {
@@ -265,15 +284,11 @@ FAMILIES: dict[str, Family] = {
             "compressed_sparse_attention": "compress",
             "heavily_compressed_attention": "compress",
         },
-        unsupported=(_TURNED_VALUES,),
+        unsupported=(TURNED_VALUES,),
     ),
     "diffusion_gemma": _GEMMA4,
-    "dinov3_vit": Family(refusal=_IMAGES),
-    "edgetam_video": Family(refusal=_IMAGES),
-    "efficientloftr": Family(refusal=_IMAGES),
     "embedding_gemma2": _GEMMA4,
     "emu3": Family(base=1_000_000.0),
-    "eomt_dinov3": Family(refusal=_IMAGES),
     "ernie4_5": Family(layout="interleaved", base=500_000.0),
     "ernie4_5_moe": Family(layout="interleaved", base=500_000.0),
     "ernie4_5_vl_moe": Family(layout="interleaved", base=500_000.0, sections=(22, 22, 20), arrangement="ernie"),
@@ -323,8 +338,7 @@ FAMILIES: dict[str, Family] = {
         refusal="it turns keypoints by frequencies that are learned for each pair, w (x, y), and stand in its weights"
     ),
     "llama": Family(),
-    "llama4": Family(layout="interleaved", base=500_000.0, unrotated=(FULL,)),
-    "llama4_vision": Family(refusal=_IMAGES),
+    "llama4": Family(layout="interleaved", base=500_000.0),
     "longcat_flash": Family(layout="interleaved_to_half", scale_softmax=True, base=10_000_000.0),
     "mellum": _OWN_SCALING,
     "mimo_v2_flash": Family(partial=0.334, layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta")),
@@ -376,9 +390,6 @@ FAMILIES: dict[str, Family] = {
     "qwen4_exp": Family(sections=(11, 11, 10), arrangement="interleaved"),
     "recurrent_gemma": Family(partial=0.5),
     "roformer": _SINUSOIDS,
-    "sam2_video": Family(refusal=_IMAGES),
-    "sam3_tracker_video": Family(refusal=_IMAGES),
-    "sapiens2": Family(refusal=_IMAGES),
     "smollm3": Family(base=2_000_000.0),
     "solar_open": Family(base=1_000_000.0),
     "stablelm": Family(partial=0.25),
@@ -388,6 +399,7 @@ FAMILIES: dict[str, Family] = {
     "ultrabert": _OWN_SCALING,
     "youtu": _DEEPSEEK_V3,
     "zamba": Family(still=_NO_POSITIONS),
+    "zamba2": Family(head_widths=2),
     "zaya": _OWN_SCALING,
     **ELSEWHERE,
 }

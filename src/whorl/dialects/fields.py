@@ -11,13 +11,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults, filled
-from whorl.dialects.families import ALIBI, UNROTATED, Family, class_rope, family_name, family_of, standing_of
-from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
+from whorl.dialects.families import (
+    ALIBI,
+    UNROTATED,
+    Family,
+    class_rope,
+    family_name,
+    family_of,
+    standing_of,
+    unrotated_kind,
+)
+from whorl.dialects.images import is_tower
+from whorl.dialects.layer_kinds import kinds_of
+from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
 from whorl.dialects.reading import Standing
-from whorl.dialects.sizes import WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
+from whorl.dialects.sizes import READ_ELSEWHERE, WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
 from whorl.dialects.values import CALL, DEEPEST, check_fields, check_plain, layer_types, switch, whole_number, word
 from whorl.errors import WhorlError, invalid, shown, unknown
 
+# Shells around a tower of images: what a config under backbone_config is, where it does not say.
+BACKBONES = {"sam3_vision_model": "sam3_vit_model"}
+EVERY_LAYER = "Or read every layer with whorl.read."
+SIZES = (*HEAD_DIMS, *WIDTHS, *HEADS, *LAYERS, "qk_rope_head_dim")  # one of them makes a config that of a text model
 PART_ENDS = ("_config", "encoder", "decoder")
 
 # a field with rope or rotary in its name that is not here might change the rotation, so it raises
@@ -34,7 +49,6 @@ AS_USUAL = {"rotary": True, "use_mrope": False, "rotary_emb_interleaved": False,
 BAICHUAN_7B = 4096  # the width by which it is told from its larger sister, which has the same model_type
 # ModernBERT's own files say "absolute", from the class they were first saved with, and its code never reads it
 PASSES_OVER_TYPE = ("modernbert", "modernbert-decoder")
-READ_ELSEWHERE = "whorl.read gives what the model has instead."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +90,27 @@ def read_fields(config: dict[str, Any], layer_type: str | None) -> Fields:
     config, added = text_part(config)
     family = family_of(config)
     check_rotates(config, family)
-    return fields_of(config, added, layer_type)
+    return fields_of(_with_kinds(config, layer_type), added, layer_type)
+
+
+def _with_kinds(config: dict[str, Any], layer_type: str | None) -> dict[str, Any]:
+    """The config with the kind of each layer, which its class makes where the file lists none, for a type asked for."""
+    filled = with_defaults(config)[0]
+    some_rotate = any(filled.get(key) is not None for key in ("no_rope_layers", "no_rope_layer_interval"))
+    if layer_type is None or (layer_types(config) and not some_rotate):
+        return config
+    kinds = kinds_of(filled)
+    if kinds.kinds is None:
+        return config
+    if kinds.rotates is not None and layer_type in kinds.names:
+        rotating = {turns for kind, turns in zip(kinds.kinds, kinds.rotates, strict=True) if kind == layer_type}
+        if rotating == {False}:
+            raise unrotated(layer_type, f"of model_type {config.get('model_type')!r}")
+        if len(rotating) == 2:
+            raise WhorlError(
+                f"{CALL}: some layers of type {layer_type!r} rotate and some do not. whorl.read says which."
+            )
+    return {**config, "layer_types": kinds.kinds}
 
 
 def fields_of(config: dict[str, Any], added: frozenset[str], layer_type: str | None) -> Fields:
@@ -129,12 +163,37 @@ def text_part(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     for _ in range(DEEPEST):
         check_fields(config)
         outer = word(config, "model_type")
-        name = next((name for name in PARTS if isinstance(config.get(name), dict) and config[name]), None)
+        name, parts = inner_part(config), class_defaults(outer).get("parts", {})
+        if name is None and parts and not any(key in config for key in SIZES):
+            raise WhorlError(
+                f"{CALL}: model_type {outer!r} holds its text model under {next(iter(parts))}, which is missing. "
+                f"{WHOLE_CONFIG}"
+            )
         if name is None:
             return config, added
-        own = class_defaults(outer).get("parts", {}).get(name, outer)
+        own = BACKBONES.get(outer or "") or parts.get(name, outer)
         config, added = with_defaults({"model_type": own, **config[name]})
     raise WhorlError(f"{CALL}: the config holds configs of text models {DEEPEST} levels deep. Pass the innermost one.")
+
+
+def inner_part(config: Mapping[str, Any]) -> str | None:
+    """The name under which a config holds that of its text model, or of the tower it wraps; None for neither."""
+    outer = config.get("model_type")
+    names = ("backbone_config",) if isinstance(outer, str) and outer in BACKBONES else PARTS
+    return next((name for name in names if isinstance(config.get(name), dict) and config[name]), None)
+
+
+def other_parts(config: Mapping[str, Any]) -> list[str]:
+    """Models that a config holds beside its text model, which is a part of it or the config itself, by their paths."""
+    found, path = [], ""
+    for _ in range(DEEPEST):
+        name = inner_part(config)
+        others = [key for key, value in config.items() if key != name and key.endswith("_config") and _is_model(value)]
+        found += [f"{path}{key}" for key in others]
+        if name is None:
+            break
+        config, path = config[name], f"{path}{name}."
+    return found
 
 
 def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
@@ -157,6 +216,11 @@ def with_defaults(config: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str
 def check_rotates(config: dict[str, Any], family: Family) -> None:
     """Raises a WhorlError for a model that does not rotate its queries and keys, or not only them."""
     name, model = family_name(config), repr(config.get("model_type"))
+    if is_tower(config):
+        raise WhorlError(
+            f"{CALL}: model_type {model} turns images by rows and columns, which a Rope does not. "
+            "whorl.read gives its AxialRope."
+        )
     parts = [key for key, value in config.items() if key.endswith(PART_ENDS) and _is_model(value)]
     if parts and not any(config.get(key) is not None for key in (*HEAD_DIMS, *WIDTHS, *HEADS)) and family.layers:
         raise WhorlError(
@@ -196,14 +260,16 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
         )
     if name == "baichuan" and whole_number(config, WIDTHS) != BAICHUAN_7B:
         raise UnrotatedError(f"{CALL}: this is Baichuan-13B, whose positions are {ALIBI}. {READ_ELSEWHERE}")
-    if name in UNROTATED or (standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config)):
-        remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
-        instead = (
-            f"The positions of this family are {UNROTATED[name]}. {READ_ELSEWHERE}"
-            if name in UNROTATED
-            else "No table here has this family: what else it does with positions is not known."
+    if name in UNROTATED:
+        raise UnrotatedError(
+            f"{CALL}: the positions of model_type {model} are {unrotated_kind(config)}. {READ_ELSEWHERE}"
         )
-        raise UnrotatedError(f"{CALL}: no rotary field in the config of model_type {model}. {remedy} {instead}")
+    if standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config):
+        remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
+        raise UnrotatedError(
+            f"{CALL}: no rotary field in the config of model_type {model}. {remedy} "
+            "No table here has this family: what else it does with positions is not known."
+        )
 
 
 def position_type(config: Mapping[str, Any]) -> str | None:
@@ -320,7 +386,8 @@ def _nested(name: str, given: dict[str, Any], family: Family, layer_type: str | 
 def _chosen(layer_type: str | None, known: Collection[str], where: str) -> str:
     if layer_type is None:
         raise WhorlError(
-            f"{CALL}: {where} differs by layer type. Pass layer_type=…, one of: {', '.join(sorted(known))}."
+            f"{CALL}: {where} differs by layer type. Pass layer_type=…, one of: {', '.join(sorted(known))}. "
+            f"{EVERY_LAYER}"
         )
     if layer_type not in known:
         raise unknown(f"layer_type of {CALL} for {where}:", layer_type, known)

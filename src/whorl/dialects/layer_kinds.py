@@ -12,14 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from whorl.dialects.class_defaults import class_defaults
-from whorl.dialects.families import CROSS, FULL, SLIDING
+from whorl.dialects.families import CROSS, FULL, SLIDING, family_name
 from whorl.dialects.names import LAYERS
 from whorl.dialects.reading import CLASS_DEFAULT, FILE, Source
 from whorl.dialects.values import CALL, layer_types, number_per_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown
 
 MOST_LAYERS = 4096
-LINEAR, CHUNKED = "linear_attention", "chunked_attention"
+LINEAR, CHUNKED, HYBRID = "linear_attention", "chunked_attention", "hybrid"
 
 # What older files call the kinds.
 RENAMED = {
@@ -27,6 +27,18 @@ RENAMED = {
     "attention": FULL,
     "deepseek_sparse_attention": "indexed_attention",
     "qwen_sparse_attention": "indexed_attention",
+}
+# What classes have where a file is silent.
+MLLAMA_CROSSING = (3, 8, 13, 18, 23, 28, 33, 38)
+ZAMBA2 = tuple(HYBRID if i in (6, 12, 18, 24, 30, 36, 42, 47, 51) else LINEAR for i in range(54))
+# DeepSeek-V4: the kind of a layer by how far it compresses what lies outside its window.
+COMPRESSION = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+# Kinds of attention that hide keys by more than a window.
+SPARSE = {
+    "compressed_sparse_attention": "keys beyond a window compressed, and of those the most alike",
+    "heavily_compressed_attention": "keys beyond a window compressed",
+    "reference_sliding_attention": "all of the prompt, and a window of what was generated",
+    "window_attention": "windows that do not overlap",
 }
 WITHOUT_ATTENTION = {LINEAR, "conv", "moe", "mlp", "recurrent", "mamba2"}
 
@@ -55,8 +67,11 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
     if count is not None and count > MOST_LAYERS:
         raise invalid(CALL, "num_hidden_layers", f"at most {MOST_LAYERS:,}", count)
     kinds, source = _stated(config, count), FILE
+    rotates = _rotates(config, count if kinds is None else len(kinds))
+    if kinds is None and rotates is not None:
+        kinds = _by_rotation(config, rotates)
     if kinds is None and count is not None:
-        kinds = _by_rule(config, count)
+        kinds = _by_family(config, count) or _by_rule(config, count)
     if kinds is None and count is not None:
         repeated = class_defaults(config.get("model_type")).get("layer_types")
         kinds = tuple(repeated[i % len(repeated)] for i in range(count)) if repeated else None
@@ -64,15 +79,16 @@ def kinds_of(config: Mapping[str, Any]) -> Kinds:
     if kinds is not None:
         kinds = tuple(RENAMED.get(kind, kind) for kind in kinds)
         count = len(kinds)
-    return Kinds(count=count, kinds=kinds, rotates=_rotates(config, count), source=source)
+    return Kinds(count=count, kinds=kinds, rotates=rotates, source=source)
 
 
 def _stated(config: Mapping[str, Any], count: int | None) -> tuple[str, ...] | None:
     """The kinds that the file lists one by one; a list longer than the model is cut, as transformers does."""
     name, kinds = "layer_types", layer_types(config)
-    for other, meant in LETTERS_AND_RATIOS.items():
-        if config.get(other) is not None and not kinds:
-            return tuple(meant(config, other))
+    if not kinds and config.get("hybrid_override_pattern") is not None:
+        return _letters(config, "hybrid_override_pattern")  # as many layers as letters, whatever the count says
+    if not kinds and config.get("compress_ratios") is not None:
+        name, kinds = "compress_ratios", _compressed(config, "compress_ratios")
     if not kinds:
         name, kinds = "layers_block_type", layer_types(config, "layers_block_type")
     if not kinds or count is None or len(kinds) == count or name == "layers_block_type":
@@ -96,18 +112,64 @@ def _by_rule(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
     return None
 
 
+def _by_family(config: Mapping[str, Any], count: int) -> tuple[str, ...] | None:
+    """Rules that no field of the file names: what the class of the family makes where the file lists nothing."""
+    name = family_name(config)
+    if name == "exaone4" and _without_window(config):
+        return (FULL,) * count
+    if name == "flint":
+        return tuple(FULL if i < 2 or i % 4 == 1 or i == count - 1 else SLIDING for i in range(count))
+    if name in ("muse_glimmer", "muse_spark"):
+        return tuple(FULL if _fourth_from_last(i, count) else SLIDING for i in range(count))
+    if name == "mllama" and config.get("cross_attention_layers") is None:
+        return tuple(CROSS if i in MLLAMA_CROSSING else FULL for i in range(count))
+    if name == "recurrent_gemma" and config.get("block_types") is None:
+        return tuple(FULL if i % 3 == 2 else "recurrent" for i in range(count))
+    if name == "zamba":
+        period, offset = (whole_number(config, (f"attn_layer_{one}",), least=0) for one in ("period", "offset"))
+        later = (HYBRID if i % (period or 6) == (4 if offset is None else offset) else LINEAR for i in range(count - 3))
+        return (LINEAR, LINEAR, HYBRID, *later)[:count]
+    if name == "zamba2":
+        if count != len(ZAMBA2):
+            raise WhorlError(
+                f"{CALL}: layers_block_type is missing for {count} layers, of which Zamba 2 has {len(ZAMBA2)}. "
+                "Name the kind of each layer."
+            )
+        return ZAMBA2
+    return None
+
+
+def _fourth_from_last(index: int, count: int) -> bool:
+    """Whether a layer of Muse sees everything and does not rotate: the last, and every fourth before it."""
+    return (count - 1 - index) % 4 == 0
+
+
+def _by_rotation(config: Mapping[str, Any], rotates: tuple[bool, ...]) -> tuple[str, ...] | None:
+    """Llama 4 has chunks in the layers that rotate, SmolLM3 a window, where it is used, in those that do not."""
+    name = family_name(config)
+    if name == "llama4":
+        return tuple(CHUNKED if turns else FULL for turns in rotates)
+    if name == "smollm3":
+        windowed = switch(config, "use_sliding_window") and config.get("sliding_window") is not None
+        return tuple(SLIDING if windowed and not turns else FULL for turns in rotates)
+    return None
+
+
 def _every(config: Mapping[str, Any], name: str, count: int, others: str) -> list[str] | None:
     """Full attention in every n-th layer, counted from 1."""
     step = whole_number(config, (name,))
     return None if step is None else [others if (i + 1) % step else FULL for i in range(count)]
 
 
+def _without_window(config: Mapping[str, Any]) -> bool:
+    """Whether a file says that there is no window, so that all attention is full."""
+    return config.get("sliding_window", 0) is None
+
+
 def _sliding_pattern(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
     """Gemma 3, Cohere 2 and EXAONE 4: a number as above, or letters L and G that repeat, the last layer G."""
     letters = config[name]
-    if (type(letters) is int and letters == 0) or config.get(
-        "sliding_window", 0
-    ) is None:  # no window, so that all attention is full
+    if (type(letters) is int and letters == 0) or _without_window(config):
         return [FULL] * count
     if not isinstance(letters, str):
         return _every(config, name, count, SLIDING)
@@ -175,13 +237,13 @@ def _crossing(config: Mapping[str, Any], name: str, count: int) -> list[str] | N
     return [CROSS if i in listed else FULL for i in range(count)]
 
 
-def _letters(config: Mapping[str, Any], name: str) -> list[str]:
+def _letters(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Nemotron-H: M for Mamba, * for attention, - for an MLP, E for experts."""
     meaning = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
     letters = config[name]
     if not isinstance(letters, str) or len(letters) > MOST_LAYERS or set(letters) - set(meaning):
         raise invalid(CALL, name, "letters M, *, - and E, one per layer", letters)
-    return [meaning[letter] for letter in letters]
+    return tuple(meaning[letter] for letter in letters)
 
 
 def _blocks(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
@@ -220,20 +282,12 @@ RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
 }
 
 
-def _compressed(config: Mapping[str, Any], name: str) -> list[str]:
-    """DeepSeek-V4: how far each layer compresses what lies outside its window."""
-    meaning = {0: SLIDING, 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+def _compressed(config: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """DeepSeek-V4: how far each layer compresses what lies outside its window, layers that predict ahead included."""
     ratios = number_per_layer(config, name)
-    if ratios is None or not set(ratios) <= set(meaning):
+    if ratios is None or not set(ratios) <= set(COMPRESSION):
         raise invalid(CALL, name, "a list of 0, 4 or 128, one per layer", config[name])
-    return [meaning[int(ratio)] for ratio in ratios]
-
-
-# Lists of the kinds in other words, which need no count of layers.
-LETTERS_AND_RATIOS: dict[str, Callable[[Mapping[str, Any], str], list[str]]] = {
-    "hybrid_override_pattern": _letters,
-    "compress_ratios": _compressed,
-}
+    return tuple(COMPRESSION[int(ratio)] for ratio in ratios)
 
 
 # --- which layers rotate
@@ -241,6 +295,8 @@ LETTERS_AND_RATIOS: dict[str, Callable[[Mapping[str, Any], str], list[str]]] = {
 
 def _rotates(config: Mapping[str, Any], count: int | None) -> tuple[bool, ...] | None:
     """Llama 4 and SmolLM3: a list with 0 for a layer without rotation, or the step at which such layers come."""
+    if family_name(config) in ("muse_glimmer", "muse_spark") and config.get("layer_rope_theta") is None:
+        return None if count is None else tuple(not _fourth_from_last(i, count) for i in range(count))
     listed = config.get("no_rope_layers")
     plain = isinstance(listed, (list, tuple)) and all(isinstance(one, (bool, int)) for one in listed)
     if listed is not None and not plain:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.dialects.families import family_name
+from whorl.dialects.families import LEARNED, NOTHING, family_name, unrotated_kind
+from whorl.dialects.fields import other_parts
 from whorl.dialects.values import whole_number
 
 CHATGLM2_32K = (
@@ -16,6 +17,10 @@ HUNYUAN_VL = (
     "Sections are of pairs, as in HunYuan's own code, vLLM and mlx-vlm. transformers 5.22.2 splits dimensions by them, "
     "so that the two of a pair turn by different positions, which is no rotation: there images are turned otherwise, "
     "and text is turned as here."
+)
+MPT = (
+    "This is what MPT's own code (llm-foundry) has where alibi is false. transformers 5.22.2 never reads that "
+    "field and has ALiBi all the same."
 )
 # Models that turn something before it reaches the text model that is read.
 BEFORE_THE_TEXT = {
@@ -31,7 +36,15 @@ def notes_on(whole: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[str, ..
     found = []
     if family_name(text) == "chatglm" and whole_number(text, ("rope_ratio",)) not in (None, 1):
         found.append(CHATGLM2_32K)
+    if family_name(text) == "mpt" and unrotated_kind(text) in (LEARNED, NOTHING):
+        found.append(MPT)
     if family_name(text) == "hunyuan_vl":
         found.append(HUNYUAN_VL)
-    before = BEFORE_THE_TEXT.get(family_name(whole)) if text is not whole else None
-    return (*found, *([before] if before else []))
+    if text is not whole and family_name(whole) in BEFORE_THE_TEXT:
+        found.append(BEFORE_THE_TEXT[family_name(whole)])
+    others = other_parts(whole)
+    if others:
+        found.append(
+            f"This is the text model. The config holds other models too, to be read apart: {', '.join(others)}."
+        )
+    return tuple(found)

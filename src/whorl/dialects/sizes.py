@@ -15,6 +15,7 @@ from whorl.errors import WhorlError, invalid
 
 MOST_RATIO, MOST_BASE = 1e9, 1e200
 
+READ_ELSEWHERE = "whorl.read gives what the model has instead."
 WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(…).to_dict()."
 
 
@@ -115,7 +116,7 @@ def _head_dim(config: dict[str, Any], family: Family, layer_type: str | None) ->
     width, heads = whole_number(config, WIDTHS), whole_number(config, HEADS)
     if width is None or heads is None:
         raise WhorlError(f"{CALL}: head_dim missing, and no hidden_size and num_attention_heads. {WHOLE_CONFIG}")
-    return width // heads
+    return family.head_widths * width // heads
 
 
 def _per_layer_head_dim(config: dict[str, Any], layer_type: str | None) -> int | None:
@@ -152,10 +153,8 @@ class UnrotatedError(WhorlError):
 
 
 def unrotated(layer_type: str, why: str) -> UnrotatedError:
-    """The error for layers that have no position encoding."""
-    return UnrotatedError(
-        f"{CALL}: layers of type {layer_type!r} {why} have no position encoding. Use the encoding 'none' for them."
-    )
+    """The error for layers that do not rotate."""
+    return UnrotatedError(f"{CALL}: layers of type {layer_type!r} {why} do not rotate. {READ_ELSEWHERE}")
 
 
 def _first(source: dict[str, Any], names: Iterable[str], otherwise: Any) -> Any:

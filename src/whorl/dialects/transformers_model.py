@@ -11,15 +11,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from whorl.dialects import values
+from whorl.dialects.beside import query_scales, stated, unsupported_beside
 from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
-from whorl.dialects.fields import READ_ELSEWHERE, Fields, check_rotates, fields_of, text_part, with_defaults
+from whorl.dialects.fields import (
+    EVERY_LAYER,
+    READ_ELSEWHERE,
+    Fields,
+    check_rotates,
+    fields_of,
+    text_part,
+    with_defaults,
+)
 from whorl.dialects.images import tower_layers
-from whorl.dialects.layer_kinds import CHUNKED, WITHOUT_ATTENTION, Kinds, kinds_of
-from whorl.dialects.names import LENGTHS, ORIGINAL
+from whorl.dialects.layer_kinds import CHUNKED, SPARSE, WITHOUT_ATTENTION, Kinds, kinds_of
+from whorl.dialects.names import LENGTHS
 from whorl.dialects.notes import notes_on
 from whorl.dialects.reading import (
     ASSUMED,
-    CLASS_DEFAULT,
     FAMILY_CODE,
     FILE,
     Described,
@@ -33,7 +41,6 @@ from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 
-MOST_BETA = 2**63
 NEOMME_LONG = 1024
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
@@ -45,7 +52,9 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     try:
         return _read(config, assume)
     except WhorlError as error:  # the readers below name the call that most people know them by
-        said = str(error).replace(values.CALL, "read").removesuffix(f" {READ_ELSEWHERE}")
+        said = str(error).replace(values.CALL, "read")
+        for elsewhere in (READ_ELSEWHERE, EVERY_LAYER):
+            said = said.removesuffix(f" {elsewhere}")
         raise WhorlError(said) from None
 
 
@@ -60,8 +69,13 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
     tower = tower_layers(config, added)
     if tower is not None:
         layers, note = tower
-        family, given = family_name(config), _given(config, added)
-        return Reading(dialect=dialect, family=family, layers=(layers,), config=given, notes=(note,) if note else ())
+        return Reading(
+            dialect=dialect,
+            family=family_name(config),
+            layers=layers,
+            config=_given(config, added),
+            notes=(*((note,) if note else ()), *notes_on(whole, config)),
+        )
     layers = layers_without_rotation(config, added)
     if layers is None:
         layers, lengths = _rotated(config, added)
@@ -214,14 +228,10 @@ def _with_beside(
         windows = []
     return dataclasses.replace(
         layers,
-        encodings=(*rotation, *windows, *_query_scales(config, added, fields)),
+        encodings=(*rotation, *windows, *query_scales(config, added, fields)),
         softcap=_softcap(config, added),
         unsupported=tuple(unsupported),
     )
-
-
-def _stated(config: Mapping[str, Any], added: frozenset[str], name: str, value: Any) -> Value:
-    return Value(value=value, source=CLASS_DEFAULT if name in added else FILE, field=name)
 
 
 def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: Kinds) -> list[Described]:
@@ -241,7 +251,7 @@ def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: 
         size = size // 2
     if symmetric:
         size += 1  # transformers sees as many on each side beside the query itself
-    settings = {"size": _stated(config, added, field, size), "symmetric": Value(value=symmetric, source=FAMILY_CODE)}
+    settings = {"size": stated(config, added, field, size), "symmetric": Value(value=symmetric, source=FAMILY_CODE)}
     return [Described(name="window", settings=settings)]
 
 
@@ -255,50 +265,6 @@ WINDOWED = (
     *("doge", "minimax", "ministral3", "mistral", "mixtral", "phi3", "phi4_multimodal", "phimoe", "qwen3_moe"),
     *("recurrent_gemma", "starcoder2", "voxtral_realtime"),
 )
-# Kinds of attention that hide keys by more than a window.
-SPARSE = {
-    "compressed_sparse_attention": "keys beyond a window compressed, and of those the most alike",
-    "heavily_compressed_attention": "keys beyond a window compressed",
-    "reference_sliding_attention": "all of the prompt, and a window of what was generated",
-    "window_attention": "windows that do not overlap",
-}
-
-
-# Families whose queries grow by llama_4_scaling_beta.
-GROWING = ("ministral3", "mistral4")
-
-
-def _query_scales(config: Mapping[str, Any], added: frozenset[str], fields: Fields | None) -> list[Described]:
-    name = family_name(config)
-    if name == "llama4" and fields is None and switch(config, "attn_temperature_tuning"):
-        settings = {
-            "floor_scale": _stated(config, added, "floor_scale", whole_number(config, ("floor_scale",)) or 8192),
-            "attn_scale": _stated(config, added, "attn_scale", config.get("attn_scale", 0.1)),
-        }
-        return [Described(name="llama4_temperature", settings=settings)]
-    if name in GROWING and fields is not None and fields.parameters.get("llama_4_scaling_beta"):
-        return [_temperature(fields, fields.parameters["llama_4_scaling_beta"])]
-    length = whole_number(config, ("seq_length",))
-    if name == "qwen" and switch(config, "use_logn_attn") and length is not None:
-        return [Described(name="log_n", settings={"trained_length": _stated(config, added, "seq_length", length)})]
-    return []
-
-
-def _temperature(fields: Fields, beta: Any) -> Described:
-    """Ministral 3 and Mistral 4: queries grow with each original length that lies behind them."""
-    name = f"{fields.parameters_name}.llama_4_scaling_beta"
-    if isinstance(beta, bool) or not isinstance(beta, (int, float)) or not abs(beta) < MOST_BETA:
-        raise invalid(values.CALL, name, "a number", beta)
-    length = whole_number(fields.parameters, (ORIGINAL,))
-    if length is None:
-        raise WhorlError(f"{values.CALL}: {name} needs {ORIGINAL} beside it. Add it to the config.")
-    source = CLASS_DEFAULT if fields.parameters_name in fields.added else FILE
-    settings = {
-        "floor_scale": Value(value=length, source=source, field=f"{fields.parameters_name}.{ORIGINAL}"),
-        "attn_scale": Value(value=float(beta), source=source, field=name),
-        "first": Value(value=0, source=FAMILY_CODE),
-    }
-    return Described(name="llama4_temperature", settings=settings)
 
 
 def _softcap(config: Mapping[str, Any], added: frozenset[str]) -> Value | None:
@@ -307,25 +273,11 @@ def _softcap(config: Mapping[str, Any], added: frozenset[str]) -> Value | None:
         return None
     if isinstance(cap, bool) or not isinstance(cap, (int, float)) or not 0 < cap < 2**63:
         raise invalid(values.CALL, "attn_logit_softcapping", "a positive number or null", cap)
-    return _stated(config, added, "attn_logit_softcapping", float(cap))
+    return stated(config, added, "attn_logit_softcapping", float(cap))
 
 
 def _unsupported(config: Mapping[str, Any], fields: Fields | None, kind: str) -> list[str]:
-    found = list(family_of(config).unsupported)
-    chunks = config.get("dual_chunk_attention_config")
-    if chunks is not None and not isinstance(chunks, dict):
-        raise invalid(values.CALL, "dual_chunk_attention_config", "a dict or null", chunks)
-    if chunks:
-        found.append("dual chunk attention (dual_chunk_attention_config): positions folded into chunks past its length")
-    beta = fields.parameters.get("llama_4_scaling_beta") if fields is not None else None
-    if beta and family_name(config) not in GROWING:
-        found.append(
-            f"temperature by position (llama_4_scaling_beta={shown(beta)}): whether this family has it is not known"
-        )
-    if family_name(config) == "gte" and switch(config, "logn_attention_scale"):
-        found.append("queries scaled by the logarithm of the length (logn_attention_scale)")
-    if family_name(config) == "beam" and fields is None:
-        found.append("queries that grow with their position (family code): q *= (1 + (i + 1) / 2048)^0.1")
+    found = unsupported_beside(config, fields)
     if kind == CHUNKED:
         size = config.get("attention_chunk_size")
         found.append(f"chunked attention (attention_chunk_size): a query sees its own chunk of {size} keys alone")
@@ -359,10 +311,10 @@ def _lengths(config: Mapping[str, Any], added: frozenset[str], rotation: Describ
     claimed = None
     length = whole_number(config, LENGTHS)
     if length is not None:
-        claimed = _stated(config, added, next(name for name in LENGTHS if config.get(name) is not None), length)
+        claimed = stated(config, added, next(name for name in LENGTHS if config.get(name) is not None), length)
     scaling = None if rotation is None else rotation.scaling
     if family_name(config) == "qwen" and whole_number(config, ("seq_length",)) is not None:  # from where its NTK begins
-        return _stated(config, added, "seq_length", whole_number(config, ("seq_length",))), claimed
+        return stated(config, added, "seq_length", whole_number(config, ("seq_length",))), claimed
     if scaling is None:
         return (claimed and dataclasses.replace(claimed, source=ASSUMED)), claimed
     return scaling.settings.get("original_length"), claimed

@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, T5, UNROTATED, family_name, family_of
+from whorl.dialects.families import (
+    ALIBI,
+    LEARNED,
+    MPT_ROPE,
+    NO_ATTENTION,
+    SINUSOIDAL,
+    T5,
+    UNROTATED,
+    family_name,
+    family_of,
+    unrotated_kind,
+)
 from whorl.dialects.fields import BAICHUAN_7B, position_type
 from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
@@ -157,10 +168,13 @@ def _falcon(found: Found) -> Answer:
 def _mpt(found: Found) -> Answer:
     inside = found.config.get("attn_config")
     inside = inside if isinstance(inside, dict) else {}
-    if switch(inside, "rope"):
-        return _all(unsupported=("attn_config.rope: a rotation that llm-foundry has for MPT and transformers has not",))
-    if switch(inside, "alibi") is False:
-        return (Layers(),) if switch(found.config, "learned_pos_emb") is False else _learned(found)
+    for part, name in ((inside, "rope"), (inside, "alibi"), (found.config, "learned_pos_emb")):
+        switch(part, name)  # raises for what is no switch
+    kind = unrotated_kind(found.config)
+    if kind == MPT_ROPE:
+        return _all(unsupported=(kind,))
+    if kind != ALIBI:
+        return _learned(found) if kind == LEARNED else (Layers(),)
     most = whole_number(inside, ("alibi_bias_max",))
     if most not in (None, 8):
         return _all(unsupported=(f"ALiBi with alibi_bias_max={most}: other slopes than Press's",))
@@ -194,14 +208,37 @@ def _inkling(found: Found) -> Answer:
     return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
 
 
+def _whisper(found: Found) -> Answer:
+    """Whisper's encoder has waves from 1 to 1/10,000, both ends reached, and its decoder a learned table."""
+    width = found.value("d_model", otherwise=384)
+    if width.value < 4:
+        raise invalid("read", "d_model", "4 or more", width.value)
+    half = width.value // 2
+    waves = {
+        "width": width,
+        "order": Value(value="concatenated", source=FAMILY_CODE),
+        "base": Value(value=10_000.0 ** (half / (half - 1)), source=FAMILY_CODE),
+    }
+    table = {"width": width, "length": found.value("max_target_positions", otherwise=448)}
+    encoder, decoder = Described(name="sinusoidal", settings=waves), Described(name="learned", settings=table)
+    return (Layers(kind="encoder", encodings=(encoder,)), Layers(kind="decoder", encodings=(decoder,)))
+
+
+def _no_attention(found: Found) -> Answer:
+    return (Layers(attention=False),)
+
+
 Reader = Callable[[Found], Answer]
 
-KINDS: dict[str, Reader] = {ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5}
+KINDS: dict[str, Reader] = {
+    **{ALIBI: _alibi, LEARNED: _learned, SINUSOIDAL: _sinusoidal, T5: _t5, NO_ATTENTION: _no_attention},
+}
 # Families that have something of their own beside the kind.
 OWN: dict[str, Reader] = {
     "gpt_neo": _gpt_neo,
     "longt5": _longt5,
     "mpt": _mpt,
     "inkling": _inkling,
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl"), _from_padding),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _from_padding),
+    "whisper": _whisper,
 }

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from whorl.dialects.beside import IncompleteRotation, beside_rotation
+from whorl.dialects.detect import TRANSFORMERS, dialect_of
 from whorl.dialects.families import UnknownFamily, unknown_family
 from whorl.dialects.reading import named
 from whorl.dialects.transformers import fields_for, rotation_of
@@ -18,6 +20,7 @@ from whorl.registry import scaling_class
 from whorl.rotary.scalings.base import Scaling
 
 CHANGE = "Change it in the config, or afterwards with encoding.from_config(encoding.config.replace(…))."
+WHOLE = "whorl.read gives all that acts on positions, layer by layer."
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 R = TypeVar("R", bound=Rope)
@@ -29,29 +32,42 @@ def rope_from_hf(
     """The rotation of a transformers config as an encoding of this class; ``layer_type`` where its layers differ.
 
     Where the model has an M-RoPE, Rope stands for MRope. ``settings`` are those that no config holds. A config of an
-    unknown family is read by the conventions of Llama, with a warning.
+    unknown family is read by the conventions of Llama, with a warning; another warning names what acts on positions
+    beside the rotation. A config of another program than transformers is refused: ``whorl.read`` reads those.
 
     >>> config = {"model_type": "llama", "head_dim": 64, "rope_parameters": {"rope_type": "linear", "factor": 2.0}}
     >>> rope_from_hf(config).config.scaling
     Linear(factor=2.0)
     """
+    call = f"{cls.__name__}.from_hf"
+    _check_dialect(call, config)
     fields = fields_for(config, layer_type)
     if fields.standing == "unknown":
         remedy = "Check that, and set model_type to 'llama' if it is so."
-        warnings.warn(
-            unknown_family(named(fields.config), f"{cls.__name__}.from_hf", remedy), UnknownFamily, stacklevel=3
-        )
+        warnings.warn(unknown_family(named(fields.config), call, remedy), UnknownFamily, stacklevel=3)
+    beside = beside_rotation(fields)
+    if beside:
+        said = f"{call}: this is the rotation alone. The model also has: {'; '.join(beside)}. {WHOLE}"
+        warnings.warn(said, IncompleteRotation, stacklevel=3)
     read = rotation_of(fields)
     if read["scaling"] is not None:
         read["scaling"] = _scaling(**read["scaling"])
     if issubclass(cls, MRope) and "sections" not in {**read, **settings}:
         raise WhorlError(
-            f"{cls.__name__}.from_hf: the config has no mrope_section, its tokens have one position. "
+            f"{call}: the config has no mrope_section, its tokens have one position. "
             "Use Rope.from_hf, or pass sections=…."
         )
     if cls is Rope and "sections" in read:
         return cast(R, _built(MRope, read, settings))
     return _built(cls, read, settings)
+
+
+def _check_dialect(call: str, config: Any) -> None:
+    """Raises a WhorlError for the config of another program, whose fields have other names and meanings."""
+    plain = isinstance(config, dict) and all(isinstance(key, str) for key in config)
+    dialect = dialect_of(config) if plain else TRANSFORMERS
+    if dialect != TRANSFORMERS:
+        raise WhorlError(f"{call}: config must be one of transformers, got {dialect}. Pass it to whorl.read.")
 
 
 def _scaling(name: str, replaces: Mapping[str, Any] = NOTHING, **settings: Any) -> Scaling:
