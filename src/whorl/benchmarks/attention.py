@@ -42,10 +42,11 @@ def attention(
     forward = [Case(name="torch's kernel", run=lambda: _plain(q, k, v), check=not_judged)]
     both = [Case(name="torch's kernel", run=_with_gradients(_plain, tokens), check=not_judged)]
     for name in encodings.split(","):
-        attend = partial(whorl_attention, encoding=encoding_for(name, q, window))
+        encoding = encoding_for(name, q, window)
+        attend = partial(whorl_attention, encoding=encoding, hidden=_hidden(q) if encoding.reads_hidden else None)
         case = _case(name, attend, tokens)
         forward.append(case)
-        learned = [x for x in attend.keywords["encoding"].parameters() if x.requires_grad]
+        learned = [x for x in encoding.parameters() if x.requires_grad]
         both.append(replace(case, run=_with_gradients(attend, tokens, learned)))
     summary = f"causal, {shape}, {dtype_name(kind)}"
     return tuple(
@@ -63,7 +64,14 @@ def _with_gradients(attend: Attend, tokens: list[Tensor], learned: Sequence[Tens
     return lambda: torch.autograd.grad(attend(*inputs), [*inputs, *learned], tokens[2])
 
 
-def _case(name: str, attend: Attend, tokens: list[Tensor]) -> Case:
+def _hidden(q: Tensor) -> Tensor:
+    """Hidden states (batch, length, width) for queries (batch, heads, length, head_dim)."""
+    return q.transpose(1, 2).flatten(2)
+
+
+def _case(name: str, attend: partial[Tensor], tokens: list[Tensor]) -> Case:
+    hidden = attend.keywords["hidden"]
+    few = None if hidden is None else hidden[:, FIRST[2]].double()
     run = torch.no_grad()(lambda: attend(*tokens))
-    first = torch.no_grad()(lambda: attend(*(x[FIRST].double() for x in tokens), impl="torch"))
+    first = torch.no_grad()(lambda: attend(*(x[FIRST].double() for x in tokens), impl="torch", hidden=few))
     return Case(name=name, run=run, check=judged(run, first, LIMIT[tokens[0].dtype], FIRST))

@@ -43,9 +43,8 @@ def training(
         model = Decoder(VOCAB, layers, width, heads, name, length=length).to(where)
         run = _step(model, tokens, kind)
         cases.append(Case(name=name, run=run, check=_check(model, tokens[:1, :CHECKED], kind)))
-    counted = sum(x.numel() for x in model.parameters())
     how = ("compiled, " if where == "cuda" else "") + dtype_name(kind)
-    summary = f"{counted / 1e6:.1f} M parameters, {layers} layers of {width}, {batch} × {length} tokens, {how}"
+    summary = f"{layers} layers of {width}, {heads} heads, {batch} × {length} tokens, {how}"
     return (Group(name="a training step", summary=summary, cases=tuple(cases), device=where),)
 
 
