@@ -107,8 +107,12 @@ def differences(rows: Sequence[Scores], measure: str, trained: int, baseline: st
         judged = _judged(shown if named else pairs, measure, spread, whole)
         out += [one for one in judged if one.other[0] == baseline]
         out += _judged(_orders(known, measure, length, trained), measure, spread, whole)
-        for family in (_repairs(known, length), _lengths(known, length, trained, measure), _windows(known, length)):
-            out += _judged(family, measure)
+        windows = [row for row in known if row.key[1] == WINDOW]
+        others = [row for row in known if row.key[1] != WINDOW]
+        repairs = [row for row in others if not row.as_trained]
+        out += _judged(_against_own("repair", repairs, models, length), measure)
+        out += _judged(_lengths(others, length, trained, measure), measure)
+        out += _judged(_against_own("window", others, windows, length), measure)
     return out
 
 
@@ -182,24 +186,16 @@ def _is_whole(row: Scores, length: int, trained: int, measure: str) -> bool:
     return measure != LOSS or start is None or now is None or now - start <= WHOLE
 
 
-def _repairs(rows: Sequence[Scores], length: int) -> Iterator[Paired | None]:
-    base = {row.key[0]: row for row in rows if row.as_trained}
-    for row in rows:
-        if not row.as_trained and row.key[1] != WINDOW and row.key[0] in base:
-            yield _pair("repair", row, base[row.key[0]], length)
-
-
 def _lengths(rows: Sequence[Scores], length: int, trained: int, measure: str) -> Iterator[Paired | None]:
     """Models against themselves at the trained length, which only the same tokens allow."""
     if measure == LOSS and length > trained:
-        yield from (_pair("length", row, row, length, trained) for row in rows if row.key[1] != WINDOW)
+        yield from (_pair("length", row, row, length, trained) for row in rows)
 
 
-def _windows(rows: Sequence[Scores], length: int) -> Iterator[Paired | None]:
-    windows = {row.key[0]: row for row in rows if row.key[1] == WINDOW}
-    for row in rows:
-        if row.key[1] != WINDOW and row.key[0] in windows:
-            yield _pair("window", row, windows[row.key[0]], length)
+def _against_own(kind: str, rows: Sequence[Scores], others: Sequence[Scores], length: int) -> list[Paired | None]:
+    """Each row less the one of the others that is of the same model, where there is one."""
+    own = {other.key[0]: other for other in others}
+    return [_pair(kind, row, own[row.key[0]], length) for row in rows if row.key[0] in own]
 
 
 def _orders(rows: Sequence[Scores], measure: str, length: int, trained: int) -> Iterator[Paired | None]:

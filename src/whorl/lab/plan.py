@@ -13,7 +13,7 @@ from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
 from whorl.lab.presets import Preset, lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
-from whorl.lab.settings import PLAN, RunConfig, leaves
+from whorl.lab.settings import MADE_OF, PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
 from whorl.lab.tokens import Tokenizer, open_tokens, tokenized
@@ -29,9 +29,6 @@ MADE_FROM = {
     "tokenizer_digest": "the file of tokenizer",
 }
 SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
-
-
-MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 
 
 def check_names(settings: Iterable[str], call: str) -> None:
@@ -110,8 +107,8 @@ def _read(name: Any) -> dict[str, Any]:
         return read_name(name)
     if not isinstance(name, dict) or not isinstance(name.get("name"), str):
         raise invalid("compare", "an encoding", "a name, or a dict with one under 'name'", name)
-    for key in ("parts", "layers"):
-        if name["name"] == MADE_OF.get(key) and isinstance(name.get(key), (list, tuple)):
+    for key, kind in MADE_OF.items():
+        if name["name"] == kind and isinstance(name.get(key), (list, tuple)):
             return {**name, key: [_read(part) for part in name[key]]}
     return dict(name)
 
@@ -257,7 +254,8 @@ def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given:
     own: list[list[str]] = [[] for _ in encodings]
     for name in names:
         able = [place for place, one in enumerate(encodings) if known_repairs.serves(name, one)]
-        rotary = [place for place in able if _is_rope(encodings[place])]
+        layers = [encodings[place].get("layers", [encodings[place]]) for place in able]
+        rotary = [place for place, own in zip(able, layers, strict=True) if any(one["name"] == "rope" for one in own)]
         if given and not able:
             here = ", ".join(one["name"] for one in encodings)
             raise WhorlError(
@@ -267,10 +265,6 @@ def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given:
         for place in rotary or (able if given else ()):
             own[place].append(name)
     return [tuple(one) for one in own]
-
-
-def _is_rope(encoding: dict[str, Any]) -> bool:
-    return any(layer["name"] == "rope" for layer in encoding.get("layers", [encoding]))
 
 
 def _task_settings(plain: RunConfig, lengths: Sequence[int] | None) -> dict[str, Any]:

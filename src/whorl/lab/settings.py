@@ -22,6 +22,7 @@ from whorl.models.layers import Activation
 from whorl.results import PROTOCOLS
 
 PLAN = "plan"  # the name of an encoding that differs between layers
+MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
 # Settings that runs of the first version did not have: left out where they are the usual, so that its ids stay.
@@ -230,16 +231,15 @@ def resolve(encoding: dict[str, Any] | str, **sizes: int) -> dict[str, Any]:
         raise invalid("Run", "encoding", "a name, or a dict with one under 'name'", encoding)
     settings = dict(encoding)
     name = settings.pop("name")
-    if name == "combined":
-        parts = settings.pop("parts", None)
-        if settings or not isinstance(parts, (list, tuple)):
-            raise WhorlError("Run: combined takes parts=[…], each an encoding by name and settings, and nothing else.")
-        return {"name": name, "parts": [resolve(part, **sizes) for part in parts]}
-    if name == PLAN:
-        layers = settings.pop("layers", None)
-        if settings or not isinstance(layers, (list, tuple)) or not layers:
-            raise WhorlError("Run: a plan takes layers=[…], each an encoding by name and settings, and nothing else.")
-        return {"name": name, "layers": [resolve(layer, **sizes) for layer in layers]}
+    for key, kind in MADE_OF.items():
+        if name == kind:
+            inside = settings.pop(key, None)
+            if settings or not isinstance(inside, (list, tuple)) or (name == PLAN and not inside):
+                what = "a plan" if name == PLAN else name
+                raise WhorlError(
+                    f"Run: {what} takes {key}=[…], each an encoding by name and settings, and nothing else."
+                )
+            return {"name": name, key: [resolve(part, **sizes) for part in inside]}
     cls = registry.encoding_class(name).Config
     given = {key: value for key, value in sizes.items() if key in cls.fields()} | settings
     return cls.from_dict({"name": name, **given}).to_dict()
