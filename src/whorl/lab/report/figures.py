@@ -102,12 +102,11 @@ class Figures:
             lines = [self._line(row, [(x, _exact(weight)) for x, weight in row.attention if x > 0]) for row in rows]
             title = self.words("attention_heading")
             panel = self._plain("attention", title, "weight", "attention_desc", lines, least=0.0, powers=True)
-            heads = [self._head(row) for row in rows]
+            heads = []
+            for row in rows:
+                layer, head = (*row.head, "?", "?")[:2]
+                heads.append(self.words("attention_head", name=self.words.name(row.label), layer=layer, head=head))
             yield Figure("", rows, [panel], [], [self.words("attention_caption", heads=heads)])
-
-    def _head(self, row: Row) -> str:
-        layer, head = (*row.head, "?", "?")[:2]
-        return self.words("attention_head", name=self.words.name(row.label), layer=layer, head=head)
 
     def factors(self) -> Iterator[Figure]:
         """Loss at the trained length by each factor of a sweep that is a number, a line for all that differs else."""
