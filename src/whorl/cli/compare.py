@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whorl import registry
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table, suggest
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
@@ -17,10 +16,6 @@ from whorl.errors import WhorlError
 if TYPE_CHECKING:
     from whorl.lab import Comparison
     from whorl.results import ComparisonResult, Difference
-
-
-def complete_encoding(incomplete: str) -> list[str]:
-    return [name for name in registry.names() if name.startswith(incomplete)]
 
 
 Corpus = Annotated[

@@ -27,14 +27,13 @@ from whorl.cli.compare import (
     TensorBoard,
     TrainLength,
     Workers,
-    complete_encoding,
     goes_on,
     run_options,
     run_settings,
     show,
     this_command,
 )
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError

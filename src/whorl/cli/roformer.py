@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, goes_on, this_command
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli.compare import Corpus, Lengths, Steps, goes_on, this_command
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
