@@ -13,7 +13,6 @@ where both rows were scored on the same ones.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,8 +100,8 @@ def differences(rows: Sequence[Scores], measure: str, trained: int, baseline: st
         known = [row for row in rows if length in row.at]
         models = [row for row in known if row.as_trained]
         spread, whole = _spread(models, length, trained, measure)
-        pairs = [p for one, two in itertools.combinations(models, 2) if (p := _pair("encoding", one, two, length))]
-        pairs = [_against(pair, baseline) for pair in pairs]
+        two_each = [pair[::-1] if pair[0].key[0] == baseline else pair for pair in itertools.combinations(models, 2)]
+        pairs = [pair for row, other in two_each if (pair := _pair("encoding", row, other, length))]
         shown = [pair for pair in pairs if pair.other.key[0] == baseline]
         judged = _judged(shown if named else pairs, measure, spread, whole)
         out += [one for one in judged if one.other[0] == baseline]
@@ -158,14 +157,6 @@ def _pair(kind: str, row: Scores, other: Scores, length: int, from_length: int |
     samples = np.array([one.samples for one, _ in both]) - np.array([two.samples for _, two in both]) if kept else None
     scored = both[0][0].sample_bytes * counts.pop() if kept else 0
     return Paired(kind, row, other, length, start, means, samples, scored)
-
-
-def _against(pair: Paired, baseline: str) -> Paired:
-    """The pair with the baseline as what is taken off, where it is one of the two."""
-    if pair.row.key[0] != baseline:
-        return pair
-    samples = None if pair.samples is None else -pair.samples
-    return dataclasses.replace(pair, row=pair.other, other=pair.row, means=-pair.means, samples=samples)
 
 
 def _spread(models: Sequence[Scores], length: int, trained: int, measure: str) -> tuple[Spread | None, frozenset[Key]]:

@@ -202,11 +202,11 @@ def configure(
     own = _takers(wanted, [plain.replace(encoding=one).encoding for one in encodings], given=repairs is not None)
     if plain.fine_tune_steps and not plain.text:
         raise WhorlError("compare: fine-tuning reads longer text, and a task has none. Leave fine_tune_steps out.")
-    return [
-        _config(encoding, settings, tried, seed)
-        for encoding, tried in zip(encodings, own, strict=True)
-        for seed in _seeds(seeds)
-    ]
+    configs = []
+    for encoding, tried in zip(encodings, own, strict=True):
+        rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, plain.head_dim)}
+        configs += [RunConfig(encoding=encoding, seed=one, repairs=tried, **rate | settings) for one in _seeds(seeds)]
+    return configs
 
 
 def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
@@ -219,11 +219,6 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
     (32.0, 1.0)
     """
     return float(head_dim) if any(one["name"] == "t5" and not one.get("scaled") for one in leaves(encoding)) else 1.0
-
-
-def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
-    rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
-    return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
 
 
 def _preset_settings(usual: Preset, corpus: str | None, run: dict[str, Any]) -> dict[str, Any]:

@@ -249,7 +249,8 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
         groups = itertools.groupby(_typed(layer, **sizes) for layer in encoding["layers"])
         counted = ((label, len(list(same))) for label, same in groups)
         return "/".join(label if count == 1 else f"{label}*{count}" for label, count in counted)
-    usual = resolve(_only_required(name, encoding), **sizes)
+    required = {key: encoding[key] for key in registry.encoding_class(name).Config.required()}
+    usual = resolve({"name": name, **required}, **sizes)
     differs = {key: value for key, value in encoding.items() if value != usual[key]}
     return " ".join([name, *(f"{key}={_short(value)}" for key, value in differs.items())])
 
@@ -257,11 +258,6 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 def _typed(encoding: dict[str, Any], **sizes: int) -> str:
     """The label of a part of an encoding as it is typed, without a space: the whole is one name."""
     return label_of(encoding, **sizes).replace(" ", ":", 1).replace(" ", ",")
-
-
-def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
-    """The settings that have no default, which say nothing about how an encoding differs from the usual one."""
-    return {"name": name, **{key: encoding[key] for key in registry.encoding_class(name).Config.required()}}
 
 
 def _short(value: Any) -> str:
