@@ -106,10 +106,7 @@ def aggregate(
         "baseline_named": baseline is not None,
         "factors": list(factors),
         "unequal": apart,
-        "differences": [
-            {**dataclasses.asdict(one), "row": list(one.row), "other": list(one.other)}
-            for one in found  # as JSON has it
-        ],
+        "differences": [_entry(one) for one in found],
     }
     return ComparisonResult.of(data, "aggregate")
 
@@ -129,6 +126,11 @@ def _differences(
         if chosen is not None:
             out += differences(rows, measure, reference, chosen, named=named is not None)
     return out, chosen
+
+
+def _entry(one: Difference) -> Found:
+    """A difference as JSON has it."""
+    return {**dataclasses.asdict(one), "row": list(one.row), "other": list(one.other)}
 
 
 def _scores(label: str, group: list[RunResult], measure: str) -> list[Scores]:

@@ -100,8 +100,8 @@ def differences(rows: Sequence[Scores], measure: str, trained: int, baseline: st
         known = [row for row in rows if length in row.at]
         models = [row for row in known if row.as_trained]
         spread, whole = _spread(models, length, trained, measure)
-        two_each = [pair[::-1] if pair[0].key[0] == baseline else pair for pair in itertools.combinations(models, 2)]
-        pairs = [pair for row, other in two_each if (pair := _pair("encoding", row, other, length))]
+        ordered = [two[::-1] if two[0].key[0] == baseline else two for two in itertools.combinations(models, 2)]
+        pairs = [pair for row, other in ordered if (pair := _pair("encoding", row, other, length))]
         shown = [pair for pair in pairs if pair.other.key[0] == baseline]
         judged = _judged(shown if named else pairs, measure, spread, whole)
         out += [one for one in judged if one.other[0] == baseline]

@@ -113,7 +113,7 @@ def data_parallel(
                 (loss * world).backward()
             right = (logits.detach().argmax(-1) == wanted).sum() / counted
             total += torch.stack((loss.detach(), right))
-        return _pass(total, model, config, inputs, step, rank, world, watch)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
@@ -134,26 +134,21 @@ def context_parallel(
             (loss * weight).backward()
             total += torch.stack((loss.detach(), right)) * weight
         sum_gradients(model)
-        return _pass(total, model, config, inputs, step, rank, world, watch)
+        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
 
     return at
 
 
-def _pass(
-    total: Tensor,
-    model: Decoder,
-    config: RunConfig,
-    inputs: Tensor,
-    step: int,
-    rank: int,
-    world: int,
-    watch: dict[str, Any],
-) -> Pass:
-    """The pass of update ``step``; in the first process its row holds what is watched, another text's loss at times."""
+def _now(watch: dict[str, Any], config: RunConfig, step: int) -> dict[str, Any]:
+    """What is watched after an update: another text's loss now and then."""
+    return watch if config.is_validated(step) else {key: value for key, value in watch.items() if key != "validate"}
 
+
+def _pass(
+    total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int, watch: dict[str, Any]
+) -> Pass:
     def found(mean: float) -> dict[str, Any]:
-        now = watch if config.is_validated(step) else {**watch, "validate": None}
-        own = more(model, config, inputs.to(config.device), **now)(mean) if rank == 0 else {}
+        own = more(model, config, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
         return {**own, "processes": world}
 
     return Pass(total[0], lambda: total[1], inputs.numel(), found)

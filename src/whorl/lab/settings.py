@@ -249,6 +249,7 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
         groups = itertools.groupby(_typed(layer, **sizes) for layer in encoding["layers"])
         counted = ((label, len(list(same))) for label, same in groups)
         return "/".join(label if count == 1 else f"{label}*{count}" for label, count in counted)
+    # settings without a default say nothing about how an encoding differs from the usual one
     required = {key: encoding[key] for key in registry.encoding_class(name).Config.required()}
     usual = resolve({"name": name, **required}, **sizes)
     differs = {key: value for key, value in encoding.items() if value != usual[key]}
