@@ -104,7 +104,7 @@ def any_comparison(chance: random.Random) -> dict[str, Any]:
         for variant in ("as trained", *chance.sample(VARIANTS[1:], chance.choice((0, 0, 0, 3)))):
             rows.append(any_row(chance, label, variant, lengths, seeds))
     more = {"noise": chance.choice((0.0, 0.02, 0.07, 0.3, math.nan)), "interval": chance.choice(("seeds", "documents"))}
-    found = report_cases.comparison(rows, trained, **more)
+    found = report_cases.comparison(rows, trained, **more, factors=chance.choice(([], ["width"], ["width", "layers"])))
     return found | chance.choice(({}, {"title": None, "command": None, "results": [], "environment": {}}))
 
 
@@ -135,7 +135,26 @@ def any_row(chance: random.Random, label: str, variant: str, lengths: list[int],
         row["window_baseline"] = {"by_length": [dict(entry) for entry in chance.choice((by_length, by_length[:3]))]}
     row["learning_curve"] = report_cases.curve(start, chance.choice((50, 900))) if chance.random() < 0.5 else []
     row["warnings"] = chance.choice(([], ["one < two"], ["one", "two"]))
+    row["settings"] = {"width": chance.choice((64, 128)), "layers": chance.choice((1, 2))}
+    if chance.random() < 0.5:
+        row |= watched(chance, lengths)
     return row
+
+
+def watched(chance: random.Random, lengths: list[int]) -> dict[str, Any]:
+    """What a row of a newer version has beside its scores."""
+    for_each = {"depth": [0.0, 0.5, 1.0], "share": [chance.random(), chance.choice((None, 0.1))]}
+    return {
+        "validation": [{"step": step, "bits_per_byte": 3 - step / 100} for step in (10, 20, 30)],
+        "per_position": {"positions": [0, 8, lengths[-1]], "bits_per_byte": [3.0, chance.choice((2.5, None))]},
+        "attention_by_distance": {"head": [1, 0], "distance": [0, 1, 2, 4], "weight": [0.4, 0.3, 0.2, 0.1]},
+        "generated": [{"length": lengths[0], "prompt": "a <", "text": "b > c"}],
+        "by_length": [
+            {"length": n, "bits_per_byte": {"same_last": 2.0 + chance.random()}, "retrieval_by_depth": for_each}
+            | {"retrieval_accuracy": {"mean": 0.9, "low": 0.8, "high": 1.0, "n": 1, "trials": 100, "chance": 0.1}}
+            for n in lengths
+        ],
+    }
 
 
 def same(old: Path, new: Path) -> bool:

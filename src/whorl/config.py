@@ -83,6 +83,11 @@ class Config:
             if value is not None and value <= 0:
                 raise invalid(self.call(), name, "positive", value)
 
+    def must(self, holds: object, name: str, expected: str, got: object = None, remedy: str = "") -> None:
+        """Raises a WhorlError unless a rule of a field holds; ``got`` is shown where that is not the field."""
+        if not holds:
+            raise invalid(self.call(), name, expected, getattr(self, name) if got is None else got, remedy)
+
     @classmethod
     def call(cls) -> str:
         """The public name in front of error messages: ``Rope`` for RopeConfig, ``Yarn`` for Yarn."""

@@ -6,7 +6,7 @@ import pytest
 
 from whorl import registry
 from whorl.cli.app import run
-from whorl.cli.verify import complete_name
+from whorl.cli.lists import complete_encoding
 
 OWN = """
 import whorl
@@ -108,4 +108,4 @@ def test_files_that_cannot_be_used_say_why(call, tmp_path):
 
 
 def test_names_complete():
-    assert complete_name("si") == ["sinks", "sinusoidal"]
+    assert complete_encoding("si") == ["sinks", "sinusoidal"]

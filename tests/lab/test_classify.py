@@ -12,7 +12,7 @@ from scipy import stats
 
 import whorl
 from whorl.lab.classify import PACKAGES, Classifier, ClassifyConfig, classify, compare_classifiers, pieces
-from whorl.lab.encoder_runs import make_encoder
+from whorl.lab.encoder_runs import EncoderConfig
 from whorl.lab.labelled_texts import read_labelled
 
 TINY = {
@@ -82,12 +82,13 @@ def test_bad_settings_are_refused():
 
 
 def test_a_sinusoidal_code_starts_as_large_as_the_embeddings():
-    sizes = {"vocab": 500, "layers": 1, "width": 32, "heads": 2, "length": 64, "seed": 0}
-    encoder = make_encoder("sinusoidal", **sizes)
+    sizes = {"layers": 1, "width": 32, "heads": 2, "seed": 0}
+    encoder = EncoderConfig(encoding="sinusoidal", **sizes).encoder(500, 64)
     code = encoder.plan[0].add_to_input(torch.zeros(64, 32), whorl.positions(64))
     sizes_of = [float(part.square().mean().sqrt()) for part in (code, encoder.embed.weight.detach())]
     assert sizes_of[0] == pytest.approx(sizes_of[1], rel=0.05)
-    assert make_encoder({"name": "sinusoidal", "scale": 1.0}, **sizes).plan[0].config.scale == 1.0
+    given = EncoderConfig(encoding={"name": "sinusoidal", "scale": 1.0}, **sizes).encoder(500, 64)
+    assert given.plan[0].config.scale == 1.0
 
 
 def test_texts_of_ones_own_are_read_cut_padded_and_told_apart(tmp_path):
@@ -129,7 +130,7 @@ def test_an_accuracy_knows_of_how_many_texts_it_is_and_how_often_the_most_freque
 
 def test_padding_is_not_seen():
     torch.manual_seed(0)
-    model = Classifier(make_encoder("rope", vocab=50, layers=2, width=16, heads=2, length=12, seed=0), 3).eval()
+    model = Classifier(EncoderConfig(encoding="rope", layers=2, width=16, heads=2, seed=0).encoder(50, 12), 3).eval()
     short = torch.tensor([[0, 5, 6, 7]])
     padded = torch.tensor([[0, 5, 6, 7, 0, 0, 0]])
     assert torch.allclose(model(short), model(padded), atol=1e-6)

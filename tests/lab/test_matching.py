@@ -11,7 +11,7 @@ import torch
 import whorl
 from whorl.lab import matching_data
 from whorl.lab.corpus import read_documents, split
-from whorl.lab.encoder_runs import fit, make_encoder
+from whorl.lab.encoder_runs import EncoderConfig, fit
 from whorl.lab.matching import MatchingConfig, TripleMatcher, match, match_triples, summarize
 from whorl.lab.matching_data import (
     PAD,
@@ -187,14 +187,15 @@ def test_padding_and_the_order_of_candidates_change_nothing():
 
 
 def test_encoders_start_from_the_same_weights_and_shaw_has_tables_of_its_own():
-    sizes = {"vocab": 20, "layers": 2, "width": 16, "heads": 2, "length": 8, "seed": 3}
-    rope, shaw, learned = (make_encoder(name, **sizes) for name in ("rope", "shaw", "learned"))
+    sizes = {"layers": 2, "width": 16, "heads": 2, "seed": 3}
+    rope, shaw, learned = (EncoderConfig(encoding=name, **sizes).encoder(20, 8) for name in ("rope", "shaw", "learned"))
     ours = dict(rope.named_parameters())
     for other in (shaw, learned):
         for name, weight in other.named_parameters():
             assert name.startswith("plan.") or torch.equal(weight, ours[name])
     assert len(shaw.plan.unique) == 2 and len(learned.plan.unique) == 1
-    assert not torch.equal(rope.embed.weight, make_encoder("rope", **sizes | {"seed": 4}).embed.weight)
+    again = EncoderConfig(encoding="rope", **sizes | {"seed": 4}).encoder(20, 8)
+    assert not torch.equal(rope.embed.weight, again.embed.weight)
 
 
 def test_a_loss_that_is_no_number_stops_training():

@@ -10,7 +10,7 @@ import torch
 
 import whorl
 from whorl.lab import mlm
-from whorl.lab.encoder_runs import make_encoder
+from whorl.lab.encoder_runs import EncoderConfig
 from whorl.lab.mlm import MASK, PretrainConfig, mask_tokens, part_of, pretrain, staged
 from whorl.lab.monitor import GROUPS, gradient_norms
 from whorl.models import RoFormerMaskedLM
@@ -89,7 +89,7 @@ def test_an_encoding_without_parameters_is_said_to_have_none():
 
 
 def test_gradient_norms_make_up_the_whole():
-    model = RoFormerMaskedLM(make_encoder("learned", vocab=30, **TINY, length=8, seed=0))
+    model = RoFormerMaskedLM(EncoderConfig(encoding="learned", **TINY, seed=0).encoder(30, 8))
     assert gradient_norms(model, part_of) == {}
     model(torch.randint(30, (2, 8))).square().mean().backward()
     norms = gradient_norms(model, part_of)

@@ -206,6 +206,14 @@ def test_tasks_are_drawn_as_shares(tmp_path):
     assert "task0-0" in drawn  # token accuracy beside it
 
 
+def test_a_task_that_only_windows_were_scored_on_has_no_best(tmp_path):
+    comparison = cases.copying()
+    alone = cases.row("rope", "window", seeds=1, task={**comparison["rows"][0]["task"], "name": "sort"})
+    page = page_of({**comparison, "rows": [*comparison["rows"], alone]}, tmp_path)
+    (table,) = [one for one in page.root.all("table") if one.one("caption").text.startswith("sort: exact match")]
+    assert not table.all("b")
+
+
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("lang", ["en", "zh"])
 def test_direct_labels_do_not_overlap_and_stay_inside(case, lang):

@@ -15,21 +15,11 @@ Each file answers one question and can be reached by name, ``whorl.analysis.deca
 
 from __future__ import annotations
 
+import pkgutil
 from importlib import import_module
 from types import ModuleType
 
-FILES = (
-    "aliasing",
-    "bias_maps",
-    "bounds",
-    "decay",
-    "losses",
-    "precision",
-    "scaling_changes",
-    "scores",
-    "similarity",
-    "wavelengths",
-)
+FILES = sorted(module.name for module in pkgutil.iter_modules(__path__))
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -39,4 +29,4 @@ def __getattr__(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return list(FILES)
+    return FILES

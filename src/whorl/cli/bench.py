@@ -6,20 +6,19 @@ from typing import Annotated, Any
 import typer
 
 from whorl.benchmarks import registry
+from whorl.cli.lists import completing
 from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest
 from whorl.cli.show import parse_settings
 from whorl.errors import unknown
-
-
-def complete_name(incomplete: str) -> list[str]:
-    return [name for name in registry.BENCHMARKS if name.startswith(incomplete)]
 
 
 def bench(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help=f"One of: {', '.join(sorted(registry.BENCHMARKS))}.", autocompletion=complete_name
+            metavar="NAME",
+            help=f"One of: {', '.join(sorted(registry.BENCHMARKS))}.",
+            autocompletion=completing(lambda: registry.BENCHMARKS),
         ),
     ],
     repeats: Annotated[int, typer.Option(help="Rounds; every round times every path once.")] = 15,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from whorl import registry
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli import options
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table, suggest
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
@@ -19,39 +19,7 @@ if TYPE_CHECKING:
     from whorl.results import ComparisonResult, Difference
 
 
-def complete_encoding(incomplete: str) -> list[str]:
-    return [name for name in registry.names() if name.startswith(incomplete)]
-
-
-Corpus = Annotated[
-    str | None,
-    typer.Option(help="stdlib, site-packages, a file, a folder, a pattern like 'texts/**/*.txt', or task:NAME."),
-]
-TrainLength = Annotated[int | None, typer.Option(help="Tokens of a training text.")]
-Lengths = Annotated[str | None, typer.Option(help="Lengths to test at, as in 64,256,1024.")]
-Steps = Annotated[int | None, typer.Option(help="Updates of each run.")]
-PresetName = Annotated[str | None, typer.Option("--preset", help="A complete recipe: demo, laptop or gpu.")]
-Out = Annotated[Path, typer.Option(help="The folder for runs and report; what was begun there goes on.")]
-Lang = Annotated[str, typer.Option(help="The report's language: en or zh.")]
-On = Annotated[str, typer.Option(help="Where runs are made: here or ray.")]
-Address = Annotated[str | None, typer.Option(help="A Ray cluster's address; with --on ray.")]
-Workers = Annotated[int | None, typer.Option(help="Runs side by side; as many as cores unless given.")]
-Repairs = Annotated[
-    str | None, typer.Option(help="Context extensions tried on trained RoPE, as in ntk,yarn,rerope+logn,window.")
-]
-FineTune = Annotated[int | None, typer.Option(help="Steps each repair is also fine-tuned for, at 4 times the length.")]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of a run, as in --set width=256."),
-]
-Baseline = Annotated[
-    str | None,
-    typer.Option(help="The encoding that differences are taken to; the best at the trained length unless given."),
-]
-Retry = Annotated[bool, typer.Option("--retry", help="Make runs whose loss was no number anew.")]
-TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 OPTIONS = ("corpus", "train_length", "lengths", "steps", "repairs")  # settings that --set need not say
-AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
 
 
 def compare(
@@ -64,25 +32,25 @@ def compare(
             autocompletion=complete_encoding,
         ),
     ] = None,
-    corpus: Corpus = None,
-    train_length: TrainLength = None,
-    lengths: Lengths = None,
-    steps: Steps = None,
+    corpus: options.Corpus = None,
+    train_length: options.TrainLength = None,
+    lengths: options.Lengths = None,
+    steps: options.Steps = None,
     seeds: Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")] = 1,
-    preset: PresetName = None,
-    out: Out = Path("whorl-lab"),
-    repairs: Repairs = None,
-    fine_tune: FineTune = None,
-    settings: Settings = None,
-    lang: Lang = "en",
-    on: On = "here",
-    address: Address = None,
-    workers: Workers = None,
-    retry: Retry = False,
+    preset: options.PresetName = None,
+    out: options.Out = Path("whorl-lab"),
+    repairs: options.Repairs = None,
+    fine_tune: options.FineTune = None,
+    settings: options.Settings = None,
+    lang: options.Lang = "en",
+    on: options.On = "here",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    retry: options.Retry = False,
     plugin: Plugin = None,
-    tensorboard: TensorBoard = False,
-    baseline: Baseline = None,
-    as_json: AsJson = False,
+    tensorboard: options.TensorBoard = False,
+    baseline: options.Baseline = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train encodings alike, test them past the trained length, write a report. Exits 1 if a run fails or diverges."""
     from whorl.lab import compare as compare_encodings
@@ -135,8 +103,8 @@ def run_options(on: str, address: str | None, tensorboard: bool, call: str) -> d
     """How runs are carried out, which does not change what comes out."""
     if address is not None and on != "ray":
         raise WhorlError(f"{call}: --address would be ignored without --on ray. Pass both.")
-    options: dict[str, Any] = {"tensorboard": True} if tensorboard else {}
-    return options | ({"address": address} if address is not None else {})
+    found: dict[str, Any] = {"tensorboard": True} if tensorboard else {}
+    return found | ({"address": address} if address is not None else {})
 
 
 @contextlib.contextmanager

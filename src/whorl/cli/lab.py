@@ -8,33 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from whorl.cli import roformer
-from whorl.cli.compare import (
-    Address,
-    AsJson,
-    Baseline,
-    Corpus,
-    FineTune,
-    Lang,
-    Lengths,
-    On,
-    Out,
-    PresetName,
-    Repairs,
-    Retry,
-    Settings,
-    Steps,
-    TensorBoard,
-    TrainLength,
-    Workers,
-    complete_encoding,
-    goes_on,
-    run_options,
-    run_settings,
-    show,
-    this_command,
-)
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli import options, roformer
+from whorl.cli.compare import goes_on, run_options, run_settings, show, this_command
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import note, say, say_json, say_table
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
@@ -60,19 +36,19 @@ Seed = Annotated[int, typer.Option(help="What weights and the order of texts are
 @lab.command("run")
 def run(
     name: Name,
-    corpus: Corpus = None,
-    train_length: TrainLength = None,
-    lengths: Lengths = None,
-    steps: Steps = None,
+    corpus: options.Corpus = None,
+    train_length: options.TrainLength = None,
+    lengths: options.Lengths = None,
+    steps: options.Steps = None,
     seed: Seed = 0,
-    preset: PresetName = None,
-    out: Out = Path("whorl-lab"),
-    repairs: Repairs = None,
-    fine_tune: FineTune = None,
-    settings: Settings = None,
-    retry: Retry = False,
+    preset: options.PresetName = None,
+    out: options.Out = Path("whorl-lab"),
+    repairs: options.Repairs = None,
+    fine_tune: options.FineTune = None,
+    settings: options.Settings = None,
+    retry: options.Retry = False,
     plugin: Plugin = None,
-    tensorboard: TensorBoard = False,
+    tensorboard: options.TensorBoard = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON on stdout.")] = False,
 ) -> None:
     """Train one encoding and test it by length; the folder of the run is printed last."""
@@ -108,15 +84,15 @@ def run(
 @lab.command("plan")
 def plan_run(
     name: Name,
-    corpus: Corpus = None,
-    train_length: TrainLength = None,
-    lengths: Lengths = None,
-    steps: Steps = None,
+    corpus: options.Corpus = None,
+    train_length: options.TrainLength = None,
+    lengths: options.Lengths = None,
+    steps: options.Steps = None,
     seed: Seed = 0,
-    preset: PresetName = None,
-    repairs: Repairs = None,
-    fine_tune: FineTune = None,
-    settings: Settings = None,
+    preset: options.PresetName = None,
+    repairs: options.Repairs = None,
+    fine_tune: options.FineTune = None,
+    settings: options.Settings = None,
     plugin: Plugin = None,
 ) -> None:
     """Print the config.json of a run, which torchrun -m whorl.lab.distributed takes; what it costs goes to stderr."""
@@ -167,16 +143,16 @@ def _one_run(
 @lab.command("sweep")
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The grid: encodings, seeds, [grid] and [run].")],
-    out: Out = Path("whorl-lab"),
-    lang: Lang = "en",
-    on: On = "here",
-    address: Address = None,
-    workers: Workers = None,
-    retry: Retry = False,
+    out: options.Out = Path("whorl-lab"),
+    lang: options.Lang = "en",
+    on: options.On = "here",
+    address: options.Address = None,
+    workers: options.Workers = None,
+    retry: options.Retry = False,
     plugin: Plugin = None,
-    tensorboard: TensorBoard = False,
-    baseline: Baseline = None,
-    as_json: AsJson = False,
+    tensorboard: options.TensorBoard = False,
+    baseline: options.Baseline = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Make every run of a grid that is not finished yet, then the report. Exits 1 where a run failed or diverged."""
     from whorl.lab import sweep as make_sweep
@@ -201,8 +177,8 @@ def sweep(
 @lab.command("report")
 def report(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="What --out was: a folder with runs.")],
-    lang: Lang = "en",
-    baseline: Baseline = None,
+    lang: options.Lang = "en",
+    baseline: options.Baseline = None,
     factor: Annotated[
         list[str] | None, typer.Option(help="A setting that is compared beside encodings, as width; of a sweep known.")
     ] = None,
@@ -210,7 +186,7 @@ def report(
         bool, typer.Option("--unequal", help="Report on runs that are not alike; the report says so at its top.")
     ] = False,
     plugin: Plugin = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts

@@ -1,8 +1,19 @@
-"""Lists as they are written on a command line, with commas."""
+"""Names on a command line: how they are completed, and lists of them with commas."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
+from whorl import registry
 from whorl.errors import invalid
+
+
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell is told of a name that is being typed: those of the names that begin so."""
+    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+
+
+complete_encoding = completing(registry.names)
 
 
 def names_in(text: str) -> list[str]:

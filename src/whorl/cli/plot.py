@@ -9,6 +9,7 @@ import typer
 from whorl import plot as plots
 from whorl import registry
 from whorl.cli import show
+from whorl.cli.lists import completing
 from whorl.cli.output import note, suggest
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError, invalid, unknown
@@ -48,8 +49,7 @@ WIDTHS = ("head_dim", "width", "code_width")  # the names that encodings have fo
 HELP = "\b\nKinds:\n" + "\n".join(f"  {kind:<12} {seen}" for kind, (_, seen) in plots.KINDS.items())
 
 
-def complete_kind(incomplete: str) -> list[str]:
-    return [kind for kind in KINDS if kind.startswith(incomplete)]
+complete_kind = completing(lambda: KINDS)
 
 
 def plot(

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from whorl.cli.compare import Corpus, Lengths, Steps, complete_encoding, goes_on, this_command
-from whorl.cli.lists import names_in, numbers_in
+from whorl.cli import options
+from whorl.cli.compare import goes_on, this_command
+from whorl.cli.lists import complete_encoding, names_in, numbers_in
 from whorl.cli.output import mean_text, note, refuse_existing, say, say_json, say_table
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
@@ -59,7 +60,7 @@ def match(
     ] = "rope,learned,shaw",
     lengths: Annotated[str, typer.Option(help="How many tokens of each text are read.")] = "512,1024",
     seeds: Seeds = 3,
-    steps: Steps = None,
+    steps: options.Steps = None,
     tokens: Annotated[Tokens, typer.Option(help="What a token is.")] = Tokens.char,
     runs: Runs = RUNS,
     settings: Settings = None,
@@ -115,7 +116,7 @@ def pretrain(
             autocompletion=complete_encoding,
         ),
     ] = "rope",
-    corpus: Corpus = None,
+    corpus: options.Corpus = None,
     stages: Annotated[
         str | None, typer.Option(help="Length, batch and steps of every stage, as in 64x8x100,192x8x6.")
     ] = None,
@@ -197,7 +198,7 @@ def classify(
         ),
     ] = None,
     seeds: Seeds = 3,
-    steps: Steps = None,
+    steps: options.Steps = None,
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
@@ -251,10 +252,10 @@ def ablate(
             "slopes: ALiBi's own, and random ones."
         ),
     ],
-    corpus: Corpus = None,
-    lengths: Lengths = None,
+    corpus: options.Corpus = None,
+    lengths: options.Lengths = None,
     seeds: Seeds = 3,
-    steps: Steps = None,
+    steps: options.Steps = None,
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,

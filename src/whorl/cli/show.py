@@ -9,6 +9,7 @@ import typer
 
 from whorl import registry
 from whorl.cli import examples, listing
+from whorl.cli.lists import completing
 from whorl.cli.output import GAP, note, say, say_json, say_table, suggest
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError, invalid, unknown
@@ -20,12 +21,8 @@ if TYPE_CHECKING:
 ENDS = 3  # pairs shown at each end
 
 
-def complete_name(incomplete: str) -> list[str]:
-    return [name for name in (*registry.names(), *registry.SCALINGS) if name.startswith(incomplete)]
-
-
-def complete_scaling(incomplete: str) -> list[str]:
-    return [name for name in registry.SCALINGS if name.startswith(incomplete)]
+complete_name = completing(lambda: (*registry.names(), *registry.SCALINGS))
+complete_scaling = completing(lambda: registry.SCALINGS)
 
 
 def show(

@@ -6,13 +6,10 @@ from typing import Annotated
 import typer
 
 from whorl import registry
+from whorl.cli.lists import complete_encoding
 from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
 from whorl.errors import WhorlError, unknown
 from whorl.plugins import load_plugin
-
-
-def complete_name(incomplete: str) -> list[str]:
-    return [name for name in registry.names() if name.startswith(incomplete)]
 
 
 def verify(
@@ -21,7 +18,7 @@ def verify(
         typer.Argument(
             metavar="ENCODING…",
             help="Encodings by name, or a .py file that registers one; the whole ledger if none is given.",
-            autocompletion=complete_name,
+            autocompletion=complete_encoding,
         ),
     ] = None,
     report: Annotated[Path | None, typer.Option(help="A file for all of it: .md, or .json.")] = None,

@@ -25,7 +25,7 @@ from whorl.claims.probes import weights_at
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
 from whorl.lab.load import load
 from whorl.lab.plan import plan
@@ -76,10 +76,9 @@ class NormedRopeConfig(Config):
     gain: bool = False
 
     def check(self) -> None:
-        if self.norm == "none" and (self.gain or self.place != "before"):
-            raise invalid(
-                self.call(), "place and gain", "as they are by default without a norm", (self.place, self.gain)
-            )
+        usual = not self.gain and self.place == "before"
+        given = (self.place, self.gain)
+        self.must(self.norm != "none" or usual, "place and gain", "as they are by default without a norm", given)
 
 
 class NormedRope(Encoding):

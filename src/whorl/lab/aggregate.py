@@ -192,6 +192,11 @@ def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
 
 def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Found]:
     first = group[0]
+    warnings = []
+    for one in group:
+        warnings += one.warnings
+        if one.stopped_early:
+            warnings.append(f"{one.label}, seed {one.seed}: stopped early, {one.stopped_early}")
     known = {
         "label": label,
         "settings": _settings(first, factors),
@@ -202,7 +207,7 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
         "tokens_per_second": _mean([result.tokens_per_second for result in group]),
         "peak_memory_bytes": max(result.peak_memory_bytes for result in group),
         "claims": _claims(first) if first.claims is None else first.claims,
-        "warnings": list(dict.fromkeys(text for result in group for text in _warnings(result))),
+        "warnings": list(dict.fromkeys(warnings)),
     }
     evaluated = [result for result in group if result.evaluations]
     variants = [(_variant(one), one["fine_tuned_steps"]) for one in evaluated[0].evaluations] if evaluated else []
@@ -227,11 +232,6 @@ def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Fo
 def _scored_seeds(group: Sequence[RunResult]) -> list[int]:
     """The seeds that numbers are of: those that did not diverge, or all where every one did."""
     return [one.seed for one in group if one.stopped_early is None] or [one.seed for one in group]
-
-
-def _warnings(result: RunResult) -> list[str]:
-    stopped = result.stopped_early
-    return [*result.warnings, *([f"{result.label}, seed {result.seed}: stopped early, {stopped}"] if stopped else [])]
 
 
 def _settings(result: RunResult, factors: Sequence[str]) -> Found:

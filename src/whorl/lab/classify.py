@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from whorl.config import config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.labelled_texts import Pieces, read_labelled
@@ -63,8 +63,7 @@ class ClassifyConfig(EncoderConfig):
     def check(self) -> None:
         super().check()
         self.check_positive("steps", "batch", "train", "test")
-        if self.length < 3:
-            raise invalid(self.call(), "length", "at least 3", self.length, "A text needs two words behind its start.")
+        self.must(self.length >= 3, "length", "at least 3", remedy="A text needs two words behind its start.")
 
     def to_dict(self) -> dict[str, Any]:
         """The config as JSON-ready data; without the file where there is none, as runs before had none."""
@@ -215,10 +214,7 @@ def compare_classifiers(
                 "seeds": list(seeds),
                 "tested": tested,
             }
-            rows.append({**row, "accuracies": accuracies, "accuracy": _in_points(runs, tested)})
+            found = share_interval([run["accuracy"] for run in runs], tested)
+            points = found and found | {key: 100 * found[key] for key in ("mean", "low", "high")}
+            rows.append({**row, "accuracies": accuracies, "accuracy": points})
     return rows
-
-
-def _in_points(runs: Sequence[dict[str, Any]], tested: int) -> dict[str, Any] | None:
-    found = share_interval([run["accuracy"] for run in runs], tested)
-    return found and found | {key: 100 * found[key] for key in ("mean", "low", "high")}

@@ -89,7 +89,11 @@ def gathered_attention(model: Decoder, positions: Tensor, *, group: Group = None
     """
     for encoding in model.plan.unique:
         assert isinstance(encoding, Encoding)
-        _check(encoding)
+        if encoding.axes > 1:
+            raise WhorlError(
+                f"context_parallel: {type(encoding).__name__} has positions of {encoding.axes} axes, which have no "
+                "order to shard by. Use an encoding with one axis."
+            )
     layers = [part for part in model.modules() if isinstance(part, SelfAttention)]
     for layer in layers:
         layer.forward = partial(_attend, layer, whole=positions, group=group)
@@ -98,14 +102,6 @@ def gathered_attention(model: Decoder, positions: Tensor, *, group: Group = None
     finally:
         for layer in layers:
             del layer.forward
-
-
-def _check(encoding: Encoding) -> None:
-    if encoding.axes > 1:
-        raise WhorlError(
-            f"context_parallel: {type(encoding).__name__} has positions of {encoding.axes} axes, which have no order "
-            "to shard by. Use an encoding with one axis."
-        )
 
 
 def _attend(

@@ -13,9 +13,7 @@ import glob
 import hashlib
 import json
 import os
-import shutil
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from whorl.errors import WhorlError, invalid
-from whorl.lab.storage import MAKE_ANEW
+from whorl.lab.storage import MAKE_ANEW, whole_folder
 
 MOST_BYTES = 128 * 2**20  # of a folder or file; files are taken in the order of a hash of their path
 TEST_SHARE = 0.1
@@ -130,24 +128,11 @@ def pack(corpus: Corpus, store: Path) -> Corpus:
     """The same corpus, memory-mapped from files under ``store``, which are written unless they are there."""
     place = store / corpus.digest
     if not (place / FACTS).exists():
-        made = None
-        try:
-            store.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=f".{corpus.digest}-", dir=store))
+        with whole_folder(place, "the text", FACTS) as made:
             corpus.train.tofile(made / "train.bin")
             corpus.test.tofile(made / "test.bin")
             facts = corpus.facts() | {"test_documents": corpus.test_documents}
             (made / FACTS).write_text(json.dumps(facts), encoding="utf-8")
-            made.rename(place)
-        except OSError as error:
-            if not (place / FACTS).exists():  # else another process was faster, with the same bytes
-                raise WhorlError(
-                    f"lab: cannot write the text to {store}: {error.strerror or error}. "
-                    "Free some space, or choose another --out."
-                ) from error
-        finally:
-            if made is not None:
-                shutil.rmtree(made, ignore_errors=True)
     return _mapped(place)
 
 

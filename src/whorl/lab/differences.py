@@ -13,7 +13,6 @@ where both rows were scored on the same ones.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -101,14 +100,18 @@ def differences(rows: Sequence[Scores], measure: str, trained: int, baseline: st
         known = [row for row in rows if length in row.at]
         models = [row for row in known if row.as_trained]
         spread, whole = _spread(models, length, trained, measure)
-        pairs = [p for one, two in itertools.combinations(models, 2) if (p := _pair("encoding", one, two, length))]
-        pairs = [_against(pair, baseline) for pair in pairs]
+        ordered = [two[::-1] if two[0].key[0] == baseline else two for two in itertools.combinations(models, 2)]
+        pairs = [pair for row, other in ordered if (pair := _pair("encoding", row, other, length))]
         shown = [pair for pair in pairs if pair.other.key[0] == baseline]
         judged = _judged(shown if named else pairs, measure, spread, whole)
         out += [one for one in judged if one.other[0] == baseline]
         out += _judged(_orders(known, measure, length, trained), measure, spread, whole)
-        for family in (_repairs(known, length), _lengths(known, length, trained, measure), _windows(known, length)):
-            out += _judged(family, measure)
+        windows = [row for row in known if row.key[1] == WINDOW]
+        others = [row for row in known if row.key[1] != WINDOW]
+        repairs = [row for row in others if not row.as_trained]
+        out += _judged(_against_own("repair", repairs, models, length), measure)
+        out += _judged(_lengths(others, length, trained, measure), measure)
+        out += _judged(_against_own("window", others, windows, length), measure)
     return out
 
 
@@ -156,14 +159,6 @@ def _pair(kind: str, row: Scores, other: Scores, length: int, from_length: int |
     return Paired(kind, row, other, length, start, means, samples, scored)
 
 
-def _against(pair: Paired, baseline: str) -> Paired:
-    """The pair with the baseline as what is taken off, where it is one of the two."""
-    if pair.row.key[0] != baseline:
-        return pair
-    samples = None if pair.samples is None else -pair.samples
-    return dataclasses.replace(pair, row=pair.other, other=pair.row, means=-pair.means, samples=samples)
-
-
 def _spread(models: Sequence[Scores], length: int, trained: int, measure: str) -> tuple[Spread | None, frozenset[Key]]:
     """How the difference of two whole models scatters over the seeds that all of them have, and which those are.
 
@@ -182,24 +177,16 @@ def _is_whole(row: Scores, length: int, trained: int, measure: str) -> bool:
     return measure != LOSS or start is None or now is None or now - start <= WHOLE
 
 
-def _repairs(rows: Sequence[Scores], length: int) -> Iterator[Paired | None]:
-    base = {row.key[0]: row for row in rows if row.as_trained}
-    for row in rows:
-        if not row.as_trained and row.key[1] != WINDOW and row.key[0] in base:
-            yield _pair("repair", row, base[row.key[0]], length)
-
-
 def _lengths(rows: Sequence[Scores], length: int, trained: int, measure: str) -> Iterator[Paired | None]:
     """Models against themselves at the trained length, which only the same tokens allow."""
     if measure == LOSS and length > trained:
-        yield from (_pair("length", row, row, length, trained) for row in rows if row.key[1] != WINDOW)
+        yield from (_pair("length", row, row, length, trained) for row in rows)
 
 
-def _windows(rows: Sequence[Scores], length: int) -> Iterator[Paired | None]:
-    windows = {row.key[0]: row for row in rows if row.key[1] == WINDOW}
-    for row in rows:
-        if row.key[1] != WINDOW and row.key[0] in windows:
-            yield _pair("window", row, windows[row.key[0]], length)
+def _against_own(kind: str, rows: Sequence[Scores], others: Sequence[Scores], length: int) -> list[Paired | None]:
+    """Each row less the one of the others that is of the same model, where there is one."""
+    own = {other.key[0]: other for other in others}
+    return [_pair(kind, row, own[row.key[0]], length) for row in rows if row.key[0] in own]
 
 
 def _orders(rows: Sequence[Scores], measure: str, length: int, trained: int) -> Iterator[Paired | None]:

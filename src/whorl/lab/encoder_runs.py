@@ -51,38 +51,30 @@ class EncoderConfig(Config):
         self.check_positive("layers", "width", "heads", "learning_rate")
 
     def encoder(self, vocab: int, length: int) -> RoFormer:
-        """The untrained encoder."""
-        sizes = {"layers": self.layers, "width": self.width, "heads": self.heads, "seed": self.seed}
-        return make_encoder(self.encoding, vocab=vocab, length=length, **sizes)
+        """An untrained RoFormer; texts have at most ``length`` tokens.
 
+        Weights are drawn after the encoding's own parameters from a seed set anew, so that with one seed every encoding
+        starts from the same weights. Each layer has its own parameters of an encoding that works inside layers (Shaw).
 
-def make_encoder(
-    encoding: dict[str, Any] | str, *, vocab: int, layers: int, width: int, heads: int, length: int, seed: int
-) -> RoFormer:
-    """An untrained RoFormer with an encoding given by name and settings; texts have at most ``length`` tokens.
-
-    Weights are drawn after the encoding's own parameters from a seed set anew, so that with one seed every encoding
-    starts from the same weights. Each layer has its own parameters of an encoding that works inside layers (Shaw).
-
-    >>> encoder = make_encoder("shaw", vocab=50, layers=2, width=16, heads=2, length=32, seed=0)
-    >>> len(encoder.plan.unique)
-    2
-    """
-    named = {"name": encoding} if isinstance(encoding, str) else encoding
-    if named.get("name") == "sinusoidal":
-        named = {"scale": SINUSOIDAL_SCALE, **named}
-    full = resolve(named, heads=heads, head_dim=width // heads, width=width, length=length)
-    torch.manual_seed(seed)
-    one = from_dict(full)
-    shared = first(one, Input) or not any(True for _ in one.parameters())
-    plan = LayerPlan.shared(one, layers=layers) if shared else LayerPlan.own(lambda: from_dict(full), layers=layers)
-    torch.manual_seed(seed)
-    encoder = RoFormer(vocab, layers, width, heads, plan)
-    with torch.no_grad():
-        for part in encoder.blocks.modules():
-            if isinstance(part, nn.Linear):
-                part.weight *= (BERT_WIDTH / width) ** 0.5
-    return encoder
+        >>> len(EncoderConfig(encoding="shaw", width=16).encoder(vocab=50, length=32).plan.unique)
+        2
+        """
+        named = {"name": self.encoding} if isinstance(self.encoding, str) else self.encoding
+        if named.get("name") == "sinusoidal":
+            named = {"scale": SINUSOIDAL_SCALE, **named}
+        layers, width, heads = self.layers, self.width, self.heads
+        full = resolve(named, heads=heads, head_dim=width // heads, width=width, length=length)
+        torch.manual_seed(self.seed)
+        one = from_dict(full)
+        shared = first(one, Input) or not any(True for _ in one.parameters())
+        plan = LayerPlan.shared(one, layers=layers) if shared else LayerPlan.own(lambda: from_dict(full), layers=layers)
+        torch.manual_seed(self.seed)
+        encoder = RoFormer(vocab, layers, width, heads, plan)
+        with torch.no_grad():
+            for part in encoder.blocks.modules():
+                if isinstance(part, nn.Linear):
+                    part.weight *= (BERT_WIDTH / width) ** 0.5
+        return encoder
 
 
 def fit(

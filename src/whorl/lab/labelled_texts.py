@@ -13,22 +13,27 @@ Pieces = list[tuple[str, int]]  # texts and their labels
 TESTED = 5  # of so many texts one is to test on
 
 
+def read_lines(file: str | Path, call: str, wanted: str) -> list[tuple[str, str]]:
+    """The lines of a file that are not empty, each behind its place: the file and the number of the line."""
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except OSError as error:
+        raise WhorlError(f"{call}: cannot read {file}: {error.strerror}. Give a file of {wanted}.") from None
+    except UnicodeDecodeError as error:
+        raise WhorlError(f"{call}: {file} is not UTF-8 at byte {error.start}. Convert it to UTF-8.") from None
+    return [(f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
 def read_labelled(file: str | Path) -> tuple[Pieces, Pieces, list[str]]:
     """Texts to train on and texts to test on, with the number of their label, and the labels by number.
 
     About a fifth are to test on, by what they contain, so that no text is on both sides.
     """
-    call = f"classify {file}"
-    try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise WhorlError(f"classify: cannot read {file}: {error.strerror}. Give a file of texts with labels.") from None
-    except UnicodeDecodeError as error:
-        raise WhorlError(f"classify: {file} is not UTF-8 at byte {error.start}. Convert it to UTF-8.") from None
-    rows = [_row(f"{call}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    lines = read_lines(file, "classify", "texts with labels")
+    rows = [_row(f"classify {place}", line) for place, line in lines]
     labels = sorted({label for _, label in rows})
     if len(labels) < 2:
-        raise invalid(call, "labels", "two or more", labels, "Give texts of different labels.")
+        raise invalid(f"classify {file}", "labels", "two or more", labels, "Give texts of different labels.")
     sides: tuple[Pieces, Pieces] = ([], [])
     for text, label in rows:
         tested = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % TESTED == 0

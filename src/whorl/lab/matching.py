@@ -8,9 +8,10 @@ RoFormer's authors report that 1,024 tokens beat 512 on CAIL2019-SCM, by 1.5 poi
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -181,9 +182,9 @@ def match_stand_in(
             stand_in(test, evidence=evidence, side="test", kind=kind, seed=seed),
         )
 
-    planned = _planned(seeds, variants, settings)
-    runs = [run for evidence in EVIDENCES for run in _made(evidence, planned, partial(sides, evidence), out, tell)]
-    return {"runs": runs, **summarize(runs)}
+    return _compared(
+        {evidence: partial(sides, evidence) for evidence in EVIDENCES}, seeds, variants, out, tell, settings
+    )
 
 
 def match_triples(
@@ -205,29 +206,24 @@ def match_triples(
     def sides(seed: int) -> tuple[Sequence[Triple], Sequence[Triple]]:
         return (triples, test) if test is not None else held_out(triples, seed=seed)
 
-    runs = _made("unknown", _planned(seeds, variants, settings), sides, out, tell)
-    return {"runs": runs, **summarize(runs)}
+    return _compared({"unknown": sides}, seeds, variants, out, tell, settings)
 
 
-def _planned(
-    seeds: Sequence[int], variants: Sequence[tuple[str, int]], settings: dict[str, Any]
-) -> dict[int, list[MatchingConfig]]:
-    """The configs by seed, so that a bad one is found before the first run."""
-    return {
+def _compared(
+    evidences: Mapping[str, Callable[[int], tuple[Sequence[Triple], Sequence[Triple]]]],
+    seeds: Sequence[int],
+    variants: Sequence[tuple[str, int]],
+    out: str | Path | None,
+    tell: Tell | None,
+    settings: dict[str, Any],
+) -> dict[str, Any]:
+    """The runs of every variant on the sides that each kind of evidence has by seed, and what they come to."""
+    planned = {  # first of all, so that a bad config is found before the first run
         seed: [MatchingConfig(encoding=name, length=length, seed=seed, **settings) for name, length in variants]
         for seed in seeds
     }
-
-
-def _made(
-    evidence: str,
-    planned: dict[int, list[MatchingConfig]],
-    sides: Callable[[int], tuple[Sequence[Triple], Sequence[Triple]]],
-    out: str | Path | None,
-    tell: Tell | None,
-) -> list[dict[str, Any]]:
     runs = []
-    for seed, configs in planned.items():
+    for (evidence, sides), (seed, configs) in itertools.product(evidences.items(), planned.items()):
         train, test = sides(seed)
         shared = len(_texts(train) & _texts(test))
         for one in configs:
@@ -235,7 +231,7 @@ def _made(
             runs.append({**known, **match(one, train, test, out=out), "shared_texts": shared})
             if tell is not None:
                 tell(runs[-1])
-    return runs
+    return {"runs": runs, **summarize(runs)}
 
 
 def _texts(triples: Sequence[Triple]) -> set[str]:
@@ -255,11 +251,9 @@ def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
         {"evidence": evidence, "encoding": encoding, "length": length, "accuracy": interval(values)}
         for (evidence, encoding, length), values in groups.items()
     ]
-    by_length: dict[tuple[str, str], dict[int, float]] = {}
-    for (evidence, encoding, length), values in groups.items():
-        by_length.setdefault((evidence, encoding), {})[length] = sum(values) / len(values)
     gaps: dict[str, float] = {}
-    for (evidence, _), means in by_length.items():
+    for evidence, encoding, _ in groups:
+        means = {key[2]: sum(own) / len(own) for key, own in groups.items() if key[:2] == (evidence, encoding)}
         if len(means) > 1:
             gaps.setdefault(evidence, means[max(means)] - means[min(means)])
     return {"summary": summary, "gaps": gaps}

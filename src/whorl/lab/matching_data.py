@@ -25,6 +25,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.corpus import read_documents, split
+from whorl.lab.labelled_texts import read_lines
 from whorl.position_ids import whole_number
 
 Kind = Literal["char", "word"]
@@ -56,13 +57,7 @@ class Triple:
 
 def read_triples(path: str | Path, *, seed: int = 0) -> list[Triple]:
     """The triples of a file of JSON lines; a line that is none raises, with its number."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise WhorlError(f"read_triples: cannot read {path}: {error.strerror}. Give a file of JSON lines.") from None
-    except UnicodeDecodeError as error:
-        raise WhorlError(f"read_triples: {path} is not UTF-8 at byte {error.start}. Convert it to UTF-8.") from None
-    rows = [_row(f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    rows = [_row(place, line) for place, line in read_lines(path, "read_triples", "JSON lines")]
     if not rows:
         raise WhorlError(f"read_triples: {path} has no triples. Give one JSON object with A, B and C a line.")
     unlabelled = [i for i, row in enumerate(rows) if row.get("label") is None]

@@ -68,7 +68,9 @@ def migrate(
     keys = copy_weights(source.model, model)
     freeze_parts(model, frozen)
     out = folder.parent.parent if folder.parent.name in ("runs", "migrations") else folder
-    made = out / "migrations" / _identity(folder, source, config, frozen)
+    # where the weights come from, and what is done with them
+    known = {"from": folder.absolute().name, "of": source.config.id, "to": config.id, "frozen": frozen}
+    made = out / "migrations" / identity(known)
     if (made / RESULT).exists():
         return read_json(made / RESULT) | {"folder": str(made)}
     check_output(out, 2 * space_needed(config))
@@ -191,12 +193,6 @@ def _target(source: RunConfig, to: str | dict[str, Any], steps: int | None, rate
     if config.encoding == source.encoding:
         raise WhorlError(f"migrate: the run has {label_of(config.encoding, **config.sizes)} already. Name another.")
     return config
-
-
-def _identity(folder: Path, source: LabRun, config: RunConfig, frozen: tuple[str, ...]) -> str:
-    """A hash of where the weights come from and what is done with them."""
-    known = {"from": folder.absolute().name, "of": source.config.id, "to": config.id, "frozen": frozen}
-    return identity(known)
 
 
 def _origin(folder: Path, source: LabRun) -> dict[str, Any]:

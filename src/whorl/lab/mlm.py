@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from whorl.config import config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, fit, folder_of
 from whorl.lab.monitor import GROUPS, group_of
@@ -70,8 +70,8 @@ class PretrainConfig(EncoderConfig):
 
     def check(self) -> None:
         super().check()
-        if not self.stages or any(len(stage) != 3 or min(stage) < 1 for stage in self.stages):
-            raise invalid(self.call(), "stages", "(length, batch, steps) each, all positive", self.stages)
+        whole = self.stages and all(len(stage) == 3 and min(stage) >= 1 for stage in self.stages)
+        self.must(whole, "stages", "(length, batch, steps) each, all positive")
 
 
 @dataclass(frozen=True)
@@ -179,14 +179,15 @@ def _rows(metrics: list[dict[str, Any]], stage: int) -> list[dict[str, Any]]:
 def _stage(stage: tuple[int, ...], rows: list[dict[str, Any]]) -> Stage:
     """How a stage went, from the rows of its steps."""
     length, batch, steps = stage
-    late = rows[-max(1, steps // 4) :]
+    late, parts = rows[-max(1, steps // 4) :], [row["gradient_norms"] for row in rows]
+    norms = {group: [one[group] for one in parts if group in one] for group in GROUPS}
     return Stage(
         length=length,
         batch=batch,
         steps=steps,
         loss=_mean([row["loss"] for row in late]),
         accuracy=_mean([row["accuracy"] for row in late]),
-        gradient_norms={group: _mean_norm([row["gradient_norms"] for row in rows], group) for group in GROUPS},
+        gradient_norms={group: _mean(own) if own else None for group, own in norms.items()},
         seconds=sum(length * batch / row["tokens_per_second"] for row in rows),
     )
 
@@ -223,8 +224,3 @@ def _text(text: bytes | np.ndarray | None, longest: int) -> Tensor:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def _mean_norm(norms: list[dict[str, float]], group: str) -> float | None:
-    known = [one[group] for one in norms if group in one]
-    return _mean(known) if known else None

@@ -96,7 +96,11 @@ def _watching(model: Decoder, watch: Callable[[Tensor], object]) -> Iterator[Non
 
     def before(module: SelfAttention, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         x, encoding = args
-        watch(_weights(module, x, encoding, options))
+        q, k, v = module.project(x)
+        hidden = x if encoding.reads_hidden else None
+        seen = {"positions": options["positions"], "hidden": hidden, "length": options.get("length")}
+        _, weights = attention(q, k, v, encoding=encoding, causal=module.causal, return_weights=True, **seen)
+        watch(weights)
 
     hooks = [block.attention.register_forward_pre_hook(before, with_kwargs=True) for block in model.blocks]  # pyright: ignore
     try:
@@ -104,20 +108,3 @@ def _watching(model: Decoder, watch: Callable[[Tensor], object]) -> Iterator[Non
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _weights(module: SelfAttention, x: Tensor, encoding: Any, options: dict[str, Any]) -> Tensor:
-    q, k, v = module.project(x)
-    hidden = x if encoding.reads_hidden else None
-    _, weights = attention(
-        q,
-        k,
-        v,
-        encoding=encoding,
-        causal=module.causal,
-        positions=options["positions"],
-        hidden=hidden,
-        length=options.get("length"),
-        return_weights=True,
-    )
-    return weights

@@ -13,7 +13,7 @@ from whorl.lab.corpus import Corpus, pack, read_corpus
 from whorl.lab.load import make_model
 from whorl.lab.presets import Preset, lengths_for, preset
 from whorl.lab.run_one import check_device, check_text
-from whorl.lab.settings import PLAN, RunConfig, leaves
+from whorl.lab.settings import MADE_OF, PLAN, RunConfig, leaves
 from whorl.lab.storage import RESULT, check_output, space_needed
 from whorl.lab.tasks import task
 from whorl.lab.tokens import Tokenizer, open_tokens, tokenized
@@ -29,9 +29,6 @@ MADE_FROM = {
     "tokenizer_digest": "the file of tokenizer",
 }
 SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train_length", "steps", "batch")
-
-
-MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 
 
 def check_names(settings: Iterable[str], call: str) -> None:
@@ -110,8 +107,8 @@ def _read(name: Any) -> dict[str, Any]:
         return read_name(name)
     if not isinstance(name, dict) or not isinstance(name.get("name"), str):
         raise invalid("compare", "an encoding", "a name, or a dict with one under 'name'", name)
-    for key in ("parts", "layers"):
-        if name["name"] == MADE_OF.get(key) and isinstance(name.get(key), (list, tuple)):
+    for key, kind in MADE_OF.items():
+        if name["name"] == kind and isinstance(name.get(key), (list, tuple)):
             return {**name, key: [_read(part) for part in name[key]]}
     return dict(name)
 
@@ -205,11 +202,11 @@ def configure(
     own = _takers(wanted, [plain.replace(encoding=one).encoding for one in encodings], given=repairs is not None)
     if plain.fine_tune_steps and not plain.text:
         raise WhorlError("compare: fine-tuning reads longer text, and a task has none. Leave fine_tune_steps out.")
-    return [
-        _config(encoding, settings, tried, seed)
-        for encoding, tried in zip(encodings, own, strict=True)
-        for seed in _seeds(seeds)
-    ]
+    configs = []
+    for encoding, tried in zip(encodings, own, strict=True):
+        rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, plain.head_dim)}
+        configs += [RunConfig(encoding=encoding, seed=one, repairs=tried, **rate | settings) for one in _seeds(seeds)]
+    return configs
 
 
 def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
@@ -222,11 +219,6 @@ def usual_rate(encoding: dict[str, Any], head_dim: int) -> float:
     (32.0, 1.0)
     """
     return float(head_dim) if any(one["name"] == "t5" and not one.get("scaled") for one in leaves(encoding)) else 1.0
-
-
-def _config(encoding: dict[str, Any], settings: dict[str, Any], repairs: tuple[str, ...], seed: int) -> RunConfig:
-    rate: dict[str, Any] = {"encoding_rate": usual_rate(encoding, settings["width"] // settings["heads"])}
-    return RunConfig(encoding=encoding, seed=seed, repairs=repairs, **rate | settings)
 
 
 def _preset_settings(usual: Preset, corpus: str | None, run: dict[str, Any]) -> dict[str, Any]:
@@ -257,7 +249,8 @@ def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given:
     own: list[list[str]] = [[] for _ in encodings]
     for name in names:
         able = [place for place, one in enumerate(encodings) if known_repairs.serves(name, one)]
-        rotary = [place for place in able if _is_rope(encodings[place])]
+        layers = [encodings[place].get("layers", [encodings[place]]) for place in able]
+        rotary = [place for place, own in zip(able, layers, strict=True) if any(one["name"] == "rope" for one in own)]
         if given and not able:
             here = ", ".join(one["name"] for one in encodings)
             raise WhorlError(
@@ -267,10 +260,6 @@ def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given:
         for place in rotary or (able if given else ()):
             own[place].append(name)
     return [tuple(one) for one in own]
-
-
-def _is_rope(encoding: dict[str, Any]) -> bool:
-    return any(layer["name"] == "rope" for layer in encoding.get("layers", [encoding]))
 
 
 def _task_settings(plain: RunConfig, lengths: Sequence[int] | None) -> dict[str, Any]:

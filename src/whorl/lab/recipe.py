@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from whorl.config import Config, config
-from whorl.errors import invalid
 
 ROWS = 100  # of metrics in a training, about
 
@@ -82,27 +81,21 @@ class Recipe(Config):
         return (step + 1) % max(1, self.steps // rows) == 0 or step + 1 in ends
 
     def check(self) -> None:
-        call = self.call()
-        if not self.stages:
-            raise invalid(call, "stages", "at least one (length, batch, steps)", self.stages)
+        self.must(self.stages, "stages", "at least one (length, batch, steps)")
         self.check_positive("accumulate")
         for stage in self.stages:
-            if len(stage) != 3 or min(stage) < 1:
-                raise invalid(call, "every stage", "(length, batch, steps), each positive", list(stage))
-            if stage[1] % self.accumulate:
-                raise invalid(call, "every stage's batch", f"a multiple of accumulate={self.accumulate}", stage[1])
+            whole = len(stage) == 3 and min(stage) >= 1
+            self.must(whole, "every stage", "(length, batch, steps), each positive", list(stage))
+            even = stage[1] % self.accumulate == 0
+            self.must(even, "every stage's batch", f"a multiple of accumulate={self.accumulate}", stage[1])
         self.check_positive("learning_rate", "encoding_rate")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise invalid(call, "betas", "two numbers from 0 to below 1", list(self.betas))
-        if self.weight_decay < 0:
-            raise invalid(call, "weight_decay", "0 or more", self.weight_decay)
-        if not 0 <= self.final <= 1:
-            raise invalid(call, "final", "between 0 and 1", self.final, "It is a share of the learning rate.")
-        if self.clip <= 0:
-            raise invalid(call, "clip", "positive", self.clip, "Gradients are cut to this norm.")
+        pair = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        self.must(pair, "betas", "two numbers from 0 to below 1", list(self.betas))
+        self.must(self.weight_decay >= 0, "weight_decay", "0 or more")
+        self.must(0 <= self.final <= 1, "final", "between 0 and 1", remedy="It is a share of the learning rate.")
+        self.must(self.clip > 0, "clip", "positive", remedy="Gradients are cut to this norm.")
         warmup = usual_warmup(self.steps) if self.warmup is None else self.warmup
-        if not 0 <= warmup <= self.steps:
-            raise invalid(call, "warmup", f"between 0 and the {self.steps} steps", warmup)
+        self.must(0 <= warmup <= self.steps, "warmup", f"between 0 and the {self.steps} steps", warmup)
         object.__setattr__(self, "warmup", warmup)
 
 

@@ -49,10 +49,6 @@ def _yarn(fast: float) -> Callable[[Rope, int, int], Encoding]:
     return _scaled(lambda factor, trained: Yarn(factor=factor, original_length=trained, beta_fast=fast))
 
 
-def _rerope(rope: Rope, trained: int, length: int) -> Encoding:
-    return ReRope(**_settings(rope), window=_near(trained))
-
-
 def _leaky(rope: Rope, trained: int, length: int) -> Encoding:
     near = _near(trained)
     return LeakyReRope(**_settings(rope), window=near, factor=(length - near) / (trained - near))
@@ -71,7 +67,7 @@ ROTARY: dict[str, Callable[[Rope, int, int], Encoding]] = {
     "ntk": _scaled(lambda factor, trained: Ntk(factor=factor)),
     "dynamic-ntk": _scaled(lambda factor, trained: DynamicNtk(factor=2.0, original_length=trained)),
     "yarn": _yarn(YARN_FAST),
-    "rerope": _rerope,
+    "rerope": lambda rope, trained, length: ReRope(**_settings(rope), window=_near(trained)),
     "leaky-rerope": _leaky,
 }
 

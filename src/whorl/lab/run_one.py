@@ -83,7 +83,8 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     elif corpus is not None:
         result |= _evaluated(model, config, corpus, folder, tell)
     else:
-        result |= {"window_baseline": None, **_task_scores(model, config)}
+        tried = [_task_variant(model, config, name) for name in (AS_TRAINED, *config.repairs)]
+        result |= {"window_baseline": None, "evaluations": tried if config.repairs else [], "task": tried[0]["task"]}
     seconds = time.perf_counter() - begun
     return RunResult(**result, evaluate_seconds=seconds, environment=read_json(folder / ENVIRONMENT))
 
@@ -97,8 +98,8 @@ def check_text(config: RunConfig, corpus: Corpus) -> None:
 
 
 def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any]:
-    counts = parameters(model)
-    tokens = trained.metrics[-1]["tokens"] if trained.metrics else 0
+    counts, rows, key = parameters(model), trained.metrics, "validation_bits_per_byte"
+    tokens = rows[-1]["tokens"] if rows else 0
     return {
         "id": config.id,
         "label": label_of(config.encoding, **config.sizes),
@@ -113,10 +114,10 @@ def _facts(config: RunConfig, model: Decoder, trained: Trained) -> dict[str, Any
         "tokens_per_second": tokens / trained.seconds if trained.seconds else None,
         "train_seconds": trained.seconds,
         "stopped_early": trained.stopped_early,
-        "final_train_loss": _final_loss(trained.metrics),
-        "stages": _stages(config, trained.metrics),
-        "metrics": _thinned(trained.metrics),
-        "validation": _validation(trained.metrics),
+        "final_train_loss": _final_loss(rows),
+        "stages": _stages(config, rows),
+        "metrics": _thinned(rows),
+        "validation": [{"step": row["step"], "bits_per_byte": row[key]} for row in rows if key in row] or None,
         "claims": _claims(model.plan),
         "warnings": cautions(config),
     }
@@ -151,11 +152,6 @@ def _thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: row[key] for key in keys if key in row} for row in kept]  # a task has no bytes
 
 
-def _validation(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    key = "validation_bits_per_byte"
-    return [{"step": row["step"], "bits_per_byte": row[key]} for row in rows if key in row] or None
-
-
 def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, tell: Tell | None) -> dict[str, Any]:
     evaluation = Evaluation(model, config, corpus, tell=tell)
     evaluations = [evaluation.variant(name) for name in (AS_TRAINED, *config.repairs)]
@@ -167,12 +163,6 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, 
             evaluations.append(fine_tuned(model, config, evaluation, name, corpus, folder))
     shown = {"generated": written(model, config, corpus), "attention_by_distance": watched(model, config, corpus)}
     return {"evaluations": evaluations, "window_baseline": window, **shown}
-
-
-def _task_scores(model: Decoder, config: RunConfig) -> dict[str, Any]:
-    """The scores of a task, and those of its repairs beside them."""
-    evaluations = [_task_variant(model, config, name) for name in (AS_TRAINED, *config.repairs)]
-    return {"evaluations": evaluations if config.repairs else [], "task": evaluations[0]["task"]}
 
 
 def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any]:

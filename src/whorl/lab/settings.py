@@ -22,6 +22,7 @@ from whorl.models.layers import Activation
 from whorl.results import PROTOCOLS
 
 PLAN = "plan"  # the name of an encoding that differs between layers
+MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 
 RATIOS = (0.25, 0.5, 1, 2, 4, 8, 16)  # of the trained length, evaluated unless lengths are given
@@ -145,53 +146,42 @@ class RunConfig(Recipe):
         return self.corpus.removeprefix("task:")
 
     def check(self) -> None:
-        call = self.call()
         self.check_positive("layers", "width", "heads", "vocab", "kv_heads", "accumulate", "eval_bytes")
         if self.tokenizer and (not self.text or self.recall):
             what = "recall marks bytes" if self.recall else "a task has tokens of its own"
-            raise WhorlError(f"{call}: a tokenizer would be ignored, {what}. Leave it out.")
-        if self.text and not self.tokenizer and self.vocab < 256:
-            raise invalid(call, "vocab", "at least 256, one for each byte of a text", self.vocab)
-        if self.width % self.heads:
-            raise invalid(call, "width", f"a multiple of heads={self.heads}", self.width)
-        if self.kv_heads is not None and self.heads % self.kv_heads:
-            raise invalid(call, "kv_heads", f"a divisor of heads={self.heads}", self.kv_heads)
-        if not 0 <= self.dropout < 1:
-            raise invalid(call, "dropout", "at least 0 and below 1", self.dropout)
+            raise WhorlError(f"{self.call()}: a tokenizer would be ignored, {what}. Leave it out.")
+        no_bytes = not self.text or self.tokenizer
+        self.must(no_bytes or self.vocab >= 256, "vocab", "at least 256, one for each byte of a text")
+        self.must(self.width % self.heads == 0, "width", f"a multiple of heads={self.heads}")
+        self.must(self.heads % (self.kv_heads or 1) == 0, "kv_heads", f"a divisor of heads={self.heads}")
+        self.must(0 <= self.dropout < 1, "dropout", "at least 0 and below 1")
         super().check()
         shortest = min(length for length, _, _ in self.stages)
-        if shortest < 2:
-            raise invalid(call, "every stage's length", "at least 2", shortest)
-        if self.fine_tune_steps < 0:
-            raise invalid(call, "fine_tune_steps", "0 or more", self.fine_tune_steps)
-        if not 0 <= self.recall <= 1 or (self.recall and not self.text):
-            raise invalid(call, "recall", "a share of the rows of a text, 0 to 1", self.recall)
-        if not 0 <= self.seed < 2**31:
-            raise invalid(call, "seed", "between 0 and 2^31 - 1", self.seed)
+        self.must(shortest >= 2, "every stage's length", "at least 2", shortest)
+        self.must(self.fine_tune_steps >= 0, "fine_tune_steps", "0 or more")
+        marked = 0 <= self.recall <= 1 and (self.text or not self.recall)
+        self.must(marked, "recall", "a share of the rows of a text, 0 to 1")
+        self.must(0 <= self.seed < 2**31, "seed", "between 0 and 2^31 - 1")
         self._fill_lengths()
         object.__setattr__(self, "encoding", resolve(self.encoding, **self.sizes))
         if len(self.encoding.get("layers", ())) > self.layers:
-            raise invalid(
-                call, "encoding", f"a plan of at most the model's {self.layers} layers", label_of(self.encoding)
-            )
+            most = f"a plan of at most the model's {self.layers} layers"
+            raise invalid(self.call(), "encoding", most, label_of(self.encoding))
         self._check_repairs()
 
     def _fill_lengths(self) -> None:
-        call, trained = self.call(), self.train_length
+        trained = self.train_length
         wanted = self.lengths or [int(ratio * trained) for ratio in RATIOS if ratio * trained >= 2]
-        if min(wanted) < 2:
-            raise invalid(call, "lengths", "at least 2 each", list(wanted))
+        self.must(min(wanted) >= 2, "lengths", "at least 2 each", list(wanted))
         object.__setattr__(self, "lengths", tuple(sorted(set(wanted))))
         last = min(max(trained // 4, 16), 64, self.lengths[0]) if self.last is None else self.last
-        if not 1 <= last <= max(self.lengths):
-            raise invalid(call, "last", "positive and at most the longest length", last)
+        self.must(1 <= last <= max(self.lengths), "last", "positive and at most the longest length", last)
         object.__setattr__(self, "last", last)
-        if self.slides:  # each length needs room before its windows for the others
-            for length in self.lengths:
-                if length < last and last > self.lengths[-1] - length:
-                    raise invalid(call, "last", f"at most {self.lengths[-1] - length} for a length of {length}", last)
-        if "same_last" not in self.protocols or len(set(self.protocols)) < len(self.protocols):
-            raise invalid(call, "protocols", "same_last and others, each once", list(self.protocols))
+        for length in self.lengths if self.slides else ():  # each needs room before its windows for the others
+            room = self.lengths[-1] - length
+            self.must(length >= last or last <= room, "last", f"at most {room} for a length of {length}", last)
+        once = "same_last" in self.protocols and len(set(self.protocols)) == len(self.protocols)
+        self.must(once, "protocols", "same_last and others, each once", list(self.protocols))
 
     def _check_repairs(self) -> None:
         from whorl.lab import repairs  # which is made of encodings, and none are needed to name a run
@@ -224,16 +214,15 @@ def resolve(encoding: dict[str, Any] | str, **sizes: int) -> dict[str, Any]:
         raise invalid("Run", "encoding", "a name, or a dict with one under 'name'", encoding)
     settings = dict(encoding)
     name = settings.pop("name")
-    if name == "combined":
-        parts = settings.pop("parts", None)
-        if settings or not isinstance(parts, (list, tuple)):
-            raise WhorlError("Run: combined takes parts=[…], each an encoding by name and settings, and nothing else.")
-        return {"name": name, "parts": [resolve(part, **sizes) for part in parts]}
-    if name == PLAN:
-        layers = settings.pop("layers", None)
-        if settings or not isinstance(layers, (list, tuple)) or not layers:
-            raise WhorlError("Run: a plan takes layers=[…], each an encoding by name and settings, and nothing else.")
-        return {"name": name, "layers": [resolve(layer, **sizes) for layer in layers]}
+    for key, kind in MADE_OF.items():
+        if name == kind:
+            inside = settings.pop(key, None)
+            if settings or not isinstance(inside, (list, tuple)) or (name == PLAN and not inside):
+                what = "a plan" if name == PLAN else name
+                raise WhorlError(
+                    f"Run: {what} takes {key}=[…], each an encoding by name and settings, and nothing else."
+                )
+            return {"name": name, key: [resolve(part, **sizes) for part in inside]}
     cls = registry.encoding_class(name).Config
     given = {key: value for key, value in sizes.items() if key in cls.fields()} | settings
     return cls.from_dict({"name": name, **given}).to_dict()
@@ -254,7 +243,9 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
         groups = itertools.groupby(_typed(layer, **sizes) for layer in encoding["layers"])
         counted = ((label, len(list(same))) for label, same in groups)
         return "/".join(label if count == 1 else f"{label}*{count}" for label, count in counted)
-    usual = resolve(_only_required(name, encoding), **sizes)
+    # settings without a default say nothing about how an encoding differs from the usual one
+    required = {key: encoding[key] for key in registry.encoding_class(name).Config.required()}
+    usual = resolve({"name": name, **required}, **sizes)
     differs = {key: value for key, value in encoding.items() if value != usual[key]}
     return " ".join([name, *(f"{key}={_short(value)}" for key, value in differs.items())])
 
@@ -262,11 +253,6 @@ def label_of(encoding: dict[str, Any], **sizes: int) -> str:
 def _typed(encoding: dict[str, Any], **sizes: int) -> str:
     """The label of a part of an encoding as it is typed, without a space: the whole is one name."""
     return label_of(encoding, **sizes).replace(" ", ":", 1).replace(" ", ",")
-
-
-def _only_required(name: str, encoding: dict[str, Any]) -> dict[str, Any]:
-    """The settings that have no default, which say nothing about how an encoding differs from the usual one."""
-    return {"name": name, **{key: encoding[key] for key in registry.encoding_class(name).Config.required()}}
 
 
 def _short(value: Any) -> str:

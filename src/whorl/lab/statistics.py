@@ -154,7 +154,8 @@ def estimate(
     if samples is None or count < 2:
         error = None if own is None else math.sqrt(own.variance / seeds)
         return Estimate(mean, error, own.freedom if own else 0, seeds, 0)
-    text = (_share_variance if shares else _variance)(samples.mean(0)) / count
+    by_sample = samples.mean(0)
+    text = (_share_variance(by_sample) if shares else float(by_sample.var(ddof=1))) / count
     if own is None:
         return Estimate(mean, math.sqrt(text), count - 1, seeds, count)
     seed = own.variance / seeds
@@ -164,10 +165,6 @@ def estimate(
     part = seed * (1 + 1 / own.freedom)
     below = part**2 / own.freedom + text**2 / (count - 1)
     return Estimate(mean, error, (part + text) ** 2 / below if below else own.freedom, seeds, count)
-
-
-def _variance(values: Array) -> float:
-    return float(values.var(ddof=1))
 
 
 def _share_variance(values: Array) -> float:

@@ -16,6 +16,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,6 +204,29 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
             f"lab: cannot write {path}: {error.strerror or error}. "
             "What was saved before it is whole: once it can be written, the same command goes on from there."
         ) from error
+
+
+@contextlib.contextmanager
+def whole_folder(place: Path, what: str, proof: str = "") -> Iterator[Path]:
+    """A folder to write ``what`` into, which is moved to ``place`` in the end.
+
+    Where ``proof``, a file in it or the place itself, is there by then, another process was faster with the same bytes.
+    """
+    made = None
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
+        yield made
+        made.rename(place)
+    except OSError as error:
+        if not (place / proof).exists():
+            raise WhorlError(
+                f"lab: cannot write {what} to {place.parent}: {error.strerror or error}. "
+                "Free some space, or choose another --out."
+            ) from error
+    finally:
+        if made is not None:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def write_checkpoint(

@@ -94,19 +94,14 @@ def _between(first: int, middle: Tensor, last: int) -> Tensor:
     return pad(pad(middle, (1, 0), value=first), (0, 1), value=last)
 
 
-def _copy(draw: torch.Generator, length: int, count: int) -> Made:
-    x = _symbols(draw, length, count)
-    return _between(BOS, x, SEP), x
+def _of_symbols(answer: Callable[[Tensor], Tensor]) -> Callable[[torch.Generator, int, int], Made]:
+    """Makes items of random symbols x between marks, and what the answer makes of x."""
 
+    def make(draw: torch.Generator, length: int, count: int) -> Made:
+        x = _symbols(draw, length, count)
+        return _between(BOS, x, SEP), answer(x)
 
-def _reverse(draw: torch.Generator, length: int, count: int) -> Made:
-    x = _symbols(draw, length, count)
-    return _between(BOS, x, SEP), x.flip(1)
-
-
-def _sort(draw: torch.Generator, length: int, count: int) -> Made:
-    x = _symbols(draw, length, count)
-    return _between(BOS, x, SEP), x.sort(dim=1).values
+    return make
 
 
 def _counting(draw: torch.Generator, length: int, count: int) -> Made:
@@ -169,9 +164,9 @@ _hidden = {"unit": "tokens", "vocab": SMALL_VOCAB, "varied": False}
 TASKS: dict[str, Task] = {
     one.name: one
     for one in (
-        _task("copy", _copy),
-        _task("reverse", _reverse),
-        _task("sort", _sort),
+        _task("copy", _of_symbols(lambda x: x)),
+        _task("reverse", _of_symbols(lambda x: x.flip(1))),
+        _task("sort", _of_symbols(lambda x: x.sort(dim=1).values)),
         _task("counting", _counting),
         _task(
             "associative_recall",

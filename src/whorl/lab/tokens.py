@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import itertools
-import shutil
-import tempfile
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from whorl.errors import WhorlError
 from whorl.lab.corpus import Corpus
 from whorl.lab.probes import Letters
 from whorl.lab.settings import RunConfig
+from whorl.lab.storage import whole_folder
 
 CHUNK = 2**16  # bytes encoded at a time, up to the end of a line
 ARRAYS = ("train", "test", "test_sizes", "test_documents")
@@ -132,30 +131,13 @@ def open_tokens(corpus: Corpus, config: RunConfig, store: Path, *, made: Corpus 
     place = store / f"{corpus.digest}-{config.tokenizer_digest}"
     if not place.exists():
         made = made or tokenized(corpus, Tokenizer(config.tokenizer, config.tokenizer_digest))
-        _write(made, place)
+        with whole_folder(place, "the tokens") as folder:
+            for name in ARRAYS:
+                np.save(folder / f"{name}.npy", np.asarray(getattr(made, name)))
     found = {name: np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
     documents = tuple((int(start), int(stop)) for start, stop in found.pop("test_documents"))
     ratio = len(corpus.train) / max(1, len(found["train"]))
     return dataclasses.replace(corpus, **found, test_documents=documents, bytes_per_token=ratio)
-
-
-def _write(corpus: Corpus, place: Path) -> None:
-    made = None
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-        for name in ARRAYS:
-            np.save(made / f"{name}.npy", np.asarray(getattr(corpus, name)))
-        made.rename(place)
-    except OSError as error:
-        if not place.exists():  # else another process was faster, with the same tokens
-            raise WhorlError(
-                f"lab: cannot write the tokens to {place.parent}: {error.strerror or error}. "
-                "Free some space, or choose another --out."
-            ) from error
-    finally:
-        if made is not None:
-            shutil.rmtree(made, ignore_errors=True)
 
 
 def text_of(config: RunConfig, tokens: list[int]) -> str:

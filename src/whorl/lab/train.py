@@ -234,14 +234,10 @@ class Log:
             except OSError as error:
                 raise _cannot_write(Path(self._file.name).parent, error) from error
         if self._events is not None:
-            for key in EVENTS:
-                self._add(key, row.get(key), row["step"])
-            for key, value in row.get("gradient_norms", {}).items():
-                self._add(f"gradient_norms/{key}", value, row["step"])
-
-    def _add(self, key: str, value: float | None, step: int) -> None:
-        if self._events is not None and value is not None:
-            self._events.add_scalar(key, value, step)
+            norms = {f"gradient_norms/{part}": value for part, value in row.get("gradient_norms", {}).items()}
+            for key, value in {**{key: row.get(key) for key in EVENTS}, **norms}.items():
+                if value is not None:
+                    self._events.add_scalar(key, value, row["step"])
 
     def flush(self) -> None:
         if self._events is not None:

@@ -68,8 +68,9 @@ class Figures:
     def curves(self) -> Iterator[Figure]:
         """Training loss by step for every model that was trained, and that on held-out text where it was taken."""
         bits = bool(self.result.measured(PROTOCOLS))
-        trained = [(row, _thinned(row.curve, 1 / math.log(2) if bits else 1.0)) for row in self._models() if row.curve]
-        held = [(row, _thinned(row.validation, 1.0)) for row in self._models() if row.validation]
+        factor = 1 / math.log(2) if bits else 1.0
+        trained = [self._line(row, _thinned(row.curve, factor)) for row in self._models() if row.curve]
+        held = [self._line(row, _thinned(row.validation, 1.0)) for row in self._models() if row.validation]
         shown = [("curves", "learning_title", trained), ("validation", "validation_title", held)]
         unit = "bits_per_byte" if bits else "nats_per_token"
         size = BIG if trained and held else BROAD
@@ -84,81 +85,57 @@ class Figures:
 
     def positions(self) -> Iterator[Figure]:
         """Loss by position in the longest text, for every model as trained."""
-        lines = [
-            (row, [((start + stop) / 2, _exact(bits)) for start, stop, bits in row.by_position])
-            for row in self._models()
-            if row.by_position
-        ]
-        if lines:
-            longest = max(row.by_position[-1][1] for row, _ in lines)
-            title = self.words("position_title")
-            panel = self._plain("position", title, "bits_per_byte", "position_desc", lines, trained=self.result.trained)
-            caption = self.words("position_caption", longest=f"{longest:.0f}", trained=self.result.trained)
-            yield Figure("", [row for row, _ in lines], [panel], [], [caption])
+        rows = [row for row in self._models() if row.by_position]
+        if rows:
+            middles = ([((start + stop) / 2, _exact(bits)) for start, stop, bits in row.by_position] for row in rows)
+            lines = [self._line(row, points) for row, points in zip(rows, middles, strict=True)]
+            title, trained = self.words("position_heading"), self.result.trained
+            panel = self._plain("position", title, "bits_per_byte", "position_desc", lines, trained=trained)
+            longest = max(row.by_position[-1][1] for row in rows)
+            caption = self.words("position_caption", longest=f"{longest:.0f}", trained=trained)
+            yield Figure("", rows, [panel], [], [caption])
 
     def attention(self) -> Iterator[Figure]:
         """Attention by distance of one head of every model."""
         rows = [row for row in self._models() if row.attention]
-        lines = [(row, [(x, _exact(weight)) for x, weight in row.attention if x > 0]) for row in rows]
-        if lines:
-            title = self.words("attention_title")
+        if rows:
+            lines = [self._line(row, [(x, _exact(weight)) for x, weight in row.attention if x > 0]) for row in rows]
+            title = self.words("attention_heading")
             panel = self._plain("attention", title, "weight", "attention_desc", lines, least=0.0, powers=True)
-            heads = [self._head(row) for row in rows]
+            heads = []
+            for row in rows:
+                layer, head = (*row.head, "?", "?")[:2]
+                heads.append(self.words("attention_head", name=self.words.name(row.label), layer=layer, head=head))
             yield Figure("", rows, [panel], [], [self.words("attention_caption", heads=heads)])
-
-    def _head(self, row: Row) -> str:
-        layer, head = (*row.head, "?", "?")[:2]
-        return self.words("attention_head", name=self.words.name(row.label), layer=layer, head=head)
 
     def factors(self) -> Iterator[Figure]:
         """Loss at the trained length by each factor of a sweep that is a number, a line for all that differs else."""
         measure, length = self.findings.measure, self.findings.reference
         for place, factor in enumerate(self.result.factors):
-            lines: dict[tuple[str, str], list[tuple[float, Cell]]] = {}
-            rows: dict[tuple[str, str], Row] = {}
+            found: dict[str, list[tuple[float, Cell]]] = {}
+            rows: dict[str, Row] = {}
             for row in self._models():
                 value = finite(row.settings.get(factor))
                 cell = row.cells.get(measure or "", {}).get(length)
                 if value is not None and value > 0 and cell:
-                    rest = {key: other for key, other in row.settings.items() if key != factor}
-                    key = str(row.encoding.get("name", row.label)), " ".join(f"{k}={v}" for k, v in rest.items())
-                    lines.setdefault(key, []).append((value, cell))
-                    rows.setdefault(key, row)
-            several = {key: sorted(points) for key, points in lines.items() if len(points) > 1}
-            if several:
-                yield self._factor(place, factor, several, rows)
-
-    def _factor(
-        self,
-        place: int,
-        factor: str,
-        lines: dict[tuple[str, str], list[tuple[float, Cell]]],
-        rows: dict[tuple[str, str], Row],
-    ) -> Figure:
-        words = self.words
-        names = [f"{words.name(name)} {rest}".strip() for name, rest in lines]
-        drawn = tuple(
-            Line(name, name, self.style(rows[key]), tuple(points))
-            for name, (key, points) in zip(names, lines.items(), strict=True)
-        )
-        low, high = _range([cell for points in lines.values() for _, cell in points], SPAN)
-        title = words("factor_title", factor=factor)
-        panel = Panel(
-            key=f"factor{place}",
-            title=title,
-            unit=words("bits_per_byte"),
-            description=words("factor_desc", factor=factor, names=names),
-            lines=drawn,
-            low=low,
-            high=high,
-            size=BROAD,
-            powers=True,
-            labelled=True,
-        )
-        return Figure(title, [rows[key] for key in lines], [panel], [], [words("factor_caption", factor=factor)])
+                    rest = [f"{key}={other}" for key, other in row.settings.items() if key != factor]
+                    name = " ".join([self.words.name(str(row.encoding.get("name", row.label))), *rest])
+                    found.setdefault(name, []).append((value, cell))
+                    rows.setdefault(name, row)
+            lines = [self._line(rows[name], sorted(points), name) for name, points in found.items() if len(points) > 1]
+            if lines:
+                title = self.words("factor_title", factor=factor)
+                key, unit = f"factor{place}", "bits_per_byte"
+                panel = self._plain(key, title, unit, "factor_desc", lines, factor=factor, powers=True, marked=True)
+                caption = self.words("factor_caption", factor=factor)
+                yield Figure(title, [rows[line.name] for line in lines], [panel], [], [caption])
 
     def _models(self) -> list[Row]:
         return [row for row in self.result.rows if row.as_trained]
+
+    def _line(self, row: Row, points: Sequence[tuple[float, Cell]], name: str = "") -> Line:
+        name = name or self.words.name(row.label)
+        return Line(name, name, self.style(row), tuple(points))
 
     def _plain(
         self,
@@ -166,26 +143,25 @@ class Figures:
         title: str,
         unit: str,
         said: str,
-        found: Sequence[tuple[Row, Sequence[tuple[float, Cell]]]],
+        lines: Sequence[Line],
         *,
+        factor: str = "",
         cut: float = 0.0,
         least: float = SPAN,
         trained: int | None = None,
         powers: bool = False,
+        marked: bool = False,
         size: tuple[float, float] = BROAD,
     ) -> Panel:
-        """A panel of smooth lines; ``cut`` is the share of it whose values may leave the frame."""
-        names = [self.words.name(row.label) for row, _ in found]
-        lines = tuple(
-            Line(name, name, self.style(row), tuple(points)) for name, (row, points) in zip(names, found, strict=True)
-        )
+        """A panel of lines without gaps; ``cut`` is the share of it whose values may leave the frame."""
         last = max(x for line in lines for x, _ in line.points)
         low, high = _range([cell for line in lines for x, cell in line.points if cell and x >= cut * last], least)
+        names = [line.name for line in lines]
         return Panel(
             key=key,
             title=title,
             unit=self.words(unit),
-            description=self.words(said, last=f"{last:.0f}", names=names),
+            description=self.words(said, last=f"{last:.0f}", factor=factor, names=names),
             lines=lines,
             low=low,
             high=high,
@@ -193,7 +169,7 @@ class Figures:
             trained=trained,
             powers=powers,
             labelled=True,
-            marked=False,
+            marked=marked,
         )
 
     def _loss(self, key: str, title: str, rows: Sequence[Row], window: Row | None) -> Figure:

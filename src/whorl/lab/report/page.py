@@ -233,7 +233,8 @@ class Page:
     def _best(self, measure: str, length: int, rows: Sequence[Row]) -> Cell | None:
         """The highest share at a length where it is told from chance; else nobody is best."""
         cells = [cell for row in rows if not row.is_window and (cell := row.cells.get(measure, {}).get(length))]
-        return max(cells, key=lambda cell: cell.mean) if self.findings.floor(measure, length) is not None else None
+        told = self.findings.floor(measure, length) is not None  # of all tasks together
+        return max(cells, key=lambda cell: cell.mean, default=None) if told else None
 
     def _range(self, cell: Cell) -> str:
         return self.words("range", low=number(100 * cell.low, 1), high=number(100 * cell.high, 1))

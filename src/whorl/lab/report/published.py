@@ -14,6 +14,7 @@ from typing import Literal
 from whorl.results import AS_TRAINED, ComparisonResult, Row
 
 Outcome = Literal["reproduced", "tied", "reversed"]
+OUTCOMES: dict[int, Outcome] = {1: "reproduced", 0: "tied", -1: "reversed"}  # by the sign of the worse less the better
 
 PRESS = "Press et al. 2021"
 CHI = "Chi et al. 2022"
@@ -72,22 +73,23 @@ class Check:
     outcome: Outcome
 
 
-def check_text(result: ComparisonResult, measure: str, length: int) -> Iterator[Check]:
-    """The pairs of encodings as trained."""
-    for better, worse, source in TEXT:
-        pair = _trained(result, better), _trained(result, worse)
-        if all(fair(row, result.trained) for row in pair if row):
-            yield from _check_losses(result, measure, length, pair, source)
-
-
-def check_repairs(result: ComparisonResult, measure: str, length: int) -> Iterator[Check]:
-    """The pairs of repairs of RoPE."""
+def check_losses(result: ComparisonResult, measure: str, far: int, repaired_at: int) -> Iterator[Check]:
+    """The pairs of encodings as trained at the far length, and of repairs of RoPE at the length that these are read."""
     base = _trained(result, "rope")
     known = {row.variant: row for row in reversed(result.text_rows) if base and row.label == base.label}
-    for better, worse, source in REPAIRS:
-        if result.trained >= RAMP_LENGTH or "yarn" not in (better, worse):
-            pair = known.get(better or AS_TRAINED), known.get(worse or AS_TRAINED)
-            yield from _check_losses(result, measure, length, pair, source)
+    pairs = [(far, _trained(result, better), _trained(result, worse), source) for better, worse, source in TEXT]
+    pairs += [
+        (repaired_at, known.get(better or AS_TRAINED), known.get(worse or AS_TRAINED), source)
+        for better, worse, source in REPAIRS
+        if result.trained >= RAMP_LENGTH or "yarn" not in (better, worse)
+    ]
+    for length, better, worse, source in pairs:
+        if better is None or worse is None or not (fair(better, result.trained) and fair(worse, result.trained)):
+            continue
+        low, high = better.at(measure, length), worse.at(measure, length)
+        sign = _sign(result, better, worse, length, measure)
+        if low is not None and high is not None and sign is not None:
+            yield Check(better, worse, source, length, None, (low, high), OUTCOMES[sign])
 
 
 def check_tasks(result: ComparisonResult) -> Iterator[Check]:
@@ -100,30 +102,14 @@ def check_tasks(result: ComparisonResult) -> Iterator[Check]:
                 pair = rows[better], rows[worse]
                 lengths = result.lengths_of(["exact_match"])
                 signs = {_sign(result, *pair, length, "exact_match") or 0 for length in lengths} - {0}
-                outcome = _outcome(-signs.pop() if len(signs) == 1 else 0)  # shares are better where they are higher
+                outcome = OUTCOMES[-signs.pop() if len(signs) == 1 else 0]  # shares are better where they are higher
                 yield Check(*pair, source, None, task, (scores[better], scores[worse]), outcome)
-
-
-def _check_losses(
-    result: ComparisonResult, measure: str, length: int, pair: tuple[Row | None, Row | None], source: str
-) -> Iterator[Check]:
-    better, worse = pair
-    low, high = (row.at(measure, length) if row else None for row in pair)
-    if better is None or worse is None or low is None or high is None:
-        return
-    sign = _sign(result, better, worse, length, measure)
-    if sign is not None:
-        yield Check(better, worse, source, length, None, (low, high), _outcome(sign))
 
 
 def _sign(result: ComparisonResult, better: Row, worse: Row, length: int, measure: str) -> int | None:
     """What the interval says of the worse less the better; None where no difference was kept."""
     found = result.difference("published", worse, length, measure, better)
     return None if found is None or found.low is None else found.sign
-
-
-def _outcome(sign: int) -> Outcome:
-    return "tied" if sign == 0 else "reproduced" if sign > 0 else "reversed"
 
 
 def _trained(result: ComparisonResult, name: str) -> Row | None:

@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import takewhile
 from typing import Literal
 
-from whorl.lab.report.published import Check, check_repairs, check_tasks, check_text
+from whorl.lab.report.published import Check, check_losses, check_tasks
 from whorl.lab.statistics import share_low
 from whorl.results import PROTOCOLS, RECALL, WHOLE, ComparisonResult, Difference, Row
 
@@ -175,17 +175,12 @@ class Findings:
     @cached_property
     def order(self) -> Order | None:
         """The models as trained at the reference length, against the baseline."""
-        models = [row for row in self.result.text_rows if row.as_trained and row.has(self.measure or "")]
-        return self._order(models, self.measure, self.reference)
-
-    def _order(self, models: Sequence[Row], measure: str | None, length: int) -> Order | None:
-        scored = _scored(models, measure, length)
+        result, measure, length = self.result, self.measure, self.reference
+        scored = _scored([row for row in result.text_rows if row.as_trained], measure, length)
         if not scored or measure is None:
             return None
-        base, value = next((pair for pair in scored if pair[0].label == self.result.baseline), scored[0])
-        pairs = [
-            (row, self.result.difference("encoding", row, length, measure)) for row, _ in scored if row is not base
-        ]
+        base, value = next((pair for pair in scored if pair[0].label == result.baseline), scored[0])
+        pairs = [(row, result.difference("encoding", row, length, measure)) for row, _ in scored if row is not base]
         known = [(row, found) for row, found in pairs if found and found.low is not None]
         return Order(
             length=length,
@@ -295,10 +290,9 @@ class Findings:
     @cached_property
     def checks(self) -> tuple[Check, ...]:
         """The published orders that can be held against these numbers."""
-        result, measure = self.result, self.measure
-        text = check_text(result, measure, self.far) if measure and self.far else ()
-        repairs = check_repairs(result, measure, self.repaired_at) if measure and self.repaired_at else ()
-        return (*text, *repairs, *check_tasks(result))
+        measure, far, repaired_at = self.measure, self.far, self.repaired_at
+        losses = check_losses(self.result, measure, far, repaired_at) if measure and far and repaired_at else ()
+        return (*losses, *check_tasks(self.result))
 
     # -- tasks -----------------------------------------------------------------------------------------------------
 
