@@ -94,7 +94,7 @@ class Cope(ContentTerms):
         return self.config.causal
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.ScoreTerm(self, whole_row=True),)
+        return (parts.ScoreTerm(self, whole_row=True, form="counts"),)
 
     @property
     def claims(self) -> Claims:
@@ -114,3 +114,6 @@ class Cope(ContentTerms):
         wide = torch.promote_types(scores.dtype, torch.float32)
         positions = contextual_positions(scores.to(wide), self.config.max_position, self.config.causal)
         return scores + interpolated(products(q, self.table, wide), positions)
+
+    def rows_by_count(self) -> Tensor:
+        return self.table
