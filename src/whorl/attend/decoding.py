@@ -131,6 +131,8 @@ def why_not_decode(
         return f"the kernels take up to {MOST_QUERIES} new tokens and {MOST_ROWS} queries of heads that share keys"
     if max(dim, v.shape[3]) > LARGEST_DIM:
         return f"the kernels have heads of up to {LARGEST_DIM} dimensions"
+    if _too_large(q, queries * (heads // k.shape[1]), v.shape[3]):
+        return "the queries leave no room for keys in the device's shared memory"
     if any(x.stride(-1) != 1 for x in (q, k, v)):
         return "dimensions do not lie side by side in memory"
     if slots is None or not slots.filled:
@@ -144,6 +146,13 @@ def why_not_decode(
         or why_not_terms(encoding, slots, hidden)
         or (why_not_turns(encoding, slots, asked.length) if policy == "raw" else None)
     )
+
+
+def _too_large(q: Tensor, rows: int, value_dim: int) -> bool:
+    from whorl.kernels import decode_triton  # late: it needs Triton
+
+    memory = decode_triton.shared_memory(q.device)
+    return decode_triton.too_large(rows, q.shape[3], value_dim, q.dtype, memory)
 
 
 def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:

@@ -336,7 +336,8 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     unit = 8 if all(stride % 8 == 0 for stride in strides) else 1
     group = heads // kv_heads
     rows, padded, value_padded = (max(16, power_of_2(n)) for n in (group * queries, dim, value_dim))
-    tile = tile_of(rows, padded, value_padded, q.dtype, shared_memory(q.device), turned=rules.rotation is not None)
+    memory, further = shared_memory(q.device), _further(kept, padded, value_padded)
+    tile = tile_of(rows, padded, value_padded, q.dtype, memory, further)
     parts = parts_of(batch * kv_heads, capacity, multiprocessors(q.device))
     bias, positions, real = kept.bias, kept.positions, kept.real
     kind = "none" if bias is None else "lines" if rules.lines else "slot" if bias.ndim == 4 else "distance"
@@ -381,18 +382,35 @@ def _turn(kept: Kept, rules: Rules) -> tuple[int, int, int, bool, bool]:
     return start, kept.cos.shape[-1], blocks, reads == "half", writes == "half"
 
 
-def tile_of(rows: int, dim: int, value_dim: int, dtype: torch.dtype, memory: int, *, turned: bool = False) -> Tile:
+def tile_of(rows: int, dim: int, value_dim: int, dtype: torch.dtype, memory: int, further: int = 0) -> Tile:
     """The tile for heads of these padded sizes within so many bytes of shared memory: fewer stages, then fewer keys.
 
+    ``further`` bytes are read for each key beside itself and its value: then half as many keys fill the registers.
     Measured on an H200 with heads of 128 in bfloat16.
     """
     tile = Tile(32, 4, 2) if dtype == torch.float32 else Tile(64, 4, 3)
+    if further:
+        tile = Tile(tile.keys // 2, 4, 2)
     held = rows * (dim + value_dim) * dtype.itemsize
     while tile.keys > 16 or tile.stages > 1:
-        if held + tile.stages * tile.keys * (dim + value_dim) * dtype.itemsize <= memory:
+        if held + tile.stages * tile.keys * ((dim + value_dim) * dtype.itemsize + further) <= memory:
             break
         tile = tile._replace(stages=tile.stages - 1) if tile.stages > 1 else tile._replace(keys=tile.keys // 2)
     return tile
+
+
+def too_large(rows: int, dim: int, value_dim: int, dtype: torch.dtype, memory: int) -> bool:
+    """Whether so many rows of queries leave too little of so many bytes of shared memory for the fewest keys."""
+    wide = max(16, power_of_2(dim), power_of_2(value_dim))
+    return (max(16, power_of_2(rows)) + 32) * wide * dtype.itemsize > memory
+
+
+def _further(kept: Kept, dim: int, value_dim: int) -> int:
+    """Bytes that are read for each key beside itself and its value, in rows of the head's size."""
+    turns = 0 if kept.cos is None else dim * kept.keys.element_size() + 2 * dim * 4  # its other members, cos and sin
+    key_rows = 0 if kept.key_rows is None else dim * 4
+    value_rows = 0 if kept.value_rows is None else value_dim * kept.values.element_size()
+    return turns + key_rows + value_rows
 
 
 def parts_of(heads: int, capacity: int, processors: int) -> int:
