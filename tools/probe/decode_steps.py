@@ -13,7 +13,7 @@ import argparse
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -73,7 +73,7 @@ class Text:
         if not direct:
             self.cache.change_encoding(encoding)
 
-    def step(self, impl: str = "auto") -> Tensor:
+    def step(self, impl: Literal["auto", "torch"] = "auto") -> Tensor:
         return self.cache.attend(*self.next, impl=impl, **self.more)
 
 

@@ -136,10 +136,8 @@ class Turns(NamedTuple):
 
 def why_not_turns(encoding: Encoding, slots: Slots, length: int | None) -> str | None:
     """What keeps the kernel from turning raw keys, or None."""
-    name, placement, branches, fade = (
-        type(encoding).__name__,
-        *(first(encoding, k) for k in (Placement, Branches, Fade)),
-    )
+    name, placement = type(encoding).__name__, first(encoding, Placement)
+    branches, fade = first(encoding, Branches), first(encoding, Fade)
     if placement is None:
         return None
     if placement.rotary is None or placement.rotary.counted_tables(1, length, slots.keys.device) is None:

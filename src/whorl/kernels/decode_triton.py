@@ -11,7 +11,7 @@ graph, serves a text that grows.
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportAttributeAccessIssue=false
-# pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportOperatorIssue=false, reportPossiblyUnboundVariable=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -303,11 +303,11 @@ class Decode(NamedTuple):
     """The launch for a kind of step, and the memory that it works in: float32 numbers, and counters that begin at 0.
 
     Counters are 0 again when the launch is done. Memory is shared by steps that run one after another only.
-    ``count`` goes before it where parts need to know how many gates are open behind them.
+    ``counting`` goes before it where parts need to know how many gates are open behind them.
     """
 
     launch: Launch
-    count: Launch | None
+    counting: Launch | None
     numbers: int
     counters: int
 
@@ -323,8 +323,8 @@ class Decode(NamedTuple):
         """Attends; ``out`` is contiguous, (batch, heads, queries, value dim)."""
         keys, values, slots, *read = kept
         pointers = q, keys, values, out, slots, *[slots if x is None else x for x in read], numbers, counters
-        if self.count is not None:
-            self.count(*pointers)
+        if self.counting is not None:
+            self.counting(*pointers)
         self.launch(*pointers)
 
 

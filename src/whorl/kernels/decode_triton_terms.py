@@ -2,6 +2,7 @@
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
