@@ -254,6 +254,21 @@ def test_learned_angles_and_given_positions_are_left_to_torch():
         cache.attend(*step, positions=whorl.positions(1, offset=200, device=DEVICE), impl="triton")
 
 
+def test_a_window_after_positions_that_were_given():
+    """Beyond 2^32 they are no numbers of 32 bits, in which they would be the first of a text."""
+    encoding, text = encoding_of("sinks"), tokens(PROMPT + STEPS)
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        far = whorl.positions(5, device=DEVICE) + 2**32
+        cache.attend(*(x[:, :, :5] for x in text), positions=far)
+        cache.attend(*(x[:, :, 5:PROMPT] for x in text))
+    for at in range(PROMPT, PROMPT + STEPS):
+        step = [x[:, :, at : at + 1] for x in text]
+        torch.testing.assert_close(
+            fast.attend(*step, impl="triton"), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0
+        )
+
+
 def test_counting_on_the_device():
     encoding, text = encoding_of("rope"), tokens(PROMPT + STEPS)
     fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))

@@ -75,7 +75,7 @@ def decode_all() -> None:
     decode("heads of 256", dim=256)
     decode("float32", dtype=torch.float32)
     decode("16 queries", queries=16)
-    decode("raw keys", by_place=True, rotation=rotation, fades=empty(128), **one)
+    decode("raw keys", by_place=True, rotation=rotation, fades=empty(64), **one)
     decode("two placements", by_place=True, rotation=rotation, near=512, **tables)
     decode(
         "values by distance", by_place=True, rows=empty(8, 32, 1, 17), value_rows=empty(17, 128, dtype=torch.bfloat16)

@@ -3,8 +3,10 @@
     one launch    turns queries and keys, and puts keys and values into their slots
     one launch    attends to all filled slots
 
-Both read on the device how many slots are filled. A kind of step is checked and prepared once; after that a step is
-its two launches, at any length of the text.
+Keys that are kept raw are turned by the second one, as it reads them. What else an encoding adds to scores is read off
+its parts: a bias (here), terms of content and sums (``decoding_terms.py``). CoPE counts its gates in a launch between.
+All read on the device how many slots are filled. A kind of step is checked and prepared once; after that a step is
+its launches, at any length of the text.
 """
 
 from __future__ import annotations
@@ -15,7 +17,15 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.attend.decoding_terms import Terms, Turns, scaled_queries, turns_of, why_not_terms, why_not_turns
+from whorl.attend.decoding_terms import (
+    Terms,
+    Turns,
+    factors_of,
+    scaled_queries,
+    turns_of,
+    why_not_terms,
+    why_not_turns,
+)
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
@@ -24,12 +34,10 @@ from whorl.encodings.parts import (
     BiasByDistance,
     BiasByPair,
     Placement,
-    QueryScale,
     Reach,
     Visibility,
     first,
     hides_by_reach,
-    lone_rotation,
 )
 from whorl.encodings.rotary import Counted
 from whorl.graphs import held
@@ -62,8 +70,17 @@ class Asked(NamedTuple):
 class DecodingStep:
     """A kind of step, ready to run: encoding, shapes and strides are those it was made for."""
 
-    def __init__(self, place: Place, bias: BiasOf, terms: Terms, turns: Turns | None, rules: Rules) -> None:
-        self._place, self._bias, self._terms, self._turns, self._rules = place, bias, terms, turns, rules
+    def __init__(
+        self,
+        place: Place,
+        bias: BiasOf,
+        terms: Terms,
+        turns: Turns | None,
+        factors: MadeOf[Tensor] | None,
+        rules: Rules,
+    ) -> None:
+        self._place, self._bias, self._terms = place, bias, terms
+        self._turns, self._factors, self._rules = turns, factors, rules
         self._reads_positions = rules.by_place and not rules.counted
         self._attend: Any = None  # made ready by the first step
         self._memory: tuple[Tensor, ...] = ()
@@ -94,8 +111,8 @@ class DecodingStep:
         if turns is not None:
             cos, sin, fades, _ = turns
         memory = None if terms.reader is None else slots.memory
-        bias = self._bias(slots, now)
-        kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, memory)
+        bias, factors = self._bias(slots, now), None if self._factors is None else self._factors()
+        kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, memory, factors)
         if self._attend is None:
             from whorl.kernels.decode_triton import ready
 
@@ -180,21 +197,29 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked:
         bias_of = _bias_by_pair(encoding, asked.length)
     terms = Terms(encoding, slots, q, v, asked.scale)
     turns = turns_of(encoding, slots.room, asked.length, q.device) if policy == "raw" else None
+    factors = factors_of(encoding, slots, q.device)
     placement = first(encoding, Placement)
     rotary = None if placement is None else placement.rotary
     rules = Rules(
         asked.scale,
         asked.softcap,
         _window(reach),
-        by_place=by_place or terms.by_place or turns is not None,
+        by_place=by_place or terms.by_place or turns is not None or factors is not None,
         counted=slots.counted,
         lines=lines,
         rotation=None if turns is None or rotary is None else rotary.rotation(),
         near=0 if turns is None else turns.near,
         sums=terms.sums,
     )
-    place = _raw(encoding, terms, asked.length) if policy == "raw" else _place(encoding, slots, terms, q, asked.length)
-    return DecodingStep(place, bias_of, terms, turns, rules)
+    scaled = None if factors is not None else scaled_queries(encoding, asked.length)
+    if policy == "raw" or (placement is None and scaled is None):
+        place = _raw(terms, scaled)
+    else:
+        tables = None
+        if rotary is not None and scaled is None and slots.counted:
+            tables = rotary.counted_tables(slots.room, asked.length, q.device)
+        place = _hooked(encoding, asked.length) if tables is None else _turn(rotary.rotation(), tables)
+    return DecodingStep(place, bias_of, terms, turns, factors, rules)
 
 
 def _window(reach: Reach | None) -> tuple[int, int] | None:
@@ -202,28 +227,23 @@ def _window(reach: Reach | None) -> tuple[int, int] | None:
     return None if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
 
 
-def _place(encoding: Encoding, slots: Slots, terms: Terms, q: Tensor, length: int | None) -> Place:
-    """The function that puts keys, placed, and values into their slots and returns placed queries."""
-    if first(encoding, Placement, QueryScale) is None:
-        return _raw(encoding, terms, length)
-    rotary, copy = lone_rotation(encoding), _copy()
-    tables = None if rotary is None or not slots.counted else rotary.counted_tables(slots.room, length, q.device)
-    if rotary is not None and tables is not None:
-        return _turn(rotary.rotation(), tables)
+def _hooked(encoding: Encoding, length: int | None) -> Place:
+    """The function that puts keys, placed by ``transform_qk``, and values into their slots, and returns queries."""
+    copy = _copy()
 
     @torch.no_grad()
-    def by_hook(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
+    def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
         here = slots.positions.index_select(-1, now)
         q, k = encoding.transform_qk(q, k, here, here, length)
         copy(k, v, slots, now, new)
         return q if q.stride(-1) == 1 else q.contiguous()
 
-    return by_hook
+    return place
 
 
-def _raw(encoding: Encoding, terms: Terms, length: int | None) -> Place:
+def _raw(terms: Terms, scaled: Callable[[Tensor, Tensor], Tensor] | None) -> Place:
     """The function that puts keys and values into their slots as they are, and returns queries as keys meet them."""
-    copy, scaled = _copy(), scaled_queries(encoding, length)
+    copy = _copy()
 
     def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
         copy(k, v, slots, now, new)

@@ -6,6 +6,7 @@ products of its queries with the rows of a table.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.content import RowsByDistance
 from whorl.encodings.made_of import MadeOf
-from whorl.encodings.parts import Branches, Fade, OutputTerm, Placement, QueryScale, ScoreTerm, first
+from whorl.encodings.parts import Branches, Fade, OutputTerm, Placement, QueryScale, ScoreTerm, every, first
 from whorl.kernels.decode import Sums
 
 SUMS: dict[str | None, Sums] = {"sums": "kept", "counts": "gates"}
@@ -50,12 +51,13 @@ class Terms:
         self._tables: Callable[[], RowsByDistance] | None = None
         source: Any = None if term is None else term.encoding
         if self.by_place:
-            folds = first(encoding, Placement) is None  # a query that is not turned meets raw keys: so can content
-            key = "rows by distance", slots.room, scale, q.dtype, v.dtype, q.device, folds
-            self._tables = _kept(source, key, lambda: _by_distance(source, slots.room, scale, v.dtype, folds))
+            # a query that is neither turned nor scaled meets raw keys: so can content
+            folds = first(encoding, Placement, QueryScale) is None
+            room, key = slots.room, ("rows by distance", scale, v.dtype, q.device, folds)
+            self._tables = _kept(source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds))
         elif self.sums == "gates":
             key = "rows by count", q.device
-            self._tables = _kept(source, key, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
+            self._tables = _kept(source, key, 0, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
 
     def __call__(self, q: Tensor) -> Added:
         """What raw queries make of them."""
@@ -72,11 +74,12 @@ class Terms:
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
 
 
-def _kept(encoding: Encoding, key: Any, make: Callable[[], RowsByDistance]) -> Callable[[], RowsByDistance]:
+def _kept(encoding: Encoding, key: Any, room: int, make: Callable[[], RowsByDistance]) -> MadeOf[RowsByDistance]:
+    """The tables for so much room or more, shared by all layers of one encoding."""
     kept = encoding._calls.get(key)
-    if kept is None:
-        kept = encoding._calls[key] = MadeOf(encoding, make)
-    return kept
+    if kept is None or kept[0] < room:
+        kept = encoding._calls[key] = room, MadeOf(encoding, make)
+    return kept[1]
 
 
 def _by_distance(source: Any, room: int, scale: float, dtype: torch.dtype, folds: bool) -> RowsByDistance:
@@ -168,9 +171,9 @@ def _by_branch(
     encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The tables of queries and of keys in the first two branches; a third one has keys after the query."""
-    key = "turns by branch", rotary, room, length, device
-    kept = encoding._calls.get(key)
-    if kept is None:
+    key = "turns by branch", rotary, length, device
+    kept: tuple[Tensor, Tensor] | None = encoding._calls.get(key)
+    if kept is None or kept[0].shape[2] < room:
         with torch.inference_mode(False), torch.no_grad():
             ids = torch.arange(room, device=device)
             # one key is enough to ask where queries are put, and one query for keys
@@ -190,3 +193,21 @@ def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, 
     if encoding.scales_queries_only:
         return lambda q, here: encoding.transform_qk(q, q, here, here, length)[0]
     return lambda q, here: encoding.scale_queries(q, here, length)
+
+
+def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> MadeOf[Tensor] | None:
+    """What multiplies a query, (heads or 1, positions); None where nothing does, or more than a number by position."""
+    scales = every(encoding, QueryScale)
+    if not scales or not slots.counted or encoding.axes > 1 or not all(part.by_position for part in scales):
+        return None
+    sources: list[Any] = [part.encoding for part in scales]
+    key, room = ("factors", device), slots.room
+
+    def make() -> Tensor:
+        ids = torch.arange(room, device=device)
+        return math.prod(source.query_factor(ids) for source in sources).float().contiguous()  # pyright: ignore[reportAttributeAccessIssue]
+
+    kept = encoding._calls.get(key)
+    if kept is None or kept[0] < room:
+        kept = encoding._calls[key] = room, MadeOf(encoding, make)
+    return kept[1]

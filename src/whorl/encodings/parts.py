@@ -95,10 +95,15 @@ class Input(Part):
 
 
 class QueryScale(Part):
-    """Numbers that multiply queries, before any placement or branch: it stands beside every other part."""
+    """Numbers that multiply queries, before any placement or branch: it stands beside every other part.
+
+    ``by_position`` says that ``query_factor`` has them, of positions and heads, and nothing else is done.
+    """
 
     hook = "transform_qk"
+    known = MappingProxyType({"transform_qk": ("by_position",)})
     shared = True
+    by_position: bool = False
 
 
 class Placement(Part):
@@ -112,7 +117,8 @@ class Placement(Part):
 class Fade(Part):
     """Rates at which products of queries and keys fade with the distance, by dimension: ``linear_decay``.
 
-    ``rates`` are those by which ``transform_qk`` fades too, around the middle of the queries; None for any other.
+    ``rates`` are those of each pair, as logarithms by position, by which ``transform_qk`` fades too, around the middle
+    of the queries; None where that is not known.
     """
 
     hook = "linear_decay"

@@ -7,7 +7,7 @@ Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representa
 Position enters in every layer, on the scores and on the output. Two tables of (2K + 1) x d numbers, shared by all
 heads; a layer of its own needs tables of its own (LayerPlan). The vector of a pair is never formed: queries meet
 the 2K + 1 rows once and each pair picks its number, weights are summed by distance and meet the rows once. That
-costs (2K + 1) d multiplications a query and memory like the scores. The output term has no place in a fused kernel.
+costs (2K + 1) d multiplications a query and memory like the scores. Only decoding has a fused kernel.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class XPos(Encoding):
     def declare(self) -> tuple[parts.Part, ...]:
         return (
             parts.Placement(self, rotary=self.rope),
-            parts.Fade(self, rates=self.linear_decay()),
+            parts.Fade(self, rates=tuple(-rate for rate in self.config.rates)),
             parts.SoftmaxScale(self),
         )
 

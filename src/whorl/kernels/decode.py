@@ -22,12 +22,13 @@ class Kept(NamedTuple):
     real        (batch, slots), False for padding
     cos, sin    (placements, 2, slots, pairs) float32, of queries and of keys at each position: keys are kept raw, and
                 turned as they are read
-    fades       (dim,) float32: the logarithm of what each dimension of a product loses by position
+    fades       (pairs,) float32: the logarithm of what the product of each pair loses by position
     rows        (batch, heads, queries, rows) float32, added to scores: by distance, the last row for all beyond it; or,
                 with sums of gates, by how many are open, linear between two
     key_rows    (heads, rows, dim) float32, whose product with a raw key is added to its score, by distance
     value_rows  (rows, value dim), added to values by distance
     memory      (batch, heads, slots) float32: what is summed from key to query and added to its score
+    factors     (heads or 1, slots) float32, by which queries are multiplied, by position
     """
 
     keys: Tensor
@@ -43,6 +44,7 @@ class Kept(NamedTuple):
     key_rows: Tensor | None = None
     value_rows: Tensor | None = None
     memory: Tensor | None = None
+    factors: Tensor | None = None
 
 
 class Rules(NamedTuple):

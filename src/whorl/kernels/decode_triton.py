@@ -25,25 +25,26 @@ from triton import knobs
 
 from whorl.kernels.decode import Kept, Rules
 from whorl.kernels.decode_triton_terms import between_rows, broken_line, kept_after, key_products
-from whorl.kernels.decode_triton_turns import faded, turned
+from whorl.kernels.decode_triton_turns import faded, members, turned, unturned
 from whorl.kernels.triton_launch import Launch, kernel, multiprocessors, power_of_2, shared_memory
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
-# Programs for each multiprocessor, and keys below which a part is not worth its own.
-PROGRAMS, FEWEST_KEYS = 1, 64
+# Programs for each multiprocessor: one that does little but read keys and values keeps it busy; those that wait for
+# further tables on the way do not. And keys below which a part is not worth its own.
+PROGRAMS, WAITING_PROGRAMS, FEWEST_KEYS = 1, 4, 64
 MOST_PARTS = 64
 
 
 @triton.jit
-def _product(b_rows, b_columns):
-    """The product of two matrices, the second one transposed, in float32."""
+def _add_scores(b_sum, b_q, b_k):
+    """A sum in float32 and the products of queries and keys."""
     if INTERPRETED:
-        b_product = tl.dot(b_rows.to(tl.float32), tl.trans(b_columns.to(tl.float32)))
+        b_sum = tl.dot(b_q.to(tl.float32), tl.trans(b_k.to(tl.float32)), b_sum)
     else:
-        b_product = tl.dot(b_rows, tl.trans(b_columns), input_precision="ieee")
-    return b_product
+        b_sum = tl.dot(b_q, tl.trans(b_k), b_sum, input_precision="ieee")
+    return b_sum
 
 
 @triton.jit
@@ -57,12 +58,12 @@ def _add_product(b_sum, b_weights, b_values):
     return b_sum
 
 
-@kernel(pointers=17)
+@kernel(pointers=18)
 def _decode_kernel(
     p_q, p_k, p_v, p_out, p_slots, p_bias, p_positions, p_real, p_cos, p_sin, p_fades, p_rows, p_key_rows,
-    p_value_rows, p_memory, p_sums, p_done,
+    p_value_rows, p_memory, p_factors, p_sums, p_done,
     s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_b_b, s_b_h, s_b_q, s_p_b, s_r_b, s_c_p, s_c_s,
-    s_w_b, s_w_h, s_w_q, s_y_h, s_m_b, s_m_h, kv_heads, parts, room, scale, softcap, before, first, near,
+    s_w_b, s_w_h, s_w_q, s_y_h, s_m_b, s_m_h, s_f_h, kv_heads, parts, room, scale, softcap, before, first, near,
     most_rows, most_key_rows, most_value_rows,
     UNIT: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr, KEYS: tl.constexpr,
@@ -70,7 +71,8 @@ def _decode_kernel(
     POSITIONS: tl.constexpr, COUNTED: tl.constexpr, PADDED: tl.constexpr, WINDOW: tl.constexpr, SKIPS: tl.constexpr,
     SOFTCAP: tl.constexpr, SUMS: tl.constexpr, BY_DISTANCE: tl.constexpr, KEY_ROWS: tl.constexpr,
     VALUE_ROWS: tl.constexpr, PLACEMENTS: tl.constexpr, FADES: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr,
-    BLOCKS: tl.constexpr, READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr,
+    PAIRS_PADDED: tl.constexpr, REST_PADDED: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr,
+    FACTORS: tl.constexpr,
 ):  # fmt: skip
     # strides count units of 8 elements where they can: by the multiplication the compiler learns that rows are aligned
     s_q_b, s_q_h, s_q_l = s_q_b.to(tl.int64) * UNIT, s_q_h.to(tl.int64) * UNIT, s_q_l.to(tl.int64) * UNIT
@@ -95,34 +97,51 @@ def _decode_kernel(
     p_bias += (i_b * s_b_b + o_head * s_b_h + o_query * s_b_q)[:, None]
     p_rows += (i_b * s_w_b + o_head * s_w_h + o_query * s_w_q)[:, None]
     p_memory += (i_b * s_m_b + o_head * s_m_h)[:, None]
+    p_factors += o_head * s_f_h
 
     filled = tl.load(p_slots).to(tl.int32)  # before this step
     last = tl.minimum(filled + QUERIES, room)
     o_place = filled + o_query
     m_kept = o_place < room  # a token that found no room must not pass unseen
-    o_position = tl.load(p_positions + o_place, mask=m_row & m_kept, other=0).to(tl.int32) if POSITIONS else o_place
+    o_position = tl.load(p_positions + o_place, mask=m_row & m_kept, other=0) if POSITIONS else o_place
+    if COUNTED:  # those that were given may be anywhere
+        o_position = o_position.to(tl.int32)
+    DTYPE: tl.constexpr = p_q.dtype.element_ty
+    m_placed = m_row & m_kept
     if PLACEMENTS == 0:
         b_q = tl.load(p_q + o_d[None, :], mask=m_row[:, None] & m_d[None, :], other=0.0)
+        if FACTORS:
+            b_q = (b_q.to(tl.float32) * tl.load(p_factors + o_position, mask=m_placed, other=1.0)[:, None]).to(DTYPE)
     else:
-        b_q = turned(
-            p_q, m_row & m_kept, p_cos, p_sin, o_position,
-            DIM, DIM_PADDED, START, PAIRS, BLOCKS, READS_HALF, WRITES_HALF,
-        )  # fmt: skip
+        b_first_q, b_second_q = members(p_q, m_row, START, PAIRS, PAIRS_PADDED, BLOCKS, READS_HALF)
+        if REST_PADDED:
+            b_rest_q = unturned(p_q, m_row, DIM, START, PAIRS, REST_PADDED)
+        if FACTORS:
+            b_factor = tl.load(p_factors + o_position, mask=m_placed, other=1.0)[:, None]
+            b_first_q, b_second_q = b_first_q.to(tl.float32) * b_factor, b_second_q.to(tl.float32) * b_factor
+            if REST_PADDED:
+                b_rest_q = (b_rest_q.to(tl.float32) * b_factor).to(DTYPE)
+        if PLACEMENTS == 2:
+            b_first_far, b_second_far = turned(
+                b_first_q, b_second_q, m_placed, p_cos + s_c_p, p_sin + s_c_p, o_position, PAIRS, DTYPE
+            )
         if FADES:  # around the middle of the queries
-            newest = tl.max(tl.where(m_row & m_kept, o_position, 0), 0)
-            middle = (newest - tl.min(tl.where(m_row & m_kept, o_position, newest), 0)).to(tl.float32) * 0.5
-            b_q = faded(b_q, (o_position - newest).to(tl.float32) + middle, p_fades, DIM, DIM_PADDED)
-        b_q = b_q.to(p_q.dtype.element_ty)
-    if PLACEMENTS == 2:
-        b_far_q = turned(
-            p_q, m_row & m_kept, p_cos + s_c_p, p_sin + s_c_p, o_position,
-            DIM, DIM_PADDED, START, PAIRS, BLOCKS, READS_HALF, WRITES_HALF,
-        ).to(p_q.dtype.element_ty)  # fmt: skip
+            newest = tl.max(tl.where(m_placed, o_position, 0), 0)
+            middle = (newest - tl.min(tl.where(m_placed, o_position, newest), 0)).to(tl.float32) * 0.5
+            b_way = (o_position - newest).to(tl.float32) + middle
+            b_first_q, b_second_q = faded(b_first_q, b_second_q, b_way, p_fades, PAIRS)
+        b_first_q, b_second_q = turned(b_first_q, b_second_q, m_placed, p_cos, p_sin, o_position, PAIRS, DTYPE)
 
     # slots behind a window are not visited where they are positions; the first part sees the first ones too
     start = 0
     if SKIPS:
         start = tl.maximum(0, filled - before)
+    if COUNTED:
+        # As many slots are padding as positions lag behind. If the first real token comes after so many, they are the
+        # first ones, and nobody looks at them.
+        lag = last - 1 - tl.load(p_positions + last - 1).to(tl.int32)
+        begins = tl.where(tl.load(p_positions + lag) == 0, tl.load(p_real + lag).to(tl.int32), 0)
+        start = begins * lag
     span = tl.cdiv(tl.cdiv(last - start, parts), KEYS) * KEYS
     low = start + i_part * span
     high = tl.minimum(low + span, last)
@@ -166,9 +185,9 @@ def _decode_kernel(
         o_there = o_key
         if POSITIONS:
             m_read = m_n & (o_key >= known) if COUNTED else m_n
-            o_there = tl.load(p_positions + o_key, mask=m_read, other=0).to(tl.int32)
+            o_there = tl.load(p_positions + o_key, mask=m_read, other=0)
             if COUNTED:
-                o_there = tl.where(o_key < known, position + (o_key - low), o_there)
+                o_there = tl.where(o_key < known, position + (o_key - low), o_there.to(tl.int32))
         b_distance = o_position[:, None] - o_there[None, :]
         if PADDED:
             m_read = m_n & (o_key >= known) if COUNTED else m_n
@@ -182,32 +201,29 @@ def _decode_kernel(
 
         if PLACEMENTS == 0 or KEY_ROWS:
             b_k = tl.load(p_k + n * s_k_l + o_d[None, :], mask=m_n[:, None] & m_d[None, :], other=0.0)
+        b_s = tl.zeros([ROWS, KEYS], tl.float32)
         if PLACEMENTS == 0:
-            b_s = _product(b_q, b_k)
-        elif PLACEMENTS == 1:
-            b_turned = turned(
-                p_k + n * s_k_l, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there,
-                DIM, DIM_PADDED, START, PAIRS, BLOCKS, READS_HALF, WRITES_HALF,
-            )  # fmt: skip
-            if FADES:
-                b_turned = faded(
-                    b_turned, (newest - o_there).to(tl.float32) - middle, p_fades, DIM, DIM_PADDED
-                )  # fmt: skip
-            b_s = _product(b_q, b_turned.to(p_k.dtype.element_ty))
+            b_s = _add_scores(b_s, b_q, b_k)
         else:
-            b_s = tl.zeros([ROWS, KEYS], tl.float32)
-            if tl.min(tl.min(tl.where(m_pair, b_distance, 2147483647), 1), 0) < near:
-                b_turned = turned(
-                    p_k + n * s_k_l, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there,
-                    DIM, DIM_PADDED, START, PAIRS, BLOCKS, READS_HALF, WRITES_HALF,
-                )  # fmt: skip
-                b_s = _product(b_q, b_turned.to(p_k.dtype.element_ty))
-            if tl.max(tl.max(tl.where(m_pair, b_distance, -1), 1), 0) >= near:
-                b_turned = turned(
-                    p_k + n * s_k_l, m_n, p_cos + s_c_p + s_c_s, p_sin + s_c_p + s_c_s, o_there,
-                    DIM, DIM_PADDED, START, PAIRS, BLOCKS, READS_HALF, WRITES_HALF,
-                )  # fmt: skip
-                b_s = tl.where(b_distance < near, b_s, _product(b_far_q, b_turned.to(p_k.dtype.element_ty)))
+            b_first, b_second = members(p_k + n * s_k_l, m_n, START, PAIRS, PAIRS_PADDED, BLOCKS, READS_HALF)
+            if FADES:
+                b_back = (newest - o_there).to(tl.float32) - middle
+                b_first, b_second = faded(b_first, b_second, b_back, p_fades, PAIRS)
+            if PLACEMENTS == 1:
+                b_a, b_b = turned(b_first, b_second, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there, PAIRS, DTYPE)
+                b_s = _add_scores(_add_scores(b_s, b_first_q, b_a), b_second_q, b_b)
+            else:
+                if tl.min(tl.min(tl.where(m_pair, b_distance, 2147483647), 1), 0) < near:
+                    b_a, b_b = turned(b_first, b_second, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there, PAIRS, DTYPE)
+                    b_s = _add_scores(_add_scores(b_s, b_first_q, b_a), b_second_q, b_b)
+                if tl.max(tl.max(tl.where(m_pair, b_distance, -1), 1), 0) >= near:
+                    p_far_cos, p_far_sin = p_cos + s_c_p + s_c_s, p_sin + s_c_p + s_c_s
+                    b_a, b_b = turned(b_first, b_second, m_n, p_far_cos, p_far_sin, o_there, PAIRS, DTYPE)
+                    b_far = _add_scores(tl.zeros([ROWS, KEYS], tl.float32), b_first_far, b_a)
+                    b_s = tl.where(b_distance < near, b_s, _add_scores(b_far, b_second_far, b_b))
+            if REST_PADDED:
+                b_rest = unturned(p_k + n * s_k_l, m_n, DIM, START, PAIRS, REST_PADDED)
+                b_s = _add_scores(b_s, b_rest_q, b_rest)
         b_s = b_s * scale
 
         if BIAS == "distance":
@@ -338,7 +354,9 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     rows, padded, value_padded = (max(16, power_of_2(n)) for n in (group * queries, dim, value_dim))
     memory, further = shared_memory(q.device), _further(kept, padded, value_padded)
     tile = tile_of(rows, padded, value_padded, q.dtype, memory, further)
-    parts = parts_of(batch * kv_heads, capacity, multiprocessors(q.device))
+    waits = further or rules.lines or rules.sums != "none" or kept.rows is not None
+    programs = WAITING_PROGRAMS if waits else PROGRAMS
+    parts = parts_of(batch * kv_heads, capacity, programs * multiprocessors(q.device))
     bias, positions, real = kept.bias, kept.positions, kept.real
     kind = "none" if bias is None else "lines" if rules.lines else "slot" if bias.ndim == 4 else "distance"
     by_place = rules.by_place and positions is not None
@@ -347,6 +365,7 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     numbers = [stride // unit for stride in strides]
     numbers += [*bias_strides, *(0 if x is None else x.stride(0) for x in (positions, real))]
     numbers += [*_strides(kept.cos, 2), *_strides(kept.rows, 3), *_strides(kept.key_rows, 1), *_strides(kept.memory, 2)]
+    numbers += [0 if kept.factors is None or kept.factors.shape[0] == 1 else kept.factors.stride(0)]
     numbers += [kv_heads, parts, capacity, rules.scale, rules.softcap or 1.0, *(rules.window or (0, 0)), rules.near]
     numbers += [0 if x is None else x.shape[-1 if x is kept.rows else -2] - 1 for x in sized]
 
@@ -360,7 +379,7 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
             windowed, windowed and not by_place and rules.sums == "none",
             rules.softcap is not None, rules.sums, kept.rows is not None and rules.sums != "gates",
             kept.key_rows is not None, kept.value_rows is not None, 0 if kept.cos is None else kept.cos.shape[0],
-            kept.fades is not None, *_turn(kept, rules),
+            kept.fades is not None, *_turn(kept, rules, dim), kept.factors is not None,
         )  # fmt: skip
         grid = parts, kv_heads, batch
         return Launch(_decode_kernel, grid, numbers, constants, warps=tile.warps, stages=tile.stages)
@@ -374,12 +393,21 @@ def _strides(x: Tensor | None, count: int) -> tuple[int, ...]:
     return (0,) * count if x is None else x.stride()[:count]
 
 
-def _turn(kept: Kept, rules: Rules) -> tuple[int, int, int, bool, bool]:
-    """Where pairs begin, how many there are, in how many blocks, and how they are read and written."""
+def _turn(kept: Kept, rules: Rules, dim: int) -> tuple[int, int, int, int, int, bool]:
+    """Where pairs begin, how many there are, padded; dimensions that are not turned, padded; blocks; how pairs lie."""
     if rules.rotation is None or kept.cos is None:
-        return 0, 1, 1, True, True
-    _, reads, writes, start, blocks, *_ = rules.rotation
-    return start, kept.cos.shape[-1], blocks, reads == "half", writes == "half"
+        return 0, 1, 16, 0, 1, True
+    pairs = kept.cos.shape[-1]
+    rest = dim - 2 * pairs
+    padded = [max(16, power_of_2(count)) for count in (pairs, rest)]
+    return (
+        rules.rotation.start,
+        pairs,
+        padded[0],
+        rest and padded[1],
+        rules.rotation.blocks,
+        rules.rotation.reads == "half",
+    )
 
 
 def tile_of(rows: int, dim: int, value_dim: int, dtype: torch.dtype, memory: int, further: int = 0) -> Tile:
@@ -407,13 +435,13 @@ def too_large(rows: int, dim: int, value_dim: int, dtype: torch.dtype, memory: i
 
 def _further(kept: Kept, dim: int, value_dim: int) -> int:
     """Bytes that are read for each key beside itself and its value, in rows of the head's size."""
-    turns = 0 if kept.cos is None else dim * kept.keys.element_size() + 2 * dim * 4  # its other members, cos and sin
+    turns = 0 if kept.cos is None else dim * 4  # cos and sin of its pairs
     key_rows = 0 if kept.key_rows is None else dim * 4
     value_rows = 0 if kept.value_rows is None else value_dim * kept.values.element_size()
     return turns + key_rows + value_rows
 
 
-def parts_of(heads: int, capacity: int, processors: int) -> int:
-    """Into how many parts the keys of each head are cut, so that every multiprocessor has work."""
-    wanted = -(-PROGRAMS * processors // max(heads, 1))
+def parts_of(heads: int, capacity: int, programs: int) -> int:
+    """Into how many parts the keys of each head are cut, so that there are so many programs."""
+    wanted = -(-programs // max(heads, 1))
     return max(1, min(wanted, -(-capacity // FEWEST_KEYS), MOST_PARTS))

@@ -1,4 +1,8 @@
-"""Raw keys and queries of a decoding step, turned to where they stand as they are read."""
+"""Raw keys and queries of a decoding step, turned to where they stand as they are read.
+
+Scores are inner products, so the order of dimensions does not matter as long as queries and keys have the same one:
+the first members of all pairs, the second ones, and the dimensions that are not turned are three products.
+"""
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
@@ -8,45 +12,52 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whorl.kernels.rotate_triton import pairs_at
+
 
 @triton.jit
-def turned(
-    p_rows, m_row, p_cos, p_sin, o_at, DIM: tl.constexpr, DIM_PADDED: tl.constexpr, START: tl.constexpr,
-    PAIRS: tl.constexpr, BLOCKS: tl.constexpr, READS_HALF: tl.constexpr, WRITES_HALF: tl.constexpr,
+def members(
+    p_rows, m_row, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr, BLOCKS: tl.constexpr,
+    HALF: tl.constexpr,
 ):  # fmt: skip
-    """Rows of DIM numbers in float32, each turned by its row o_at of the tables; 0 for rows that are not there.
-
-    Each number of the result is one of its own place and one of its pair's other member.
-    """
-    SIDE: tl.constexpr = PAIRS // BLOCKS
-    o_d = tl.arange(0, DIM_PADDED)
-    m_turned = (o_d >= START) & (o_d < START + 2 * PAIRS)
-    o_in = tl.where(m_turned, o_d - START, 0)
-    o_block = o_in // (2 * SIDE)
-    o_in = o_in % (2 * SIDE)
-    if WRITES_HALF:
-        is_second, o_pair = o_in // SIDE, o_in % SIDE
+    """The first and the second members of the pairs of rows, 0 where there are none."""
+    o_p = tl.arange(0, PADDED)
+    m = m_row[:, None] & (o_p < PAIRS)[None, :]
+    if HALF:
+        o_first = START + pairs_at(o_p, PAIRS, BLOCKS)
+        step: tl.constexpr = PAIRS // BLOCKS
     else:
-        is_second, o_pair = o_in % 2, o_in // 2
-    if READS_HALF:
-        o_first, STEP = START + o_block * 2 * SIDE + o_pair, SIDE
-    else:
-        o_first, STEP = START + o_block * 2 * SIDE + 2 * o_pair, 1
-    o_own = tl.where(m_turned, o_first + is_second * STEP, o_d)
-    o_other = tl.where(m_turned, o_first + (1 - is_second) * STEP, o_d)
-    m_own = m_row[:, None] & (o_d < DIM)[None, :]
-    m_other = m_row[:, None] & m_turned[None, :]
-    o_table = o_at[:, None] * PAIRS + (o_block * SIDE + o_pair)[None, :]
-    b_own = tl.load(p_rows + o_own[None, :], mask=m_own, other=0.0).to(tl.float32)
-    b_other = tl.load(p_rows + o_other[None, :], mask=m_other, other=0.0).to(tl.float32)
-    b_cos = tl.load(p_cos + o_table, mask=m_other, other=1.0)
-    b_sin = tl.load(p_sin + o_table, mask=m_other, other=0.0)
-    return b_own * b_cos + b_other * tl.where(is_second[None, :] == 1, b_sin, -b_sin)
+        o_first = START + 2 * o_p
+        step: tl.constexpr = 1
+    b_first = tl.load(p_rows + o_first[None, :], mask=m, other=0.0)
+    b_second = tl.load(p_rows + o_first[None, :] + step, mask=m, other=0.0)
+    return b_first, b_second
 
 
 @triton.jit
-def faded(b_rows, b_after, p_fades, DIM: tl.constexpr, DIM_PADDED: tl.constexpr):
-    """Rows that lie so many positions after where nothing fades, each dimension by its own rate."""
-    o_d = tl.arange(0, DIM_PADDED)
-    b_rates = tl.load(p_fades + o_d, mask=o_d < DIM, other=0.0) * 1.4426950408889634
-    return b_rows * tl.exp2(b_after[:, None] * b_rates[None, :])
+def turned(b_first, b_second, m_row, p_cos, p_sin, o_at, PAIRS: tl.constexpr, DTYPE: tl.constexpr):
+    """Both members, each row turned by its row o_at of the tables."""
+    o_p = tl.arange(0, b_first.shape[1])
+    m = m_row[:, None] & (o_p < PAIRS)[None, :]
+    o_table = o_at[:, None] * PAIRS + o_p[None, :]
+    b_cos = tl.load(p_cos + o_table, mask=m, other=1.0)
+    b_sin = tl.load(p_sin + o_table, mask=m, other=0.0)
+    b_a, b_b = b_first.to(tl.float32), b_second.to(tl.float32)
+    return (b_a * b_cos - b_b * b_sin).to(DTYPE), (b_b * b_cos + b_a * b_sin).to(DTYPE)
+
+
+@triton.jit
+def faded(b_first, b_second, b_way, p_fades, PAIRS: tl.constexpr):
+    """Both members in float32, so many positions away from where nothing fades, each pair by its own rate."""
+    o_p = tl.arange(0, b_first.shape[1])
+    b_rates = tl.load(p_fades + o_p, mask=o_p < PAIRS, other=0.0) * 1.4426950408889634
+    b_factor = tl.exp2(b_way[:, None] * b_rates[None, :])
+    return b_first.to(tl.float32) * b_factor, b_second.to(tl.float32) * b_factor
+
+
+@triton.jit
+def unturned(p_rows, m_row, DIM: tl.constexpr, START: tl.constexpr, PAIRS: tl.constexpr, PADDED: tl.constexpr):
+    """The dimensions before and after those that are turned."""
+    o_r = tl.arange(0, PADDED)
+    o_d = tl.where(o_r < START, o_r, o_r + 2 * PAIRS)
+    return tl.load(p_rows + o_d[None, :], mask=m_row[:, None] & (o_d < DIM)[None, :], other=0.0)
