@@ -1,6 +1,7 @@
 """Times a decoding step of every encoding on a GPU, and compares it with formed scores.
 
     python tools/probe/decode_steps.py            errors, and times of a step, padded and not
+    python tools/probe/decode_steps.py --save F   the same, kept in a file
     python tools/probe/decode_steps.py --sweep    times of other tiles for kernels that do more than a product
 
 Batch 8, 32/8 heads of 128, 2,000 keys and more, bfloat16, each step at a length never met before. Wall time is that of
@@ -11,10 +12,12 @@ same step in float64: that of the kernels, and that of scores formed in float32 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 import warnings
 from collections.abc import Iterator
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -112,11 +115,11 @@ def device_time(text: Text) -> float:
     return sum(event.device_time for event in events if event.device_type.name == "CUDA") / PROFILED
 
 
-def report() -> None:
+def report(save: Path | None) -> None:
     print(
         f"{'encoding':20} {'wall':>6} {'device':>7} {'padded':>7} {'device':>7}  {'errors, formed':15}  why not kernels"
     )
-    begun, slow, wrong = time.perf_counter(), [], []
+    begun, slow, wrong, steps = time.perf_counter(), [], [], {}
     for name, encoding in encodings():
         times, errors, why = [], [], None
         for padded in (False, True):
@@ -129,10 +132,16 @@ def report() -> None:
         wrong += [name] if kernels > LIMIT * formed else []
         shown = f"{times[0]:6.0f} {times[1]:7.1f} {times[2]:7.0f} {times[3]:7.1f}  {kernels:.1e} {formed:.1e}"
         print(f"{name:20} {shown}  {why or ''}", flush=True)
+        named = dict(zip(("wall", "device", "padded_wall", "padded_device"), (round(t, 1) for t in times), strict=True))
+        steps[name] = named | {"error": kernels, "formed_error": formed}
     print(
         f"over 1 ms: {', '.join(slow) or 'none'}; error above {LIMIT} x formed: {', '.join(wrong) or 'none'}", end="; "
     )
     print(f"{time.perf_counter() - begun:.0f} s on {torch.cuda.get_device_name()}, torch {torch.__version__}")
+    if save is not None:
+        method = " ".join((__doc__ or "").split("\n\n")[-1].split())
+        kept = {"method": method, "machine": torch.cuda.get_device_name(), "torch": torch.__version__, "steps": steps}
+        save.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def sweep() -> None:
@@ -161,5 +170,7 @@ def sweep() -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--save", type=Path)
+    given = parser.parse_args()
     warnings.simplefilter("ignore")
-    sweep() if parser.parse_args().sweep else report()
+    sweep() if given.sweep else report(given.save)

@@ -215,10 +215,10 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked:
     if policy == "raw" or (placement is None and scaled is None):
         place = _raw(terms, scaled)
     else:
-        tables = None
+        place = _hooked(encoding, asked.length)
         if rotary is not None and scaled is None and slots.counted:
             tables = rotary.counted_tables(slots.room, asked.length, q.device)
-        place = _hooked(encoding, asked.length) if tables is None else _turn(rotary.rotation(), tables)
+            place = place if tables is None else _turn(rotary.rotation(), tables)
     return DecodingStep(place, bias_of, terms, turns, factors, rules)
 
 

@@ -25,12 +25,12 @@ def members(
     m = m_row[:, None] & (o_p < PAIRS)[None, :]
     if HALF:
         o_first = START + pairs_at(o_p, PAIRS, BLOCKS)
-        step: tl.constexpr = PAIRS // BLOCKS
+        o_second = o_first + PAIRS // BLOCKS
     else:
         o_first = START + 2 * o_p
-        step: tl.constexpr = 1
+        o_second = o_first + 1
     b_first = tl.load(p_rows + o_first[None, :], mask=m, other=0.0)
-    b_second = tl.load(p_rows + o_first[None, :] + step, mask=m, other=0.0)
+    b_second = tl.load(p_rows + o_second[None, :], mask=m, other=0.0)
     return b_first, b_second
 
 
