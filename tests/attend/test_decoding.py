@@ -4,21 +4,53 @@ import pytest
 import torch
 
 import whorl
+from whorl.kernels import decode_triton
 from whorl.kernels.decode_triton import parts_of, tile_of
+from whorl.kernels.launches import LAUNCHES
 from whorl.registry import build_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on the CPU kernels run in Triton's interpreter
-ENCODINGS = (
+# Settings small enough that a short text passes every window, clip and trained length.
+SETTINGS = {
+    "cope": {"max_position": 5},
+    "deberta": {"span": 8, "max_distance": 20},
+    "fire": {"length": 8},
+    "leaky_rerope": {"window": 9, "factor": 4.0},
+    "mrope": {"sections": (2, 3, 3)},
+    "rerope": {"window": 9},
+    "self_extend": {"window": 8, "group": 2},
+    "shaw": {"clip": 3},
+    "sinks": {"size": 12, "count": 2},
+    "window": {"size": 12},
+    "xpos": {"scale_base": 16.0},
+}
+ENCODINGS = [name for name in whorl.names() if name not in ("axial_rope", "mixed_rope")]  # positions on a grid
+ON_THE_CPU = (
     "none", "rope", "alibi", "t5", "kerple", "sandwich", "fire", "window", "sinks", "mrope", "learned", "log_n",
 )  # fmt: skip
 PROMPT, STEPS, ROOM = 37, 4, 80
-HEADS, DIM, BATCH = 4, 16, 2
+HEADS, DIM, BATCH, WIDTH = 4, 16, 2, 24
 
 pytestmark = pytest.mark.filterwarnings("ignore:T5. max_distance")
 
 
-def encoding_of(name):
-    return build_for(name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, length=64).to(DEVICE)
+@pytest.fixture
+def split(monkeypatch):
+    """Keys of a head are cut into parts, as they are on a device with many multiprocessors."""
+    LAUNCHES.clear()
+    monkeypatch.setattr(decode_triton, "multiprocessors", lambda device: 64)
+    yield
+    LAUNCHES.clear()
+
+
+def encoding_of(name, heads=HEADS):
+    torch.manual_seed(1)
+    sizes = {"heads": heads, "head_dim": DIM, "width": WIDTH, "length": 64}
+    encoding = build_for(name, **sizes | SETTINGS.get(name, {})).to(DEVICE)
+    with torch.no_grad():
+        for learned in encoding.parameters():  # some of which start at 0
+            learned.add_(0.3 * torch.randn_like(learned))
+    return encoding
 
 
 def tokens(count, *, shared=2, dim=DIM, value_dim=DIM, dtype=torch.float32):
@@ -32,16 +64,25 @@ def padding(padded):
     return torch.arange(PROMPT, device=DEVICE) >= torch.tensor([[0], [5]], device=DEVICE) if padded else None
 
 
-def compared(encoding, text, *, mask=None, new=1, **options):
+def states(encoding, at):
+    """The hidden states of tokens, for encodings that read them."""
+    if not encoding.reads_hidden:
+        return {}
+    generator = torch.Generator().manual_seed(2)
+    return {"hidden": torch.randn(BATCH, ROOM, WIDTH, generator=generator).to(DEVICE)[:, at]}
+
+
+def compared(encoding, text, *, mask=None, new=1, policy="auto", **options):
     """The largest difference between steps by kernels and by the reference, both behind the same prompt."""
-    fast, slow = (whorl.KVCache(encoding=encoding, capacity=room) for room in (ROOM, None))
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=room, policy=policy) for room in (ROOM, None))
     for cache in (fast, slow):
-        cache.attend(*(x[:, :, :PROMPT] for x in text), key_mask=mask)
+        cache.attend(*(x[:, :, :PROMPT] for x in text), key_mask=mask, **states(encoding, slice(0, PROMPT)))
     worst = 0.0
     for step in range(STEPS):
         at = slice(PROMPT + step * new, PROMPT + (step + 1) * new)
-        got = fast.attend(*(x[:, :, at] for x in text), impl="triton", **options)
-        wanted = slow.attend(*(x[:, :, at] for x in text), impl="torch", **options)
+        here = options | states(encoding, at)
+        got = fast.attend(*(x[:, :, at] for x in text), impl="triton", **here)
+        wanted = slow.attend(*(x[:, :, at] for x in text), impl="torch", **here)
         assert got.shape == wanted.shape and got.dtype == wanted.dtype
         worst = max(worst, (got - wanted).abs().max().item())
     assert len(fast) == len(slow) == PROMPT + STEPS * new
@@ -49,12 +90,71 @@ def compared(encoding, text, *, mask=None, new=1, **options):
     return worst
 
 
-@pytest.mark.parametrize("new", [1, 3])
-@pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_a_step_equals_the_reference(name, padded, new):
-    text = tokens(PROMPT + STEPS * new)
-    assert compared(encoding_of(name), text, mask=padding(padded), new=new) < 4e-6
+def test_a_step_equals_the_reference(name):
+    assert compared(encoding_of(name), tokens(PROMPT + STEPS)) < 4e-6
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_padded_rows_and_several_tokens_in_parts(name, split):
+    text = tokens(PROMPT + STEPS * 3)
+    assert compared(encoding_of(name), text, mask=padding(True), new=3) < 4e-6
+
+
+@pytest.mark.parametrize("name", ["t5", "rerope"])
+def test_padding_within_a_row(name, split):
+    """A part between two real tokens whose positions grow with the slots has no padding; here some have."""
+    mask = torch.ones(BATCH, PROMPT, dtype=torch.bool, device=DEVICE)
+    mask[0, 10:12], mask[0, -1], mask[1, :33], mask[1, 35] = False, False, False, False
+    assert compared(encoding_of(name), tokens(PROMPT + STEPS), mask=mask) < 4e-6
+
+
+@pytest.mark.parametrize("joined", [
+    ("rope", "shaw"), ("rope", "transformer_xl"), ("rerope", "log_n"), ("rope", "forgetting_gate"), ("rope", "cope"),
+    ("rerope", "alibi", "window"), ("xpos", "fire"), ("cope", "sinks"), ("forgetting_gate", "sinks"),
+    ("log_n", "deberta"),
+])  # fmt: skip
+def test_joined_encodings(joined, split):
+    encoding = whorl.Combined(*map(encoding_of, joined)).to(DEVICE)
+    assert compared(encoding, tokens(PROMPT + STEPS * 2), new=2) < 4e-6
+
+
+@pytest.mark.parametrize("settings", [
+    {"layout": "interleaved"}, {"layout": "interleaved_to_half"}, {"layout": "half", "rotary_dim": 8},
+    {"layout": "interleaved", "rotary_dim": 8, "slice": "trailing"},
+    {"scaling": whorl.DynamicNtk(factor=2.0, original_length=16)},
+])  # fmt: skip
+def test_raw_keys_are_turned_as_they_are_read(settings):
+    encoding = whorl.Rope(head_dim=DIM, **settings).to(DEVICE)
+    assert compared(encoding, tokens(PROMPT + STEPS), policy="raw", length=64) < 4e-6
+    assert compared(whorl.NoPE(), tokens(PROMPT + STEPS), policy="raw") < 4e-6
+
+
+@pytest.mark.parametrize("settings", [
+    {"span": 8, "max_distance": None}, {"span": 8, "max_distance": 20, "position_to_content": "paper"},
+    {"span": 2, "max_distance": 6, "content_to_position": False}, {"span": 8, "position_to_content": None},
+])  # fmt: skip
+def test_rows_by_distance_of_deberta(settings):
+    torch.manual_seed(0)
+    encoding = whorl.Deberta(heads=HEADS, head_dim=DIM, width=WIDTH, **{"max_distance": 20} | settings).to(DEVICE)
+    with torch.no_grad():
+        encoding.relative.mul_(40.0)
+    assert compared(encoding, tokens(PROMPT + STEPS)) < 4e-6
+
+
+def test_rows_by_distance_of_a_clamped_code():
+    encoding = whorl.TransformerXL(heads=HEADS, head_dim=DIM, width=WIDTH, clamp=7).to(DEVICE)
+    assert compared(encoding, tokens(PROMPT + STEPS)) < 4e-6
+
+
+def test_a_form_written_over_is_not_passed_by():
+    class Mine(whorl.Shaw):
+        def add_terms(self, pairs):
+            return 2.0 * super().add_terms(pairs)
+
+    encoding = Mine(head_dim=DIM, clip=3).to(DEVICE)
+    with pytest.raises(whorl.WhorlError, match="Mine uses adjust_scores"):
+        compared(encoding, tokens(PROMPT + STEPS))
 
 
 @pytest.mark.parametrize("shared", [1, 2, 4])
@@ -75,14 +175,16 @@ def test_half_precision(dtype):
     assert worst < (3e-2 if dtype == torch.bfloat16 else 4e-3)  # both round their output once
 
 
-def test_memory_behind_the_text_is_never_read(poisoned):
-    text = tokens(PROMPT + STEPS)
-    cache = whorl.KVCache(encoding=encoding_of("alibi"), capacity=ROOM)
-    cache.attend(*(x[:, :, :PROMPT] for x in text))
+@pytest.mark.parametrize("name", ["alibi", "rerope", "shaw", "cope", "forgetting_gate", "deberta"])
+def test_memory_behind_the_text_is_never_read(name, poisoned, split):
+    text, encoding = tokens(PROMPT + STEPS), encoding_of(name)
+    cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text), **states(encoding, slice(0, PROMPT)))
     slots = cache._state.slots
-    for memory in (slots.keys, slots.values):
+    for memory in (slots.keys, slots.values, *(() if slots.memory is None else (slots.memory.unsqueeze(-1),))):
         memory[:, :, PROMPT:] = torch.nan
-    out = cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl="triton")
+    at = slice(PROMPT, PROMPT + 1)
+    out = cache.attend(*(x[:, :, at] for x in text), impl="triton", **states(encoding, at))
     assert torch.isfinite(out).all()
 
 
@@ -98,37 +200,73 @@ def test_a_learned_bias_is_read_anew_when_it_changes():
     assert compared(encoding, text) < 4e-6
 
 
-@pytest.mark.parametrize("what", ["crop", "reorder", "change_encoding"])
-def test_what_happens_to_a_cache_between_steps(what):
-    encoding, text = encoding_of("rope"), tokens(PROMPT + STEPS)
+@pytest.mark.parametrize("name", ["transformer_xl", "shaw", "cope", "fire", "deberta"])
+def test_learned_terms_are_read_anew_when_they_change(name):
+    encoding, text = encoding_of(name), tokens(PROMPT + STEPS)
+    assert compared(encoding, text) < 4e-6
+    with torch.no_grad():
+        for learned in encoding.parameters():
+            learned.mul_(-1.5)
+    assert compared(encoding, text) < 4e-6
+
+
+@pytest.mark.parametrize(("name", "what"), [
+    ("rope", "crop"), ("rope", "reorder"), ("rope", "change_encoding"), ("rerope", "crop"), ("rerope", "reorder"),
+    ("rerope", "change_encoding"), ("forgetting_gate", "crop"), ("forgetting_gate", "reorder"),
+])  # fmt: skip
+def test_what_happens_to_a_cache_between_steps(name, what):
+    encoding, text = encoding_of(name), tokens(PROMPT + STEPS)
     outs = []
     for impl in ("triton", "torch"):
         cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
-        cache.attend(*(x[:, :, :PROMPT] for x in text))
-        cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl=impl)
+        cache.attend(*(x[:, :, :PROMPT] for x in text), **states(encoding, slice(0, PROMPT)))
+        at = slice(PROMPT, PROMPT + 1)
+        cache.attend(*(x[:, :, at] for x in text), impl=impl, **states(encoding, at))
         if what == "crop":
             cache.crop(PROMPT - 4)
         elif what == "reorder":
             cache.reorder([1, 0])
         else:
             cache.change_encoding(whorl.Rope(head_dim=DIM, base=500.0).to(DEVICE))
-        outs += [cache.attend(*(x[:, :, PROMPT + 1 : PROMPT + 2] for x in text), impl=impl)]
+        at = slice(PROMPT + 1, PROMPT + 2)
+        outs += [cache.attend(*(x[:, :, at] for x in text), impl=impl, **states(encoding, at))]
     torch.testing.assert_close(*outs, atol=4e-6, rtol=0)
 
 
-def test_a_raw_cache_and_given_positions_are_left_to_torch():
+def test_learned_angles_and_given_positions_are_left_to_torch():
     text = tokens(PROMPT + STEPS)
     step = [x[:, :, PROMPT : PROMPT + 1] for x in text]
-    raw = whorl.KVCache(encoding=encoding_of("rope"), policy="raw")
-    raw.attend(*(x[:, :, :PROMPT] for x in text))
-    with pytest.raises(whorl.WhorlError, match="keys are kept raw"):
-        raw.attend(*step, impl="triton")
+    learned = whorl.KVCache(encoding=whorl.Rope(head_dim=DIM, learnable=True).to(DEVICE), policy="raw")
+    learned.attend(*(x[:, :, :PROMPT] for x in text))
+    with pytest.raises(whorl.WhorlError, match="keeps keys raw, and its angles are learned"):
+        learned.attend(*step, impl="triton")
+    for name, reason in (("shaw", "terms by distance"), ("rerope", "keeps keys raw, and positions were given")):
+        cache = whorl.KVCache(encoding=encoding_of(name), capacity=ROOM)
+        cache.attend(*(x[:, :, :10] for x in text), positions=whorl.positions(10, offset=100, device=DEVICE))
+        cache.attend(*(x[:, :, 10:PROMPT] for x in text))
+        with pytest.raises(whorl.WhorlError, match=reason):
+            cache.attend(*step, impl="triton")
     cache = whorl.KVCache(encoding=encoding_of("rope"), capacity=ROOM)
     cache.attend(*(x[:, :, :PROMPT] for x in text), positions=whorl.positions(PROMPT, offset=100, device=DEVICE))
     with pytest.raises(whorl.WhorlError, match="positions were given"):
         cache.attend(*step, impl="triton")
     with pytest.raises(whorl.WhorlError, match="plain ones only"):
         cache.attend(*step, positions=whorl.positions(1, offset=200, device=DEVICE), impl="triton")
+
+
+def test_a_window_after_positions_that_were_given():
+    """Beyond 2^32 they are no numbers of 32 bits, in which they would be the first of a text."""
+    encoding, text = encoding_of("sinks"), tokens(PROMPT + STEPS)
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        far = whorl.positions(5, device=DEVICE) + 2**32
+        cache.attend(*(x[:, :, :5] for x in text), positions=far)
+        cache.attend(*(x[:, :, 5:PROMPT] for x in text))
+    for at in range(PROMPT, PROMPT + STEPS):
+        step = [x[:, :, at : at + 1] for x in text]
+        torch.testing.assert_close(
+            fast.attend(*step, impl="triton"), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0
+        )
 
 
 def test_counting_on_the_device():
@@ -153,22 +291,22 @@ def test_counting_on_the_device():
 
 
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # of the interpreter's numpy, whose NaN this is
-@pytest.mark.parametrize("name", ["rope", "alibi"])
+@pytest.mark.parametrize("name", ["rope", "alibi", "rerope", "fire", "deberta", "forgetting_gate"])
 def test_a_token_beyond_the_room_is_seen(name):
-    text = tokens(PROMPT + 2)
-    cache = whorl.KVCache(encoding=encoding_of(name), capacity=PROMPT + 1)
-    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    text, encoding = tokens(PROMPT + 2), encoding_of(name)
+    cache = whorl.KVCache(encoding=encoding, capacity=PROMPT + 1)
+    cache.attend(*(x[:, :, :PROMPT] for x in text), **states(encoding, slice(0, PROMPT)))
     clock = cache.count_on_device()
-    last = [x[:, :, -1:] for x in text]
-    assert torch.isfinite(cache.attend(*last, impl="triton")).all()
+    last, more = [x[:, :, -1:] for x in text], states(encoding, slice(0, 1))
+    assert torch.isfinite(cache.attend(*last, impl="triton", **more)).all()
     clock.advance()
-    assert torch.isnan(cache.attend(*last, impl="triton")).all()
+    assert torch.isnan(cache.attend(*last, impl="triton", **more)).all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("name", ON_THE_CPU)
 def test_a_step_on_the_cpu_equals_the_reference(name, dtype):
-    encoding = build_for(name, heads=HEADS, head_dim=DIM, width=HEADS * DIM, length=64)
+    encoding = encoding_of(name).cpu()
     text = [x.to("cpu", dtype).requires_grad_() for x in tokens(PROMPT + STEPS)]
     fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
     for cache in (fast, slow):
@@ -197,15 +335,18 @@ def test_a_bias_that_is_the_same_for_every_head():
     torch.testing.assert_close(fast.attend(*step), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0)
 
 
-@pytest.mark.parametrize("memory", [48, 99, 227])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("dim", [64, 128, 256])
-@pytest.mark.parametrize("rows", [16, 128])
-def test_tiles_fit_small_cards(rows, dim, dtype, memory):
-    tile = tile_of(rows, dim, dim, dtype, memory * 1024)
-    taken = tile.stages * tile.keys * 2 * dim * dtype.itemsize
-    assert tile.keys >= 16 and tile.stages >= 1
-    assert taken <= memory * 1024
+@pytest.mark.parametrize("name", ["rope", "rerope"])
+def test_steps_on_a_small_card(name, split, monkeypatch):
+    """With less memory a tile has fewer keys; ``tests/kernels/test_shared_memory.py`` compiles them."""
+    monkeypatch.setattr(decode_triton, "shared_memory", lambda device: 4 * 1024)
+    assert tile_of(16, DIM, DIM, torch.float32, 4 * 1024).keys == 16
+    assert compared(encoding_of(name), tokens(PROMPT + STEPS)) < 4e-6
+
+
+def test_queries_that_do_not_fit_are_left_to_torch(monkeypatch):
+    monkeypatch.setattr(decode_triton, "shared_memory", lambda device: 1024)
+    with pytest.raises(whorl.WhorlError, match="no room for keys"):
+        compared(encoding_of("rope"), tokens(PROMPT + STEPS))
 
 
 def test_every_multiprocessor_has_work():
@@ -216,7 +357,7 @@ def test_every_multiprocessor_has_work():
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # the one whose capture raises
-@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "window", "fire"])
+@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "window", "fire", "rerope", "xpos", "shaw", "cope", "deberta"])
 def test_one_graph_serves_a_text_that_grows(name):
     encoding, text = encoding_of(name), tokens(PROMPT + STEPS)
     fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))

@@ -312,12 +312,15 @@ class KVCache:
         """
         state = self._state
         length = state.length if length is None else length
-        plain = positions is None and key_mask is None and hidden is None and causal is True
-        kind = self._kind(q, k, v, length, scale, softcap, impl) if plain and impl in ("auto", "triton") else None
+        plain = positions is None and key_mask is None and causal is True
+        plain = plain and (hidden is None or state.encoding.reads_hidden)
+        kind = (
+            self._kind(q, k, v, hidden, length, scale, softcap, impl) if plain and impl in ("auto", "triton") else None
+        )
         ready = self._ready
         if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
             self._unready = ready.unfit
-            return self._decode(ready.step, q, k, v)
+            return self._decode(ready.step, q, k, v, hidden)
         return self._attend(q, k, v, kind, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
 
     @torch.no_grad()
@@ -367,13 +370,15 @@ class KVCache:
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
         slots, asked = state.slots, Asked(length, step.scale, softcap)
-        made, unfit = self._made_ready(q, k, v, asked, impl) if plain else (None, "its steps are plain ones only")
+        made, unfit = (
+            self._made_ready(q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")
+        )
         if impl == "triton" and unfit is not None:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
         self._unready = unfit
         if kind is not None and made is not None:
             state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
-            out = self._decode(made, q, k, v)
+            out = self._decode(made, q, k, v, hidden)
             self._ready = _Ready(kind, state.encoding, made, unfit)
             return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
@@ -388,15 +393,17 @@ class KVCache:
         return out
 
     def _made_ready(
-        self, q: Tensor, k: Tensor, v: Tensor, asked: Asked, impl: Impl
+        self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, asked: Asked, impl: Impl
     ) -> tuple[DecodingStep | CpuStep | None, str | None]:
         """What runs a plain step of this kind, if not ``attention``, and why it is none of a GPU's kernels."""
         encoding, slots, policy = self._state.encoding, self._state.slots, self._state.policy
+        if q.is_cuda or impl == "triton":
+            unfit = why_not_decode(encoding, slots, q, k, v, asked=asked, policy=policy, hidden=hidden)
+            if slots is None or unfit is not None:
+                return None, unfit
+            return decoding_step(encoding, slots, q, v, asked, policy), None
         if policy == "raw":
             return None, "keys are kept raw and placed anew at every step"
-        if q.is_cuda or impl == "triton":
-            unfit = why_not_decode(encoding, slots, q, k, v)
-            return (decoding_step(encoding, slots, q, asked) if slots is not None and unfit is None else None), unfit
         unfit = why_not_step(encoding, slots, q, v, asked)
         made = CpuStep(encoding, slots, asked) if slots is not None and unfit is None and impl == "auto" else None
         return made, unfit or "the tensors are on the CPU"
@@ -406,6 +413,7 @@ class KVCache:
         q: Tensor,
         k: Tensor,
         v: Tensor,
+        hidden: Tensor | None,
         length: int | None,
         scale: float | None,
         softcap: float | None,
@@ -417,7 +425,8 @@ class KVCache:
             return None
         try:
             asked = length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type)
-            return *kinds_of(q, k, v), slots.room, slots.padded, slots.counted, slots.follows, *asked
+            given = kinds_of(q, k, v) if hidden is None else kinds_of(q, k, v, hidden)
+            return *given, slots.room, slots.padded, slots.counted, slots.follows, *asked
         except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
             return None
 
@@ -425,13 +434,13 @@ class KVCache:
         slots = self._state.slots
         return slots is not None and (self._clock is not None or slots.filled + q.shape[2] <= slots.room)
 
-    def _decode(self, step: DecodingStep | CpuStep, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _decode(self, step: DecodingStep | CpuStep, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
         """The attention output of the next tokens by kernels, which keep the tokens."""
         state, slots, count = self._state, self._state.slots, q.shape[2]
         assert slots is not None
         if self._clock is not None:
-            return step(q, k, v, slots, self._clock.next)
-        out = step(q, k, v, slots)
+            return step(q, k, v, slots, self._clock.next, hidden)
+        out = step(q, k, v, slots, None, hidden)
         self._state = state._replace(slots=slots._replace(filled=slots.filled + count, heads=q.shape[1]))
         return out
 

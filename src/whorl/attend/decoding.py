@@ -3,34 +3,41 @@
     one launch    turns queries and keys, and puts keys and values into their slots
     one launch    attends to all filled slots
 
-Both read on the device how many slots are filled. A kind of step is checked and prepared once; after that a step is
-its two launches, at any length of the text.
+Keys that are kept raw are turned by the second one, as it reads them. What else an encoding adds to scores is read off
+its parts: a bias (here), terms of content and sums (``decoding_terms.py``). CoPE counts its gates in a launch between.
+All read on the device how many slots are filled. A kind of step is checked and prepared once; after that a step is
+its launches, at any length of the text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from whorl.attend.decoding_terms import (
+    Terms,
+    Turns,
+    factors_of,
+    scaled_queries,
+    turns_of,
+    why_not_terms,
+    why_not_turns,
+)
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
-    Branches,
-    OutputTerm,
+    BiasByPair,
     Placement,
-    QueryScale,
     Reach,
-    ScoreTerm,
     Visibility,
     first,
     hides_by_reach,
-    lone_rotation,
 )
 from whorl.encodings.rotary import Counted
 from whorl.graphs import held
@@ -46,8 +53,10 @@ MOST_QUERIES = 16
 MOST_ROWS = 128  # of queries that share keys
 LARGEST_DIM = 256
 
-Place = Callable[[Tensor, Tensor, Tensor, Slots, Tensor], Tensor]
+# of (q, k, v, slots, now, what the encoding remembers of the tokens)
+Place = Callable[[Tensor, Tensor, Tensor, Slots, Tensor, Tensor | None], Tensor]
 BiasOf = Callable[[Slots, Tensor], Tensor | None]
+Policy = Literal["transformed", "raw"]
 
 
 class Asked(NamedTuple):
@@ -62,35 +71,70 @@ class DecodingStep:
     """A kind of step, ready to run: encoding, shapes and strides are those it was made for."""
 
     def __init__(
-        self, place: Place, bias: BiasOf, asked: Asked, *, window: tuple[int, int] | None, reads_positions: bool
+        self,
+        place: Place,
+        bias: BiasOf,
+        terms: Terms,
+        turns: Turns | None,
+        factors: MadeOf[Tensor] | None,
+        rules: Rules,
     ) -> None:
-        self._place, self._bias, self._asked = place, bias, asked
-        self._window, self._reads_positions = window, reads_positions
+        self._place, self._bias, self._terms = place, bias, terms
+        self._turns, self._factors, self._rules = turns, factors, rules
+        self._reads_positions = rules.by_place and not rules.counted
         self._attend: Any = None  # made ready by the first step
         self._memory: tuple[Tensor, ...] = ()
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slots: Slots,
+        following: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
         """The attention output of the next tokens, which are kept; the slot of the first may be on the device."""
         numbers, count = slot_numbers(slots.room, q.device), q.shape[2]
         if following is None:
             now = numbers[slots.filled : slots.filled + count]
         else:
             now = following if count == 1 else following + numbers[:count]
-        q = self._place(q, k, v, slots, now)
-        positions, real = slots.positions if self._reads_positions else None, slots.real if slots.padded else None
-        kept = Kept(slots.keys, slots.values, now, self._bias(slots, now), positions, real)
+        terms, turns, rules = self._terms, self._turns, self._rules
+        added = terms(q)
+        q = self._place(q, k, v, slots, now, self._remembered(hidden))
+        positions = real = cos = sin = fades = None
+        if slots.padded:
+            real = slots.real
+        if slots.padded or self._reads_positions:
+            positions = slots.positions if slots.positions.ndim == 2 else slots.positions[0]
+        if turns is not None:
+            cos, sin, fades, _ = turns
+        memory = None if terms.reader is None else slots.memory
+        bias, factors = self._bias(slots, now), None if self._factors is None else self._factors()
+        kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, memory, factors)
         if self._attend is None:
             from whorl.kernels.decode_triton import ready
 
-            rules = Rules(self._asked.scale, self._asked.softcap, self._window)
             decode: Any = prepared(("decode", rules), (q, *kept), lambda: ready(q, kept, rules))
             self._attend, self._memory = decode, decode.memory(q.device)
         out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
         self._attend(q, kept, out, *self._memory)
         return out
 
+    def _remembered(self, hidden: Tensor | None) -> Tensor | None:
+        reader = self._terms.reader
+        if reader is None:
+            return None
+        assert hidden is not None
+        with torch.no_grad():
+            return reader.remember(hidden)
 
-def why_not_decode(encoding: Encoding, slots: Slots | None, q: Tensor, k: Tensor, v: Tensor) -> str | None:
+
+def why_not_decode(
+    encoding: Encoding, slots: Slots | None, q: Tensor, k: Tensor, v: Tensor, *, asked: Asked, policy: Policy,
+    hidden: Tensor | None,
+) -> str | None:  # fmt: skip
     """What keeps the kernels from this step, or None."""
     missing = why_not_here("triton", q.device.type)
     if missing is not None:
@@ -104,6 +148,8 @@ def why_not_decode(encoding: Encoding, slots: Slots | None, q: Tensor, k: Tensor
         return f"the kernels take up to {MOST_QUERIES} new tokens and {MOST_ROWS} queries of heads that share keys"
     if max(dim, v.shape[3]) > LARGEST_DIM:
         return f"the kernels have heads of up to {LARGEST_DIM} dimensions"
+    if _too_large(q, queries * (heads // k.shape[1]), v.shape[3]):
+        return "the queries leave no room for keys in the device's shared memory"
     if any(x.stride(-1) != 1 for x in (q, k, v)):
         return "dimensions do not lie side by side in memory"
     if slots is None or not slots.filled:
@@ -112,13 +158,22 @@ def why_not_decode(encoding: Encoding, slots: Slots | None, q: Tensor, k: Tensor
         return "the cache has to grow"
     if not slots.follows or slots.positions.dtype != torch.int64:
         return "positions were given, which torch's operations go by"
-    return _why_not_parts(encoding, slots)
+    return (
+        _why_not_parts(encoding, slots)
+        or why_not_terms(encoding, slots, hidden)
+        or (why_not_turns(encoding, slots, asked.length) if policy == "raw" else None)
+    )
+
+
+def _too_large(q: Tensor, rows: int, value_dim: int) -> bool:
+    from whorl.kernels import decode_triton  # late: it needs Triton
+
+    memory = decode_triton.shared_memory(q.device)
+    return decode_triton.too_large(rows, q.shape[3], value_dim, q.dtype, memory)
 
 
 def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:
-    name, term = type(encoding).__name__, first(encoding, ScoreTerm, OutputTerm, Branches)
-    if term:
-        return f"{name} uses {term.hook}"
+    name = type(encoding).__name__
     if not hides_by_reach(encoding):
         return f"{name} has a mask that is no window"
     if encoding.axes > 1 and first(encoding, Visibility, Bias):
@@ -128,21 +183,43 @@ def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:
     return None
 
 
-def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> DecodingStep:
+def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked: Asked, policy: Policy) -> DecodingStep:
     """The step for tensors that ``why_not_decode`` has let pass, and others of their kinds."""
-    bias, reach = first(encoding, Bias), encoding.reach
-    by_distance = bias if isinstance(bias, BiasByDistance) and bias.formula else None
-    if by_distance is not None:
-        bias_of = _bias_by_distance(by_distance)
+    bias, reach, lines = first(encoding, Bias), encoding.reach, 0
+    by_place = reach is not None
+    if bias is None:
+        bias_of = _no_bias
+    elif isinstance(bias, BiasByDistance) and bias.formula:
+        bias_of, by_place = _bias_by_distance(bias), True
+    elif isinstance(bias, BiasByPair) and bias.lines > 0 and slots.counted:
+        bias_of, by_place, lines = _lines(bias), True, bias.lines
     else:
-        bias_of = _no_bias if bias is None else _bias_by_pair(encoding, asked.length)
-    return DecodingStep(
-        _place(encoding, slots, q.device, asked.length),
-        bias_of,
-        asked,
-        window=_window(reach),
-        reads_positions=(by_distance is not None or reach is not None) and (slots.padded or not slots.counted),
+        bias_of = _bias_by_pair(encoding, asked.length)
+    terms = Terms(encoding, slots, q, v, asked.scale)
+    turns = turns_of(encoding, slots.room, asked.length, q.device) if policy == "raw" else None
+    factors = factors_of(encoding, slots, q.device)
+    placement = first(encoding, Placement)
+    rotary = None if placement is None else placement.rotary
+    rules = Rules(
+        asked.scale,
+        asked.softcap,
+        _window(reach),
+        by_place=by_place or terms.by_place or turns is not None or factors is not None,
+        counted=slots.counted,
+        lines=lines,
+        rotation=None if turns is None or rotary is None else rotary.rotation(),
+        near=0 if turns is None else turns.near,
+        sums=terms.sums,
     )
+    scaled = None if factors is not None else scaled_queries(encoding, asked.length)
+    if policy == "raw" or (placement is None and scaled is None):
+        place = _raw(terms, scaled)
+    else:
+        place = _hooked(encoding, asked.length)
+        if rotary is not None and scaled is None and slots.counted:
+            tables = rotary.counted_tables(slots.room, asked.length, q.device)
+            place = place if tables is None else _turn(rotary.rotation(), tables)
+    return DecodingStep(place, bias_of, terms, turns, factors, rules)
 
 
 def _window(reach: Reach | None) -> tuple[int, int] | None:
@@ -150,23 +227,32 @@ def _window(reach: Reach | None) -> tuple[int, int] | None:
     return None if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
 
 
-def _place(encoding: Encoding, slots: Slots, device: torch.device, length: int | None) -> Place:
-    """The function of (q, k, v, slots, now) that puts keys and values into their slots and returns placed queries."""
+def _hooked(encoding: Encoding, length: int | None) -> Place:
+    """The function that puts keys, placed by ``transform_qk``, and values into their slots, and returns queries."""
     copy = _copy()
-    if first(encoding, Placement, QueryScale) is None:
-        return copy
-    rotary = lone_rotation(encoding)
-    tables = None if rotary is None or not slots.counted else rotary.counted_tables(slots.room, length, device)
-    if rotary is not None and tables is not None:
-        return _turn(rotary.rotation(), tables)
 
     @torch.no_grad()
-    def by_hook(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
+    def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
         here = slots.positions.index_select(-1, now)
         q, k = encoding.transform_qk(q, k, here, here, length)
-        return copy(q if q.stride(-1) == 1 else q.contiguous(), k, v, slots, now)
+        copy(k, v, slots, now, new)
+        return q if q.stride(-1) == 1 else q.contiguous()
 
-    return by_hook
+    return place
+
+
+def _raw(terms: Terms, scaled: Callable[[Tensor, Tensor], Tensor] | None) -> Place:
+    """The function that puts keys and values into their slots as they are, and returns queries as keys meet them."""
+    copy = _copy()
+
+    def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
+        copy(k, v, slots, now, new)
+        with torch.no_grad():
+            if scaled is not None:
+                q = scaled(q, slots.positions.index_select(-1, now))
+            return terms.on_queries(q)
+
+    return place
 
 
 def _turn(rotation: Rotation, tables: Counted) -> Place:
@@ -174,7 +260,7 @@ def _turn(rotation: Rotation, tables: Counted) -> Place:
 
     run: Callable[[Step, Tensor], None] | None = None
 
-    def turn(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
+    def turn(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
         nonlocal run
         rows = slots.positions if slots.positions.ndim == 2 else slots.positions[0]  # counted: alike on every axis
         step, out = Step(q, k, v, tables.cos, tables.sin, rows, slots.keys, slots.values, now), torch.empty_like(q)
@@ -188,18 +274,18 @@ def _turn(rotation: Rotation, tables: Counted) -> Place:
     return turn
 
 
-def _copy() -> Place:
+def _copy() -> Callable[[Tensor, Tensor, Slots, Tensor, Tensor | None], None]:
+    """The function that puts keys and values, and what is remembered of tokens, into their slots."""
     from whorl.kernels.append_triton import ready_copy
 
     run: Callable[..., None] | None = None
 
-    def copy(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor) -> Tensor:
+    def copy(k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> None:
         nonlocal run
-        moved = k, v, slots.keys, slots.values, now
+        moved = k, v, slots.keys, slots.values, now, new, None if new is None else slots.memory
         if run is None:
             run = prepared(("copy",), moved, lambda: ready_copy(*moved))
         run(*moved)
-        return q
 
     return copy
 
@@ -219,6 +305,21 @@ def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
         return formed.float().expand(here.shape[0], -1, -1, -1)
 
     return bias
+
+
+def _lines(part: BiasByPair) -> BiasOf:
+    """The numbers of a bias of straight lines, with those of queries at every position there is room for."""
+    source: Any = part.encoding
+
+    def numbers(slots: Slots, now: Tensor) -> Tensor:
+        room, key = slots.room, ("lines", now.device)
+        kept = source._calls.get(key)
+        if kept is None or kept[0] < room:
+            ids = slot_numbers(room, now.device)[:room]
+            kept = source._calls[key] = room, MadeOf(source, lambda: source.line_numbers(ids, room).contiguous())
+        return kept[1]()
+
+    return numbers
 
 
 class TableByDistance:

@@ -64,9 +64,17 @@ class CpuStep:
         self._window = slots.room if reach is None else reach.before + 1
         self._reversed: tuple[Tensor, Tensor] | None = None  # the table, and what is made of it
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slots: Slots,
+        following: Tensor | None = None,
+        hidden: Tensor | None = None,
+    ) -> Tensor:
         """The attention output of the next token, which is kept."""
-        assert following is None
+        assert following is None and hidden is None
         filled, keys, values = slots.filled, slots.keys, slots.values
         stop = filled + 1
         with torch.no_grad():

@@ -21,6 +21,19 @@ class Pairs(NamedTuple):
     scale: float
 
 
+class RowsByDistance(NamedTuple):
+    """What meets a query, and keys some positions before it: row t of a table for those t before, the last for others.
+
+    The score has, times its scale, (q + position) . query[t] + k . (key[t] + content); a value has value[t] added.
+    """
+
+    query: Tensor | None = None  # (heads or 1, rows, d)
+    position: Tensor | None = None  # (heads, d)
+    key: Tensor | None = None  # (heads, rows, d)
+    content: Tensor | None = None  # (heads, d)
+    value: Tensor | None = None  # (rows, value dim)
+
+
 class ContentTerms(Encoding):
     """Base of the encodings whose terms on the scores are made of content; a subclass writes ``add_terms``."""
 
@@ -39,4 +52,12 @@ class ContentTerms(Encoding):
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         """The scores with its terms, in their dtype or wider."""
+        raise NotImplementedError
+
+    def rows_by_distance(self, count: int) -> RowsByDistance:
+        """The tables of its terms for up to ``count`` distances from 0, where they are of that ``form``."""
+        raise NotImplementedError
+
+    def rows_by_count(self) -> Tensor:
+        """The rows (counts, d) of its terms, where they are of that ``form``; queries meet them unscaled."""
         raise NotImplementedError

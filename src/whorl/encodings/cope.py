@@ -5,8 +5,8 @@ Golovneva, Wang, Weston, Sukhbaatar 2024, "Contextual Position Encoding: Learnin
     score_ij = q_i . k_j / sqrt(d) + q_i . e[p_ij],   e[p] linear between whole positions
 Position enters in every layer, on the scores, and depends on no position ids: tokens are counted in the order of
 the keys, the last query standing at the last key. P x d parameters, shared by all heads. A query needs the whole
-row of its scores before any of them has a position, so no fused kernel computes it; memory like the scores, several
-times. Counts past P - 1 are alike.
+row of its scores before any of them has a position, so of fused kernels only that of decoding computes
+it, which counts open gates first; memory like the scores, several times. Counts past P - 1 are alike.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Cope(ContentTerms):
         return self.config.causal
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.ScoreTerm(self, whole_row=True),)
+        return (parts.ScoreTerm(self, whole_row=True, form="counts"),)
 
     @property
     def claims(self) -> Claims:
@@ -114,3 +114,6 @@ class Cope(ContentTerms):
         wide = torch.promote_types(scores.dtype, torch.float32)
         positions = contextual_positions(scores.to(wide), self.config.max_position, self.config.causal)
         return scores + interpolated(products(q, self.table, wide), positions)
+
+    def rows_by_count(self) -> Tensor:
+        return self.table

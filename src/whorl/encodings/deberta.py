@@ -23,8 +23,9 @@ from torch import Tensor, nn
 
 from whorl.config import Config, config
 from whorl.constants import numbers_on
+from whorl.encodings import parts
 from whorl.encodings.base import Claims
-from whorl.encodings.content import ContentTerms, Pairs
+from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError, invalid
@@ -170,6 +171,9 @@ class Deberta(ContentTerms):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.zeros_(parameter)
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return parts.ScoreTerm(self, form="rows"), parts.SoftmaxScale(self)
+
     @property
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
@@ -194,6 +198,26 @@ class Deberta(ContentTerms):
             index = row_index(place if own.position_to_content == "code" else -place, own.span)
             out = out + scale * products_by_pair(k, self._by_head(self.position_query), index, scores.dtype)
         return out
+
+    def rows_by_distance(self, count: int) -> RowsByDistance:
+        own, flat = self.config, self._flat_beyond
+        place = torch.arange(min(flat + 1, count), device=self.relative.device)
+        if self._starts is not None:
+            place = bucket(place, own.span, self._starts)
+        query = key = None
+        if self.position_key is not None:
+            query = self._projected(self.position_key)[:, row_index(place, own.span)]
+        if self.position_query is not None:
+            index = row_index(place if own.position_to_content == "code" else -place, own.span)
+            key = self._projected(self.position_query)[:, index]
+        return RowsByDistance(query=query, key=key)
+
+    @property
+    def _flat_beyond(self) -> int:
+        """The distance from which all have the same row, whichever way it is read."""
+        if self._starts is None:
+            return self.config.span
+        return max(self.config.span // 2, *self._starts) if self._starts else self.config.span // 2
 
     def _by_head(self, projection: nn.Linear) -> Tensor:
         """P projected, shape (heads, 2 span, head_dim); the same at every step of decoding, and kept for the next."""

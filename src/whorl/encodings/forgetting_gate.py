@@ -94,7 +94,7 @@ class ForgettingGate(ContentTerms):
         return True
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.RowLessColumn(self),)
+        return (parts.RowLessColumn(self, form="sums"),)
 
     @property
     def claims(self) -> Claims:

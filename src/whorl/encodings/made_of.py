@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+Made = TypeVar("Made")
 
-class MadeOf:
-    """A tensor that ``make`` computes of a module's learned numbers, made anew when one of them is another.
+
+class MadeOf(Generic[Made]):
+    """Tensors that ``make`` computes of a module's learned numbers, made anew when one of those is another.
 
     Another is a parameter that was replaced, or written into as optimizers do; what is written past torch's versions
     (``.data``) is not seen. Nothing made here has gradients.
     """
 
-    def __init__(self, module: nn.Module, make: Callable[[], Tensor]) -> None:
+    def __init__(self, module: nn.Module, make: Callable[[], Made]) -> None:
         self._places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
-        self._make, self._made = make, None
+        self._make = make
+        self._made: Made | None = None
         self._of: list[tuple[Tensor | None, int]] = []
 
-    def __call__(self) -> Tensor:
+    def __call__(self) -> Made:
         """The tensor as of now."""
         if self._made is not None:
             for (parameters, name), (learned, version) in zip(self._places, self._of, strict=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, dataclass_transform
 
 import torch
 from torch import Tensor, nn
@@ -95,10 +95,15 @@ class Input(Part):
 
 
 class QueryScale(Part):
-    """Numbers that multiply queries, before any placement or branch: it stands beside every other part."""
+    """Numbers that multiply queries, before any placement or branch: it stands beside every other part.
+
+    ``by_position`` says that ``query_factor`` has them, of positions and heads, and nothing else is done.
+    """
 
     hook = "transform_qk"
+    known = MappingProxyType({"transform_qk": ("by_position",)})
     shared = True
+    by_position: bool = False
 
 
 class Placement(Part):
@@ -110,9 +115,15 @@ class Placement(Part):
 
 
 class Fade(Part):
-    """Rates at which products of queries and keys fade with the distance, by dimension: ``linear_decay``."""
+    """Rates at which products of queries and keys fade with the distance, by dimension: ``linear_decay``.
+
+    ``rates`` are those of each pair, as logarithms by position, by which ``transform_qk`` fades too, around the middle
+    of the queries; None where that is not known.
+    """
 
     hook = "linear_decay"
+    known = dict.fromkeys(("linear_decay", "transform_qk"), ("rates",))
+    rates: tuple[float, ...] | None = None
 
 
 class Bias(Part):
@@ -181,11 +192,19 @@ class BiasByDistance(Bias):
 
 
 class ScoreTerm(Part):
-    """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query."""
+    """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query.
+
+    form         what they are made of, where that is known:
+                 "rows", rows of tables that raw queries and keys meet, by distance: ``rows_by_distance``;
+                 "counts", rows that queries meet, by how many gates sigmoid(score) are open from the key to the query:
+                 ``rows_by_count``;
+                 "sums", what ``remember`` keeps, summed over the tokens after the key up to the query
+    """
 
     hook = "adjust_scores"
-    known = MappingProxyType({"adjust_scores": ("whole_row",)})
+    known = MappingProxyType({"adjust_scores": ("whole_row", "form"), "add_terms": ("form",)})
     whole_row: bool = False
+    form: Literal["rows", "counts", "sums"] | None = None
 
     @property
     def counts_tokens(self) -> bool:
@@ -203,9 +222,11 @@ class RowLessColumn(ScoreTerm):
 
 
 class OutputTerm(Part):
-    """Terms on the values, which need the weights."""
+    """Terms on the values, which need the weights. ``form`` "rows": rows by distance, of ``rows_by_distance``."""
 
     hook = "adjust_output"
+    known = MappingProxyType({"adjust_output": ("form",)})
+    form: Literal["rows"] | None = None
 
 
 class Branches(Part):

@@ -106,7 +106,7 @@ class QueryScale(Encoding):
     """Base of the encodings that multiply queries by a number for each position, or position and head."""
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return (parts.QueryScale(self),)
+        return (parts.QueryScale(self, by_position=True),)
 
     @property
     def claims(self) -> Claims:
@@ -174,6 +174,9 @@ class SSMax(QueryScale):
         nn.init.constant_(self.scale, self.config.scale)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
+
+    def declare(self) -> tuple[parts.Part, ...]:
+        return super().declare()  # its ``transform_qk`` checks heads, and does nothing else
 
     def query_factor(self, positions: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.unsqueeze(-1)

@@ -7,7 +7,7 @@ Shaw, Uszkoreit, Vaswani 2018, "Self-Attention with Relative Position Representa
 Position enters in every layer, on the scores and on the output. Two tables of (2K + 1) x d numbers, shared by all
 heads; a layer of its own needs tables of its own (LayerPlan). The vector of a pair is never formed: queries meet
 the 2K + 1 rows once and each pair picks its number, weights are summed by distance and meet the rows once. That
-costs (2K + 1) d multiplications a query and memory like the scores. The output term has no place in a fused kernel.
+costs (2K + 1) d multiplications a query and memory like the scores. Only decoding has a fused kernel.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims
-from whorl.encodings.content import ContentTerms, Pairs
+from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError
 
@@ -90,6 +91,9 @@ class Shaw(ContentTerms):
         for table in self.parameters():
             nn.init.normal_(table, std=self.config.head_dim**-0.5)
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return parts.ScoreTerm(self, form="rows"), parts.OutputTerm(self, form="rows")
+
     @property
     def claims(self) -> Claims:
         # norms are not kept: vectors are added to the values
@@ -101,6 +105,11 @@ class Shaw(ContentTerms):
         check_pairs("Shaw", scores, q_positions, k_positions)
         index = clipped_index(distances("Shaw", q_positions, k_positions, whole=True), self.config.clip)
         return scores + scale * key_term(q, self.key_table, index, scores.dtype)
+
+    def rows_by_distance(self, count: int) -> RowsByDistance:
+        index = clipped_index(torch.arange(self.config.clip + 1, device=self.key_table.device), self.config.clip)
+        value = None if self.value_table is None else self.value_table[index]
+        return RowsByDistance(query=self.key_table[index].unsqueeze(0), value=value)
 
     def adjust_output(
         self, out: Tensor, weights: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor

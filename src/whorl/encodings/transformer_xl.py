@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from whorl.config import Config, config
+from whorl.encodings import parts
 from whorl.encodings.base import Claims
-from whorl.encodings.content import ContentTerms, Pairs
+from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
@@ -135,6 +136,9 @@ class TransformerXL(ContentTerms):
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.02)
 
+    def declare(self) -> tuple[parts.Part, ...]:
+        return (parts.ScoreTerm(self, form="rows"),)
+
     @property
     def claims(self) -> Claims:
         return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
@@ -156,3 +160,10 @@ class TransformerXL(ContentTerms):
             position = clamped_position_term(query, weight, distance, own.clamp, own.base)
         content = (k.to(wide) * u[:, None]).sum(-1)[..., None, :]
         return scores + scale * (content + position)
+
+    def rows_by_distance(self, count: int) -> RowsByDistance:
+        own, weight = self.config, self.projection.float()
+        most = count if own.clamp is None else own.clamp + 1
+        distance = torch.arange(most, device=weight.device)
+        rows = codes(distance, weight.shape[-1], own.base, weight.dtype) @ weight.mT
+        return RowsByDistance(query=rows, position=self.position_bias, content=self.content_bias)

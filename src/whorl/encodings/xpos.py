@@ -107,7 +107,11 @@ class XPos(Encoding):
         self.rope.reset_parameters()
 
     def declare(self) -> tuple[parts.Part, ...]:
-        return parts.Placement(self, rotary=self.rope), parts.Fade(self), parts.SoftmaxScale(self)
+        return (
+            parts.Placement(self, rotary=self.rope),
+            parts.Fade(self, rates=tuple(-rate for rate in self.config.rates)),
+            parts.SoftmaxScale(self),
+        )
 
     @property
     def causal_only(self) -> bool:

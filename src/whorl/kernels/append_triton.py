@@ -76,13 +76,14 @@ def _append_kernel(
         store_run(p_values, o_values, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
 
 
-@kernel(pointers=5)
+@kernel(pointers=7)
 def _copy_kernel(
-    p_k, p_v, p_keys, p_values, p_slots,
+    p_k, p_v, p_keys, p_values, p_slots, p_new, p_memory,
     s_k_b, s_k_l, s_k_h, s_k_d, s_v_b, s_v_l, s_v_h, s_v_d,
-    s_kc_b, s_kc_l, s_kc_h, s_kc_d, s_vc_b, s_vc_l, s_vc_h, s_vc_d, s_s_b, s_s_l, heads, capacity,
+    s_kc_b, s_kc_l, s_kc_h, s_kc_d, s_vc_b, s_vc_l, s_vc_h, s_vc_d, s_s_b, s_s_l, s_n_b, s_n_h, s_n_l, s_m_b, s_m_h,
+    heads, capacity, numbers,
     HEADS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PADDED: tl.constexpr,
-    DENSE: tl.constexpr,
+    DENSE: tl.constexpr, NUMBERS_PADDED: tl.constexpr,
 ):  # fmt: skip
     i_h, i_t, i_b = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2).to(tl.int64)
     i_slot = tl.load(p_slots + i_b * s_s_b + (tl.zeros((1, 1, 1), tl.int64) + i_t) * s_s_l).to(tl.int64)
@@ -97,18 +98,48 @@ def _copy_kernel(
         o_to = i_b * s_vc_b + i_slot * s_vc_l + o_h * s_vc_h
         b_v = load_run(p_v, i_b * s_v_b + i_t * s_v_l + o_h * s_v_h, s_v_d, m_row, 0, VALUE_DIM, VALUE_PADDED, DENSE)
         store_run(p_values, o_to, s_vc_d, m_row, b_v, 0, VALUE_DIM, VALUE_PADDED, DENSE)
+    if NUMBERS_PADDED and i_h == 0:
+        o_n = tl.arange(0, NUMBERS_PADDED)[None, :, None].to(tl.int64)
+        m_n = (o_n < numbers) & (i_slot >= 0) & (i_slot < capacity)
+        b_new = tl.load(p_new + i_b * s_n_b + o_n * s_n_h + i_t * s_n_l, mask=m_n, other=0.0)
+        tl.store(p_memory + i_b * s_m_b + o_n * s_m_h + i_slot, b_new.to(p_memory.dtype.element_ty), mask=m_n)
 
 
-def ready_copy(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> Launch:
-    """The launch with (k, v, keys, values, slots) that puts placed keys and values, (b, h, l, d), into their slots."""
+def ready_copy(
+    k: Tensor, v: Tensor, keys: Tensor, values: Tensor, slots: Tensor, new: Tensor | None, memory: Tensor | None
+) -> Callable[..., None]:
+    """The function of (k, v, keys, values, slots, new, memory) that puts keys and values, (b, h, l, d), into slots.
+
+    ``new`` (b, numbers, l) are further numbers of each token, which go to ``memory`` (b, numbers, slots); or None.
+    """
     moved = [strides_of(x, "bhld") for x in (k, v, keys, values)]
     batch, heads, length, dim = k.shape
     tile = min(HEADS, power_of_2(heads))
     numbers = [stride for strides in moved for stride in strides]
-    numbers += [*row_strides(slots), heads, keys.shape[2]]
+    numbers += row_strides(slots)
+    if new is None or memory is None:
+        numbers += [0, 0, 0, 0, 0]
+    else:
+        numbers += [*new.stride(), *memory.stride()[:2]]
+    further = 0 if new is None else new.shape[1]
+    numbers += [heads, keys.shape[2], further]
     dense = all(strides[3] == 1 for strides in moved)
-    constants = (tile, dim, power_of_2(dim), v.shape[-1], power_of_2(v.shape[-1]), dense)
-    return Launch(_copy_kernel, (2 * -(-heads // tile), length, batch), numbers, constants, warps=WARPS)
+    constants = (
+        tile,
+        dim,
+        power_of_2(dim),
+        v.shape[-1],
+        power_of_2(v.shape[-1]),
+        dense,
+        further and power_of_2(further),
+    )
+    launch = Launch(_copy_kernel, (2 * -(-heads // tile), length, batch), numbers, constants, warps=WARPS)
+
+    def run(*moved: Tensor | None) -> None:
+        slots = moved[4]
+        launch(*[slots if x is None else x for x in moved])
+
+    return run
 
 
 def ready(step: Step, out: Tensor, rotation: Rotation, *, rows_by_slot: bool = False) -> Callable[[Step, Tensor], None]:

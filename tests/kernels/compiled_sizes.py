@@ -1,0 +1,104 @@
+"""Prints the shared memory that kernels take once compiled for a GPU, on a machine that may have none.
+
+    python tests/kernels/compiled_sizes.py decode|tiles <kilobytes of shared memory>
+
+Launches compile where they would run, and everything before them is as on a device with so much memory. It is a program
+of its own because Triton's interpreter, in which other tests run kernels, compiles nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+
+import torch
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from whorl.kernels import decode_triton
+from whorl.kernels.decode import Kept, Rules
+from whorl.kernels.tiles import launch, sizes
+from whorl.kernels.triton_launch import Launch
+from whorl.rotary.rotation import Rotation
+
+POINTERS = {
+    torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32",
+    torch.bool: "*i1",
+}  # fmt: skip
+BATCH, HEADS, KV_HEADS, ROOM = 8, 32, 8, 2048
+TAKEN: dict[str, int] = {}
+NAME = ""
+
+
+def compiled(self: Launch, *pointers: Tensor) -> None:
+    """Compiles for compute capability 9.0 what a launch would run, and notes the most that one name takes."""
+    function = self._function
+    values = [*[POINTERS[x.dtype] for x in pointers], *self._more]
+    signature, constants = {}, {}
+    for name, value, parameter in zip(function.arg_names, values, function.params, strict=True):
+        if parameter.is_constexpr:
+            signature[name], constants[name] = "constexpr", value
+        else:
+            signature[name] = value if isinstance(value, str) else "fp32" if isinstance(value, float) else "i32"
+    aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(pointers))}
+    source = ASTSource(function, signature, constants, aligned)
+    made = compile(source, target=GPUTarget("cuda", 90, 32), options=dict(self._options))
+    TAKEN[NAME] = max(TAKEN.get(NAME, 0), made.metadata.shared)
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def decode(
+    name: str, *, dtype: torch.dtype = torch.bfloat16, dim: int = 128, queries: int = 1, **given: object
+) -> None:
+    """Compiles a step; what is given are fields of ``Kept`` and ``Rules``."""
+    global NAME
+    NAME = name
+    kept = {field: value for field, value in given.items() if field in Kept._fields}
+    rules = {field: value for field, value in given.items() if field in Rules._fields}
+    keys, q = empty(BATCH, KV_HEADS, ROOM, dim, dtype=dtype), empty(BATCH, HEADS, queries, dim, dtype=dtype)
+    all_kept = Kept(keys, keys, empty(queries, dtype=torch.int64), **kept)  # pyright: ignore[reportArgumentType]
+    if decode_triton.too_large(HEADS // KV_HEADS * queries, dim, dim, dtype, decode_triton.shared_memory(q.device)):
+        return
+    step = decode_triton.ready(q, all_kept, Rules(0.1, **rules))  # pyright: ignore[reportArgumentType]
+    step(q, all_kept, q, *step.memory(q.device))
+
+
+def decode_all() -> None:
+    tables, rotation = {"cos": empty(2, 2, ROOM, 64), "sin": empty(2, 2, ROOM, 64)}, Rotation("bhld", "half", "half")
+    one = {name: table[:1] for name, table in tables.items()}
+    decode("no bias")
+    decode("heads of 256", dim=256)
+    decode("float32", dtype=torch.float32)
+    decode("16 queries", queries=16)
+    decode("raw keys", by_place=True, rotation=rotation, fades=empty(64), **one)
+    decode("two placements", by_place=True, rotation=rotation, near=512, **tables)
+    decode(
+        "values by distance", by_place=True, rows=empty(8, 32, 1, 17), value_rows=empty(17, 128, dtype=torch.bfloat16)
+    )
+    decode("keys by distance", by_place=True, key_rows=empty(32, 512, 128))
+    decode("gates", sums="gates", rows=empty(8, 32, 1, 64))
+
+
+def tiles_all() -> None:
+    global NAME
+    for kind, numbers in (("none", None), ("table", empty(16, 4096))):
+        NAME = kind
+        settings = kind, 0, 0.1, 0.0, True, -1, 0
+        q, k, v, grad = (empty(1, heads, 4096, 128, dtype=torch.bfloat16) for heads in (16, 4, 4, 16))
+        out, lse, reach = launch.forward(q, k, v, numbers, None, None, None, *settings)
+        launch.backward(grad, None, q, k, v, numbers, None, None, out, lse, reach, numbers is not None, *settings)
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    memory = int(sys.argv[2]) * 1024
+    Launch.__call__ = compiled
+    decode_triton.shared_memory = sizes.shared_memory = lambda device: memory
+    decode_triton.multiprocessors = lambda device: 132
+    decode_all() if sys.argv[1] == "decode" else tiles_all()
+    print(json.dumps(TAKEN))
