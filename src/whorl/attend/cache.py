@@ -473,7 +473,8 @@ class KVCache:
         >>> whorl.KVCache(encoding=whorl.NoPE()).positions_to_come(torch.zeros(1, 3))
         tensor([[0, 1, 2]])
         """
-        return self._following(*tokens.shape, tokens.device, key_mask, self._settled().slots).new
+        batch, count = tokens.shape
+        return self._following(batch, count, tokens.device, key_mask, self._settled().slots).new
 
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
         """The new tokens' positions for each row of the batch, given or going on from the real ones."""

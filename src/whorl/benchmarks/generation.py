@@ -107,7 +107,8 @@ def _models(where: str, kind: torch.dtype, **sizes: int) -> tuple[Any, Decoder]:
         eos_token_id=None,
     )
     with torch.device(where):
-        theirs = LlamaForCausalLM(config).to(kind).eval()
+        theirs: Any = LlamaForCausalLM(config)
+    theirs = theirs.to(kind).eval()
     return theirs, load_decoder(theirs.state_dict(), config.to_dict()).to(where).eval()
 
 
