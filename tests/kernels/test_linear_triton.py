@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 
 from triton import knobs
 
-from whorl.kernels import linear_triton
+from whorl.kernels import linear_ops, linear_triton
+from whorl.kernels.linear import sizes
 from whorl.kernels.linear_ops import linear_forward
 
 # rms(error) / rms(expected) of outputs and of gradients. The interpreter rounds to bfloat16 by cutting off.
@@ -32,6 +33,16 @@ def short_segments(monkeypatch):
     monkeypatch.setattr(linear_triton, "SPLIT", linear_triton.Split(programs=1024, shortest=1))
     if not torch.cuda.is_available():
         monkeypatch.setattr(linear_triton, "tile_of", lambda *_: linear_triton.Tile(rows=64, warps=4, stages=1))
+        monkeypatch.setitem(sizes.CHUNK, False, 64)
+        for kernel, wide in sizes.TILES:
+            rows = {"features": 2, "key_sums": 16, "grad_rows": 16}.get(kernel, 32)
+            monkeypatch.setitem(sizes.TILES, (kernel, wide), sizes.Tile(rows, warps=4, stages=1))
+
+
+@pytest.fixture(params=[False, True], ids=["computed", "written"])
+def design(request, monkeypatch):
+    """Features computed wherever they are needed, or written once, whatever the sizes of a call."""
+    monkeypatch.setattr(linear_ops, "features_are_written", lambda *_: request.param)
 
 
 def draw(*shape, dtype=torch.float32, device="cpu", seed=0):
@@ -102,7 +113,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_outputs_and_gradients_are_those_of_torch(device, poisoned, name):
+def test_outputs_and_gradients_are_those_of_torch(device, poisoned, design, name):
     case = dict(CASES[name])
     sizes = {key: case.pop(key) for key in ("length", "heads", "dims", "batch", "dtype") if key in case}
     inputs = qkv(**sizes, device=device)
@@ -124,7 +135,7 @@ def test_outputs_and_gradients_are_those_of_torch(device, poisoned, name):
     agrees(got, inputs, grad, BOUNDS[device, inputs[0].dtype], **case)
 
 
-def test_a_gradient_of_the_gradient_is_never_silently_missing(device):
+def test_a_gradient_of_the_gradient_is_never_silently_missing(device, design):
     inputs = [x.requires_grad_() for x in qkv(length=5, device=device)]
     out = linear_attention(*inputs, impl="triton")
     slopes = torch.autograd.grad(out.sin().sum(), inputs, create_graph=True)
@@ -132,7 +143,7 @@ def test_a_gradient_of_the_gradient_is_never_silently_missing(device):
         torch.autograd.grad(sum(slope.square().sum() for slope in slopes), inputs)
 
 
-def test_it_is_the_definition(device):
+def test_it_is_the_definition(device, design):
     q, k, v = qkv(length=130, dims=(8, 4), device=device)
     rope = Rope(head_dim=8)
     angles = np.arange(130)[:, None] * rope.frequencies().numpy()
@@ -156,7 +167,7 @@ def views(device):
 
 
 @pytest.mark.parametrize("which", range(5))
-def test_views_are_read_where_they_lie(device, poisoned, which):
+def test_views_are_read_where_they_lie(device, poisoned, design, which):
     x = list(views(device))[which]
     others = qkv(length=70, heads=(2, 2), device=device)
     inputs = [*others[:which], x, *others[which + 1 :]] if which < 3 else [x, others[1], x]
@@ -167,7 +178,7 @@ def test_views_are_read_where_they_lie(device, poisoned, which):
 
 
 @pytest.mark.parametrize("apart", ["heads", "rows"])
-def test_strides_beyond_32_bits(device, apart):
+def test_strides_beyond_32_bits(device, design, apart):
     """Heads and rows so far apart that 32 bits cannot count the way, over memory that is never touched."""
     shape, strides = ((1, 2, 3, 16), (0, 2**32, 16, 1)) if apart == "heads" else ((1, 1, 3, 16), (0, 0, 2**31, 1))
     x = torch.empty(2**32 + 4096, dtype=torch.bfloat16, device=device).as_strided(shape, strides)
@@ -177,7 +188,7 @@ def test_strides_beyond_32_bits(device, apart):
 
 
 @pytest.mark.parametrize("shape", [(0, 2, 5, 16), (1, 0, 5, 16), (1, 2, 0, 16)])
-def test_nothing_to_attend_to(device, shape):
+def test_nothing_to_attend_to(device, design, shape):
     inputs = [torch.randn(shape, device=device, requires_grad=True) for _ in range(3)]
     if not shape[1]:
         inputs[1:] = [torch.randn(1, 1, 5, 16, device=device, requires_grad=True) for _ in range(2)]
@@ -187,7 +198,7 @@ def test_nothing_to_attend_to(device, shape):
         assert grad.shape == x.shape and not grad.any()
 
 
-def test_a_query_that_sees_no_key_is_zero_without_eps_too(device):
+def test_a_query_that_sees_no_key_is_zero_without_eps_too(device, design):
     inputs = qkv(length=5, device=device)
     mask = torch.tensor([[False, False, True, True, False]], device=device)
     grad = torch.ones_like(inputs[2])
@@ -197,7 +208,7 @@ def test_a_query_that_sees_no_key_is_zero_without_eps_too(device):
     agrees([out, dq, dk, dv], inputs, grad, (1e-5, 1e-5), key_mask=mask, eps=0.0)
 
 
-def test_nan_stays_nan(device):
+def test_nan_stays_nan(device, design):
     for feature in ("elu+1", "relu", "squared_relu", "identity"):
         q, k, v = qkv(length=4, device=device)
         k[0, 0, 2, 3] = float("nan")
@@ -212,7 +223,7 @@ def operands(device, encoding=True):
     return (q, k, v, cos, sin, None) if encoding else (q, k, v, None, None, None), settings
 
 
-def test_the_operators_pass_torchs_own_checks(device):
+def test_the_operators_pass_torchs_own_checks(device, design):
     (q, k, v, *rest), settings = operands(device)
     wanted = [x.requires_grad_() for x in (q, k, v)]
     torch.library.opcheck(torch.ops.whorl.linear_forward.default, (*wanted, *rest, *settings))
@@ -222,7 +233,7 @@ def test_the_operators_pass_torchs_own_checks(device):
         torch.library.opcheck(torch.ops.whorl.linear_backward.default, (kept[0], *given, *rest, *kept, *settings))
 
 
-def test_compiled_in_one_graph_for_every_length(device):
+def test_compiled_in_one_graph_for_every_length(device, design):
     rope = Rope(head_dim=16)
 
     def attend(q, k, v):
@@ -296,11 +307,12 @@ def test_long_rows_are_as_exact_as_their_rounding(encoding):
 
 
 @pytest.mark.gpu
-def test_nothing_is_compiled_for_a_length(monkeypatch):
-    rope, compiled = Rope(head_dim=64), []
+@pytest.mark.parametrize("dim", [64, 128])
+def test_nothing_is_compiled_for_a_length(monkeypatch, dim):
+    rope, compiled = Rope(head_dim=dim), []
 
     def attend(length):
-        inputs = qkv(length=length, heads=(2, 1), dims=(64, 64), dtype=torch.bfloat16, device="cuda")
+        inputs = qkv(length=length, heads=(2, 1), dims=(dim, dim), dtype=torch.bfloat16, device="cuda")
         with_grads(inputs, inputs[0], encoding=rope)
 
     attend(1000)

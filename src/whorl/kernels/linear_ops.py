@@ -25,20 +25,32 @@ def linear_forward(*given: Any) -> Tensors:
     return torch.ops.whorl.linear_forward(*given)
 
 
-def _outputs(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensors:
+def features_are_written(q: Tensor, v: Tensor) -> bool:
+    """Whether products read features from memory; those of narrow heads are computed where they are needed."""
+    return q.dtype == torch.bfloat16 and max(q.shape[3], v.shape[3]) > 64
+
+
+def _outputs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> Tensors:
+    from whorl.kernels.linear import passes
     from whorl.kernels.linear_triton_forward import outputs_of
 
+    if features_are_written(q, v):
+        return passes.outputs_of(q, k, v, settings[-2])
     return outputs_of(q, k, v)
 
 
 @operator(f"linear_forward({GIVEN}, {SETTINGS}) -> (Tensor out, Tensor scale, Tensor states)", _outputs)
 def _forward(*given: Any) -> Tensors:
+    from whorl.kernels.linear import passes
     from whorl.kernels.linear_triton import TurningPairs
     from whorl.kernels.linear_triton_forward import forward
 
     q, k, v, cos, sin, key_mask, interleaved, start, blocks, *settings = given
+    given = (q, k, v, TurningPairs(cos, sin, interleaved, start, blocks), key_mask, *settings)
     with torch.cuda.device_of(q):
-        return forward(q, k, v, TurningPairs(cos, sin, interleaved, start, blocks), key_mask, *settings)
+        if features_are_written(q, v):
+            return passes.forward(*given)
+        return forward(*given)
 
 
 def _gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensors:
@@ -53,12 +65,15 @@ def _gradients(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor
     _gradients,
 )
 def _backward(*given: Any) -> Tensors:
+    from whorl.kernels.linear import passes
     from whorl.kernels.linear_triton import TurningPairs
     from whorl.kernels.linear_triton_backward import backward
 
     grad, q, k, v, cos, sin, key_mask, out, scale, states, interleaved, start, blocks, *settings = given
     pairs = TurningPairs(cos, sin, interleaved, start, blocks)
     with torch.cuda.device_of(q):
+        if features_are_written(q, v):
+            return passes.backward(grad, q, k, v, out, scale, states, pairs, key_mask, *settings)
         return backward(grad, q, k, v, pairs, key_mask, out, scale, states, *settings)
 
 

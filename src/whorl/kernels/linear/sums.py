@@ -1,0 +1,77 @@
+"""Sums over the past or the future of a tile of rows, from states of chunks and the rows of its own chunk.
+
+    sum_i = x_i S + sum_j (x_i . y_j) w_j        j in the chunk of i, up to i, or from i on with REVERSE
+
+With queries, keys and values for x, y and w this is the output; with keys, queries and gradients of outputs, reversed,
+the gradient of values; and with S^T, gradients of outputs, values and keys the gradient of queries, that of keys from
+values, gradients of outputs and queries, reversed. States are (dim, value dim).
+"""
+
+# pyright: reportArgumentType=false
+# A kernel is written in Triton's language, whose types are not those of the functions that pyright sees.
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from whorl.kernels.linear_triton import compiled, load_values, place_of, product, store_values
+
+
+@triton.jit
+def sums_of_tile(
+    p_x, p_y, p_w, p_states, p_more, o_first, length, stride_x, stride_y, stride_w, chunks,
+    REVERSE: tl.constexpr, TRANSPOSED: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr,
+    BLOCK_V: tl.constexpr, CHUNK: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The sums of the rows from ``o_first`` on, float32; ``p_more``, unless None, are numbers added to x . y_j."""
+    X_DIM: tl.constexpr = VALUE_DIM if TRANSPOSED else DIM
+    X_BLOCK: tl.constexpr = BLOCK_V if TRANSPOSED else DIM
+    W_DIM: tl.constexpr = DIM if TRANSPOSED else VALUE_DIM
+    W_BLOCK: tl.constexpr = DIM if TRANSPOSED else BLOCK_V
+    o_row = o_first + tl.arange(0, ROWS)
+    i_chunk = o_first // CHUNK
+    b_x = load_values(p_x, o_row, o_row < length, stride_x, X_DIM, X_BLOCK)
+    p_state = p_states + i_chunk * (DIM * BLOCK_V)
+    b_state = tl.load(p_state + tl.arange(0, DIM)[:, None] * BLOCK_V + tl.arange(0, BLOCK_V)[None, :])
+    if TRANSPOSED:
+        b_state = tl.trans(b_state)
+    b_sum = product(b_x, b_state, tl.zeros([ROWS, W_BLOCK], tl.float32), DOT, PRECISION)
+    o_begin = o_first if REVERSE else i_chunk * CHUNK
+    o_end = tl.minimum((i_chunk + 1) * CHUNK, length) if REVERSE else o_first + 1
+    for i_step in range(0, tl.cdiv(o_end - o_begin, ROWS).to(tl.int32)):
+        o_other = o_begin + i_step * ROWS + tl.arange(0, ROWS)
+        b_y = load_values(p_y, o_other, o_other < length, stride_y, X_DIM, X_BLOCK)
+        b_w = load_values(p_w, o_other, o_other < length, stride_w, W_DIM, W_BLOCK)
+        b_weights = product(b_x, tl.trans(b_y), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
+        if p_more is not None:
+            b_weights += tl.load(p_more + o_other, mask=o_other < length, other=0.0)[None, :]
+        m_seen = o_row[:, None] <= o_other[None, :] if REVERSE else o_row[:, None] >= o_other[None, :]
+        b_sum = product(tl.where(m_seen, b_weights, 0.0).to(DOT), b_w, b_sum, DOT, PRECISION)
+    return b_sum
+
+
+@compiled("heads_in_all", "heads", "groups_x", "groups_y", "length", "chunks")
+def write_sums(
+    p_x, p_y, p_w, p_states, p_sum, p_scale, stride_x, stride_y, stride_w,
+    heads_in_all, heads, groups_x, groups_y, length, chunks, eps,
+    NORM: tl.constexpr, REVERSE: tl.constexpr, DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+    CHUNK: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Outputs, divided by the root of their mean square for NORM; or gradients of values."""
+    i_head, i_tile = place_of(heads_in_all)
+    i_b, i_h = i_head // heads, i_head % heads
+    i_other = i_h // groups_y
+    b_sum = sums_of_tile(
+        p_x + i_b * stride_x[0] + i_h // groups_x * stride_x[1],
+        p_y + i_b * stride_y[0] + i_other * stride_y[1],
+        p_w + i_b * stride_w[0] + i_other * stride_w[1],
+        p_states + (i_b * (heads // groups_y) + i_other) * chunks * (DIM * BLOCK_V),
+        None, i_tile * ROWS, length, stride_x, stride_y, stride_w, chunks,
+        REVERSE, False, DIM, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
+    )  # fmt: skip
+    o_row = i_tile * ROWS + tl.arange(0, ROWS)
+    if NORM:
+        b_scale = tl.rsqrt(tl.sum(b_sum * b_sum, 1) / VALUE_DIM + eps)
+        tl.store(p_scale + i_head * length + o_row, b_scale, mask=o_row < length)
+        b_sum *= b_scale[:, None]
+    store_values(p_sum + i_head * length * VALUE_DIM, b_sum, o_row, o_row < length, VALUE_DIM, BLOCK_V)
