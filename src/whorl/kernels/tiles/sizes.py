@@ -64,19 +64,36 @@ APART: dict[tuple[str, str], Tile] = {
 SHORT = Tile(16, 64, 4, 3)
 
 
+# A product takes 16 rows and 16 columns at least.
+SMALLEST = 16
+
+# Bytes of shared memory beside tiles, where rows are added up.
+BESIDE = 2048
+
+
 def tile_of(
     kernel: str, most: str, queries: int, dims: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> Tile:
-    """The tile of a kernel for heads of padded dimensions, with no more stages than the device has memory for."""
+    """The tile of a kernel for heads of padded dimensions, made smaller until the device has memory for it."""
     dim, wide = max(64, *dims), dtype == torch.float32
     tile = TILES[kernel, dim, wide]
     if dim == 128 and not wide:
         tile = APART.get((kernel, most), tile)
     if kernel == "forward" and queries <= SHORT.rows:
         tile = SHORT
+    room = (shared_memory(device) - BESIDE) // dtype.itemsize
+    while _taken(kernel, replace(tile, stages=1), dims, wide) > room and max(tile.rows, tile.keys) > SMALLEST:
+        larger = "rows" if tile.rows >= tile.keys else "keys"
+        tile = replace(tile, **{larger: getattr(tile, larger) // 2})
+    while _taken(kernel, tile, dims, wide) > room and tile.stages > 1:
+        tile = replace(tile, stages=tile.stages - 1)
+    return tile
+
+
+def _taken(kernel: str, tile: Tile, dims: tuple[int, int], wide: bool) -> int:
+    """About how many numbers a tile keeps in shared memory: what is held all along, and the loads ahead."""
     held, moving = (tile.rows, tile.keys) if kernel != "keys" else (tile.keys, tile.rows)
     held *= dims[0] if kernel == "forward" else sum(dims)
     if wide:
         held *= 2  # products of three keep a rest of the operands
-    room = shared_memory(device) // dtype.itemsize - held
-    return replace(tile, stages=max(1, min(tile.stages, room // (moving * sum(dims)))))
+    return held + tile.stages * moving * sum(dims)
