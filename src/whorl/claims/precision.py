@@ -293,8 +293,8 @@ def _press(heads: int) -> list[float]:
 
 @about_kerple.holds_within(
     "precision.kerple-exact",
-    "KERPLE's biases of 5,001 distances all differ, and are those of float64 to a millionth of their size.",
-    "KERPLE 在 5001 个距离上的偏置各不相同，与 float64 的结果相差不到自身大小的百万分之一。",
+    "KERPLE's biases at distances up to 5,000 all differ, and are those of float64 to a millionth of their size.",
+    "KERPLE 在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大小的百万分之一。",
     says="whorl 0.2, docs/encodings/kerple.md",
     how="Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their "
     "formulas; and how many differ.",
