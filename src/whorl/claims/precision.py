@@ -64,11 +64,11 @@ def exact_tables() -> Finding:
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
-    how="Tables of 128 dimensions as frameworks compute them, at 64 positions each up to 1,000, 4,096 … 10,485,759, "
-    "against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have to be "
-    "everywhere.",
-    how_zh="按框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较：低于 "
-    "bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。",
+    how="Tables of 128 dimensions as most frameworks compute them, at 64 positions each up to 1,000, 4,096 … "
+    "10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have "
+    "to be everywhere.",
+    how_zh="按多数框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较："
+    "低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
