@@ -1,4 +1,6 @@
-"""Writes docs/report.svg, README's picture: the first chart of the report of a committed comparison, as a file.
+"""Writes the report of a committed comparison anew, and docs/report.svg, README's picture: its first chart as a file.
+
+The numbers stay what the runs gave; the verdict in the comparison's JSON and the page are in the words of today's code.
 
 python docs/make_report_picture.py
 """
@@ -8,12 +10,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from whorl.lab.report.page import page
-from whorl.lab.report.words import Words
+from whorl.lab.report import PAGE, write_json, write_report
 from whorl.results import ComparisonResult
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPARISON = ROOT / "experiments" / "demo-comparison" / "comparison.json"
+REPORT = COMPARISON.with_name(PAGE)
 PICTURE = ROOT / "docs" / "report.svg"
 
 RULE = re.compile(r"([^{}]+){([^{}]*)}")
@@ -41,5 +43,6 @@ def picture(html: str) -> str:
 
 
 if __name__ == "__main__":
-    PICTURE.write_text(picture(page(ComparisonResult.read(COMPARISON), Words("en"))), encoding="utf-8")
-    print(PICTURE)
+    result = ComparisonResult.read(write_json(ComparisonResult.read(COMPARISON), COMPARISON))
+    PICTURE.write_text(picture(write_report(result, REPORT).read_text(encoding="utf-8")), encoding="utf-8")
+    print(REPORT, PICTURE, sep="\n")

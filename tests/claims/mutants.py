@@ -435,6 +435,16 @@ def proportional_that_turns_all(patch: Patch) -> None:
     patch.setattr(proportional.Proportional, "frequencies", lambda self, ladder, length=None: ladder.frequencies())
 
 
+@mutant("base.still-half")
+def proportional_that_turns_a_pair_more(patch: Patch) -> None:
+    own = proportional.Proportional.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        return own(self.replace(fraction=self.fraction + 2 / ladder.dim), ladder, length)
+
+    patch.setattr(proportional.Proportional, "frequencies", frequencies)
+
+
 @mutant("extension.factor-from-data")
 def the_factor_of_the_window(patch: Patch) -> None:
     everywhere(patch, factor_for, lambda length, *, trained_length: length / 4096)

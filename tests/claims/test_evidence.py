@@ -98,6 +98,15 @@ def test_every_result_that_was_read_is_named(id, experiments):
     assert lab(id)[id].finding.source == "experiments/one.json; experiments/two.json"
 
 
+@pytest.mark.parametrize(
+    ("run", "kind"), [({}, "fails"), ({"test_triples": 0}, "holds"), ({"answers_b": 1.0}, "holds")]
+)
+def test_a_task_whose_runs_are_not_of_triples_would_be_of_pairs(run, kind, experiments):
+    triples = {"train_triples": 400, "test_triples": 240, "answers_b": 0.5}
+    experiments("matching.json", {"runs": [triples, triples | run]})
+    assert lab("note.cail-pairs")["note.cail-pairs"].verdict.kind == kind
+
+
 def test_held_is_one_number_in_ledger_and_reports():
     """What a claim calls held and what a report says holds."""
     from whorl.lab.report.verdict import HOLD

@@ -89,7 +89,7 @@ KNOWN = {
     "aliasing.critical-dimension": {"d = 128, L = 4096": 92, "d = 128, L = 2048": 82, "d = 32, L = 64": 10},
     "extension.factor-from-data": {"factor": 8 / 3},
     "extension.yarn-temperature": {"scores are multiplied by": 1.6314},
-    "xpos.overflow": {"queries, float32": 32_862, "uncentred ends at, float16": 4532},
+    "xpos.overflow": {"queries, float32": 32_862, "a key not centred overflows at, float16": 4532},
     "alibi.receptive-field": {"head 0, 16,384 keys": 10, "head 7, 16,384 keys": 1179},
     "precision.alibi-key-form": {"off by, 512 keys": 1.0},
     "note.bert-sinusoidal": {"with a learned table": 109_482_240},
@@ -135,6 +135,17 @@ def test_the_questions_of_the_notes_are_answered(whole_ledger):
 def test_nothing_that_is_shown_cites_an_internal_page(whole_ledger):
     shown = json.dumps(schema.document(whole_ledger), ensure_ascii=False)
     assert re.findall(r"\bN\d+\b", shown) == []
+
+
+def test_a_page_of_ours_that_is_cited_has_the_numbers_outside_the_ledgers_own_table(whole_ledger):
+    cited = [(row, page) for row in whole_ledger for page in re.findall(r"docs/[\w/-]+\.md", row.claim.says)]
+    assert len(cited) > 20
+    missing = []
+    for row, page in cited:
+        prose = (ROOT / page).read_text(encoding="utf-8").partition("\n## Claims\n")[0].replace(",", "")
+        numerals = re.findall(r"\d+\.\d+e-\d+|\d{3,}", row.claim.english.replace(",", ""))
+        missing += [(row.id, page, one) for one in numerals if one not in prose]
+    assert missing == []
 
 
 def test_who_says_it_is_a_paper_a_library_with_its_version_or_the_study_notes(whole_ledger):

@@ -282,7 +282,7 @@ def test_the_demo_reads_as_its_numbers_say():
     assert "lowest loss at the trained length (64) is that of T5, 2.17 bits per byte; the next, RoPE, lies" in verdict
     assert "(+0.023, +0.003 to +0.043)" in verdict
     assert "Up to 8× that length (512), read on the same last tokens, KERPLE, T5 and ALiBi hold" in verdict
-    assert "every interval ends at +0.141 bits or less" in verdict
+    assert "hold (there they rise by at most +0.141 bits, the highest upper end of their intervals)" in verdict
     assert "sinusoidal from 128 on (2×; +2.995, +2.975 to +3.015 at 512)" in verdict
     assert "NTK (−1.169, −1.189 to −1.149 at 512) and ReRoPE + log-n (−3.840, −3.860 to −3.820 at 512) help" in verdict
     assert "PI (+0.274, +0.254 to +0.294 at 512) harms at every length" in verdict

@@ -175,23 +175,24 @@ def _first_base(dim: int, length: int) -> float:
     "若有一半的维度不旋转，任何底数都适用于任何长度。",
     says="Su 2024, kexue.fm 10122",
     how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), heads of 64, bases 10, "
-    "1,000 and 100,000: none below zero, while base 10 with all pairs turning has one.",
+    "1,000 and 100,000: none below zero, while base 10 with all pairs turning has one. 16 pairs that stand still add "
+    "16, and the 16 that turn take at most as much off, at any base and position.",
     how_zh="64 维的头，Proportional(fraction=0.5)，底数 10、1000、100000：16384 个位置上余弦之和的最小值都不为负"
-    "；而底数 10 全部旋转时为负。",
+    "；而底数 10 全部旋转时为负。不旋转的 16 对贡献 16，旋转的 16 对至多减去 16，与底数和位置无关。",
 )
 def still_half() -> Finding:
     half = Proportional(fraction=0.5)
     numbers = {f"base {base:,.0f}": lowest(base, 16_384, 64, half) for base in (10.0, 1000.0, 100_000.0)}
-    turning = lowest(10.0, 16_384, 64)
-    holds = min(numbers.values()) >= 0 > turning
-    but = Both("a sum is negative", "某个和为负")
-    return decide(holds, numbers | {"base 10, all turning": turning}, but)
+    turning, still = lowest(10.0, 16_384, 64), int((Rope(head_dim=64, scaling=half).frequencies() == 0).sum())
+    holds = min(numbers.values()) >= 0 > turning and still == 16
+    but = Both(f"a sum is negative, or {still} of 32 pairs stand still", f"某个和为负，或 32 对中有 {still} 对不旋转")
+    return decide(holds, numbers | {"base 10, all turning": turning, "pairs that stand still, of 32": still}, but)
 
 
 @about_rope.depends(
     "aliasing.longest-wavelength",
     "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
-    "可区分的长度就是最长波长：L_max = 2π / w。",
+    "只有最长波长以内的位置可以区分：L_max = 2π / w。",
     says="study notes",
     how="128 dimensions: the slowest pair one wavelength on, the same to 1e-6; and the nearest code to position 0 "
     "from one to two longest wavelengths on, which would have to be nearer than 1.",

@@ -64,11 +64,11 @@ def exact_tables() -> Finding:
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
-    how="Tables of 128 dimensions as frameworks compute them, at 64 positions each up to 1,000, 4,096 … 10,485,759, "
-    "against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have to be "
-    "everywhere.",
-    how_zh="按框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较：低于 "
-    "bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。",
+    how="Tables of 128 dimensions as most frameworks compute them, at 64 positions each up to 1,000, 4,096 … "
+    "10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have "
+    "to be everywhere.",
+    how_zh="按多数框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较："
+    "低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
@@ -293,8 +293,8 @@ def _press(heads: int) -> list[float]:
 
 @about_kerple.holds_within(
     "precision.kerple-exact",
-    "KERPLE's biases of 5,001 distances all differ, and are those of float64 to a millionth of their size.",
-    "KERPLE 在 5001 个距离上的偏置各不相同，与 float64 的结果相差不到自身大小的百万分之一。",
+    "KERPLE's biases at distances up to 5,000 all differ, and are those of float64 to a millionth of their size.",
+    "KERPLE 在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大小的百万分之一。",
     says="whorl 0.2, docs/encodings/kerple.md",
     how="Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their "
     "formulas; and how many differ.",

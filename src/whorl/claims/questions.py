@@ -307,8 +307,8 @@ def converges_faster() -> Finding:
 
 @about_rope_and_sinusoidal.holds(
     "question.rope-generalises",
-    "RoPE generalises past the trained length better than sinusoidal codes.",
-    "在训练长度之外，RoPE 比正弦编码泛化得更好。",
+    "RoPE generalises to four times the trained length better than sinusoidal codes.",
+    "推广到训练长度的四倍时，RoPE 优于正弦编码。",
     says="Press et al. 2021, ALiBi, section 2.2",
     how="Rise of the loss at 4 times the trained length, sinusoidal less RoPE, in each comparison of the lab. It is "
     "so where the interval of one comparison lies above zero and of none below.",

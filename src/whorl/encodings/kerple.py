@@ -7,7 +7,8 @@ Chi, Fan, Ramadge, Rudnicky 2022, "KERPLE: Kernelized Relative Positional Embedd
 Started from p ~ U(0, 2) and a ~ U(0, 1), and held at 0.01 or more, as in the authors' code. Theirs writes the bound
 into the parameters; here a parameter past its bound counts as the bound and keeps its gradient, so it comes back when
 the loss asks for it. power with p = 1 is ALiBi with learned slopes. Both fall with the distance whatever is learned.
-Distances are taken in whole numbers and used in float32: the authors' bfloat16 cannot tell 257 from 256.
+Distances are taken in whole numbers and used in float32, so those up to 5,000 have different biases, each right to a
+millionth of its size: the authors' bfloat16 cannot tell 257 from 256.
 Position enters in the scores; the authors share the parameters among all layers, as one encoding given to a model is.
 2 heads parameters; one logarithm or power per score.
 """

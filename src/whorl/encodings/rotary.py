@@ -36,7 +36,7 @@ class RotaryConfig(Config):
     """What every rotary config has and answers.
 
     head_dim       dimensions of a head
-    angles         "exact" (float64), or "float32": what frameworks compute, bit for bit
+    angles         "exact" (float64), or "float32": what most frameworks compute, bit for bit
     rotated_heads  the heads that are rotated; None for all
     """
 

@@ -45,7 +45,7 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
 
 
 def float32(positions: Tensor, frequencies: Tensor, factor: float = 1.0) -> Tables:
-    """The same tables as frameworks compute them, bit for bit: every step in float32."""
+    """The same tables as most frameworks compute them, bit for bit: every step in float32."""
     angles = positions.unsqueeze(-1).float() * frequencies.to(positions.device)
     cos, sin = angles.cos(), angles.sin()
     return (cos, sin) if factor == 1.0 else (cos * factor, sin * factor)

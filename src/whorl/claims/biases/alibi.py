@@ -124,7 +124,7 @@ def alibi_weights() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @about_alibi.holds(
     "alibi.receptive-field",
     "An ALiBi head sees ln(100) / m positions: 99 % of the weight of like keys lies there, however long the text.",
-    "ALiBi 每个头的视野约为 ln(100)/m 个位置：内容相同时 99% 的权重在其中，与文本长度无关。",
+    "ALiBi 每个头的视野为 ln(100)/m 个位置：内容相同时 99% 的权重在其中，与文本长度无关。",
     says="Chi et al. 2022, Sandwich, of ALiBi's receptive field; the number by the sum of a geometric series",
     how="Weights of keys that are all alike at 4,096 and 16,384 keys: the keys that hold 99 % of them, for 8 heads, "
     "against ln(100) / m rounded up.",

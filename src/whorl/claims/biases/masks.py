@@ -80,8 +80,9 @@ def causal_order() -> Finding:
 
 @about_none.holds_within(
     "none.uniform",
-    "Without an encoding, tokens that are alike get exactly equal weights, and queries and keys no gradient.",
-    "没有位置编码时，相同的词得到完全相等的权重，查询和键没有梯度。",
+    "Without an encoding, a text of equal tokens gets exactly equal weights in every row, and its queries and keys no "
+    "gradient.",
+    "没有位置编码时，全部由相同的词组成的文本每行权重完全相等，其查询和键没有梯度。",
     says="Gelberg et al. 2025, DroPE, arXiv 2512.12167",
     how="12 equal tokens of 8 dimensions under a causal mask: each row against 1/n, and gradients of a random loss.",
     how_zh="因果掩码下 12 个相同的 8 维词：每行与 1/n 比较，并看随机损失的梯度。",

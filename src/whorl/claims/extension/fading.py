@@ -67,31 +67,36 @@ def xpos_centre() -> Finding:
 @About("xpos").holds(
     "xpos.overflow",
     (
-        "Centred on the queries, xPos takes 32,862 of them in float32 and 1,134 in float16 without overflow, and "
-        "refuses more."
+        "Centred on its queries, a call of xPos takes 32,862 of them in float32 and 1,134 in float16 without "
+        "overflow, wherever they stand, and refuses more."
     ),
-    "以查询为中心时，xPos 在 float32 下可容纳 32862 个查询、float16 下 1134 个而不溢出，超出则拒绝。",
+    "以查询为中心时，xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
+    "无论位于何处都不溢出，超出则拒绝。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
-        "The fastest pair of the first and last query at the limit, and one query more; and where an uncentred one "
-        "ends."
+        "Scores of ones, 64 dimensions, between the first and the last of that many tokens at 0 and at a million, "
+        "which are finite; and one query more, which is refused: 12 bits of the type's range are left to the content. "
+        "Beside it the position where a key that is not centred overflows."
     ),
-    how_zh="在上限处第一个与最后一个查询的最快一对，再多一个查询；以及不取中心时在何处溢出。",
+    how_zh="64 维全一向量，在位置 0 与一百万处，恰为上限个词中首尾两词的分数，须为有限；"
+    "再多一个查询则被拒绝：该类型的范围为内容留出 12 位。并列出不取中心时键在何处溢出。",
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64), {}, 0
     rate = -math.log(0.4 / 1.4) / 512
     for dtype, known in ((torch.float32, 32_862), (torch.float16, 1_134)):
         word, limit = dtype_name(dtype), xpos.query_limit(dtype)
-        ends = torch.tensor([0, limit - 1])
         x = torch.ones(1, 1, 2, 64, dtype=dtype)
-        a, b = xpos.transform_qk(x, x, ends, ends)
-        finite = bool(a.isfinite().all() and b.isfinite().all())
-        refused = refusal(lambda x=x, last=limit, ends=ends: xpos.transform_qk(x, x, torch.tensor([0, last]), ends))
-        good += limit == known and finite and bool(refused)
-        numbers |= {f"queries, {word}": limit, f"uncentred ends at, {word}": math.log(torch.finfo(dtype).max) / rate}
+        for start in (0, 1_000_000):
+            ends = torch.tensor([start, start + limit - 1])
+            a, b = xpos.transform_qk(x, x, ends, ends)
+            more = ends + torch.tensor([0, 1])
+            refused = refusal(lambda x=x, more=more, ends=ends: xpos.transform_qk(x, x, more, ends))
+            good += limit == known and bool((a @ b.mT).isfinite().all()) and bool(refused)
+        numbers[f"queries, {word}"] = limit
+        numbers[f"a key not centred overflows at, {word}"] = math.log(torch.finfo(dtype).max) / rate
     but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")
-    return decide(good == 2, numbers, but)
+    return decide(good == 4, numbers, but)
 
 
 @about_xpos.holds(

@@ -68,8 +68,8 @@ def factor_from_data_helps() -> Finding:
 
 @about_rope.fails(
     "extension.pi-untrained",
-    "Without any training, interpolation (PI) is better than nothing past the trained length.",
-    "不经训练，线性插值（PI）在训练长度之外也优于不作处理。",
+    "Without any training, interpolation (PI) is better than nothing at four times the trained length.",
+    "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
     how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the lab. "
     "It is so where the interval of one comparison lies above zero and of none below.",
@@ -83,8 +83,8 @@ def pi_untrained() -> Finding:
 
 @about_rope.holds(
     "extension.ntk-untrained",
-    "Without any training, NTK-aware scaling is better than nothing past the trained length.",
-    "不经训练，NTK-aware 缩放在训练长度之外优于不作处理。",
+    "Without any training, NTK-aware scaling is better than nothing at four times the trained length.",
+    "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
     how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
     "lab. It is so where the interval of one comparison lies above zero and of none below.",

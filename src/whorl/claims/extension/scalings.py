@@ -174,7 +174,7 @@ def yarn_short() -> Finding:
 @About("rope").holds_within(
     "extension.yarn-temperature",
     "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
-    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而分数乘以它的平方。",
+    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而把每个分数乘以它的平方。",
     says=f"{PENG}, section 3.4",
     how="Scores of nine random q, k of 128 dimensions with Yarn(16) over those of the same frequencies without a "
     "factor.",

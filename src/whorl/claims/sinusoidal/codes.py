@@ -135,7 +135,7 @@ def direction() -> Finding:
     "sinusoidal.orders",
     "Interleaved and concatenated codes are the same numbers in another order.",
     "交错排列与拼接排列的编码只是同一组数换了次序。",
-    says=f"{VASWANI}, section 3.5; Dai et al. 2019, Transformer-XL, the released code",
+    says=f"{VASWANI}, section 3.5, interleaved; Dai et al. 2019, Transformer-XL, the released code, concatenated",
     how="Codes of 64 dimensions at five positions, one order permuted to the other.",
     how_zh="64 维编码，五个位置，把一种次序置换为另一种。",
 )

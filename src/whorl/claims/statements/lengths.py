@@ -14,8 +14,8 @@ from whorl.encodings.rope import Rope
 
 @About("rope", "learned", says=NOTES).fails(
     "note.rope-any-length",
-    "RoPE extrapolates to any length: a longer input runs without an error.",
-    "RoPE 可以外推到任意长度：更长的输入运行时不会报错。",
+    "RoPE extrapolates to any length, because a longer input runs without an error.",
+    "RoPE 可以外推到任意长度，因为更长的输入运行时不会报错。",
     how="Whether tables of 8,192 positions are finite; and the mean rise of the loss at the farthest length of each "
     f"comparison of the lab, where at most {evidence.HELD:g} bits per byte count as held. A learned table of 512 "
     "beside it, which raises at position 512.",
@@ -120,20 +120,22 @@ def longer_stages() -> Finding:
     "note.cail-pairs",
     "CAIL2019-SCM is classification of pairs: 8,964 / 1,120 / 1,343 of them.",
     "CAIL2019-SCM 是句对分类：8964 / 1120 / 1343 对。",
-    how="What a committed run of the task was trained and scored on: triples, where B or C is nearer to A. Xiao et "
-    "al. 2019 count 8,964 of them in all.",
-    how_zh="已提交的该任务运行所用的数据：三元组，判断 B、C 谁更接近 A。Xiao 等 2019 称其共 8964 个。",
+    how="By Xiao et al. 2019, who publish the data and count 8,964 triples; the data are not here, so their number is "
+    "not measured. Read is that every committed run of the task, on a stand-in, is of triples, with B and with C as "
+    "answers.",
+    how_zh="依据发布该数据的 Xiao 等 2019：共 8964 个三元组；数据不在此处，因此未实测其数目。"
+    "所读的是：已提交的该任务运行（用替代数据）都以三元组为例，答案有 B 也有 C。",
     trained=True,
 )
 def cail_pairs() -> Finding:
     runs = evidence.document("matching.json").get("runs", [])
     if not runs:
         return needs_training("whorl lab match --seeds 3 --steps 30")
-    triples = all("train_triples" in run and "test_triples" in run for run in runs)
+    triples = all(run.get("train_triples") and run.get("test_triples") and 0 < run["answers_b"] < 1 for run in runs)
     numbers = {"runs": len(runs), "answers that are B": runs[0]["answers_b"], "pairs the statement counts": 11_427}
     text = Both(
-        "a line has A, B and C and the answer is B or C, half of the time each; 8,964 triples in all, not 11,427 pairs",
-        "每行有 A、B、C，答案为 B 或 C，各占一半；共 8964 个三元组，而非 11427 对",
+        "Xiao et al. 2019: 8,964 triples of cases in all, not 11,427 pairs; asked is which of B and C is nearer to A",
+        "Xiao 等 2019：共 8964 个案例三元组，而非 11427 对；所问的是 B、C 谁更接近 A",
     )
     return decide(not triples, numbers, text, "experiments/matching.json")
 
