@@ -1,8 +1,9 @@
 """``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
 
 sdpa     no bias: rotated queries and keys on torch's fused kernel
-tiles    a bias by distance, FIRE, a window, documents, padding, two placements, a softcap or the log-sum-exp on a GPU:
-         kernels that compute the bias, and leave out keys that are hidden or too far to weigh anything
+tiles    a bias by distance, FIRE, a forgetting gate, a window, documents, padding, two placements, a softcap or the
+         log-sum-exp on a GPU: kernels that compute the bias, and leave out keys that are hidden or too far to weigh
+         anything
 folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
 masked   a bias that is not learned from on the CPU: formed, and added inside torch's fused kernel
 flex     where it is asked for: any bias written element by element, and several placements, by FlexAttention's kernel
@@ -29,7 +30,7 @@ from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
-from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, first
+from whorl.encodings.parts import Bias, Branches, OutputTerm, RowLessColumn, ScoreTerm, Visibility, every, first
 from whorl.errors import WhorlError, unknown
 from whorl.kernels.choose import IMPLS, Impl
 from whorl.tracing import is_symbol, making_graph, takes_derivatives, takes_further_derivatives
@@ -174,16 +175,17 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", "asked for: scores formed by torch's own operations, differentiable in every way"
     if takes_further_derivatives():
         return "dense", "torch's kernels have no forward derivatives and no second gradients"
-    term, bias = first(call.encoding, ScoreTerm, OutputTerm), first(call.encoding, Bias)
-    if term:
-        return "dense", f"{name} uses {term.hook}"
+    terms, bias = every(call.encoding, ScoreTerm, OutputTerm), first(call.encoding, Bias)
+    gate = first(call.encoding, RowLessColumn)
+    if terms and (terms != [gate] or not cuda):
+        return "dense", f"{name} uses {terms[0].hook}"
     limit = call.encoding.query_limit(call.q.dtype)
     if limit is not None and call.q.shape[2] > limit:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
     branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
-    plain = bias is None and call.softcap is None and not call.wants_lse
+    plain = bias is None and gate is None and call.softcap is None and not call.wants_lse
     # torch's kernel would take a mask of all pairs for these
     hides = first(call.encoding, Visibility) or (call.visible.causal is True and call.visible.given)
     bare = plain and not branches and not hides and call.visible.q_documents is None
@@ -193,6 +195,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     instead = f", and {unfit or 'tiles are for more queries'}" if cuda else ""
     for reason, holds in (
         (f"{name} uses branches", branches),
+        (f"{name} uses adjust_scores", gate),
         ("softcap is asked for", call.softcap is not None),
         ("return_lse is asked for", call.wants_lse),
     ):

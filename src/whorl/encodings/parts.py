@@ -199,7 +199,10 @@ class ScoreTerm(Part):
 
 
 class RowLessColumn(ScoreTerm):
-    """A number of the query less one of the key, summed over the hidden states of the tokens between."""
+    """A number of the query less one of the key: running sums of what was remembered of tokens (``running_sums``)."""
+
+    def without(self, written_over: set[str]) -> Part:
+        return ScoreTerm(self.encoding) if written_over & {"adjust_scores", "add_terms", "running_sums"} else self
 
 
 class OutputTerm(Part):
