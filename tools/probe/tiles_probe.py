@@ -239,7 +239,7 @@ WORK = (
 
 def launcher(work: Work, tile: tuple[int, int, int, int]):
     """The function that runs one kernel with a tile."""
-    from whorl.kernels.tiles.launch import _over_tiles
+    from whorl.kernels.tiles.launch import _ready
     from whorl.kernels.tiles.op import Settings
 
     torch.manual_seed(0)
@@ -265,16 +265,16 @@ def launcher(work: Work, tile: tuple[int, int, int, int]):
     lse = torch.full((batch, heads, length), math.log(length), device=DEVICE)
     delta = torch.cat([torch.zeros_like(lse)[None], lse[None] * math.log2(math.e), torch.zeros_like(lse)[None]])
     sums = lse if numbers is None else torch.zeros_like(numbers)
-    numbers = lse if numbers is None else numbers
+    given, numbers = numbers, lse if numbers is None else numbers
     usual = sizes.tile_of
     sizes.tile_of = lambda *_: Tile(*tile)
     try:
         if work.kernel == "forward":
-            run, _ = _over_tiles("forward", (q, k, v, out), numbers, asked, [0])
+            run = _ready("forward", (q, k, v, out), given, asked, (0,), {})
             return lambda: run(q, k, v, out, lse, numbers, lse, lse, lse, lse, lse, lse, lse, lse)
         facts = {"learned": work.kind != "window", "precise": work.kind in ("t5", "fire")}
         mine = (q, k, v, out, *grads) if work.kernel == "keys" else (q, k, v, out, grads[0])
-        run, _ = _over_tiles(work.kernel, mine, numbers, asked, [], **facts)
+        run = _ready(work.kernel, mine, given, asked, (), facts)
         more = (*grads, sums) if work.kernel == "keys" else (grads[0], sums)
         return lambda: run(q, k, v, do, delta, numbers, lse, lse, lse, lse, *more)
     finally:

@@ -33,8 +33,8 @@ from whorl.kernels.triton_launch import kernel
 
 @kernel(pointers=5)
 def row_deltas(
-    p_do, p_out, p_lse, p_dlse, p_delta,
-    s_o_b, s_o_h, s_o_l, heads, queries, ROWS: tl.constexpr, HAS_DLSE: tl.constexpr, CASE: tl.constexpr,
+    p_do, p_out, p_lse, p_dlse, p_delta, strides_o, heads, queries,
+    ROWS: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, PRECISE: tl.constexpr, HAS_DLSE: tl.constexpr,
 ):  # fmt: skip
     """Of each query: do . out less the gradient of lse; behind all of them lse in powers of two; and behind those what
     becomes the precise delta when sum_j w_ij (do_i . v_j - delta_i) is added.
@@ -46,10 +46,10 @@ def row_deltas(
     i_head = (i // blocks).to(tl.int64)
     o_row = (i % blocks) * ROWS + tl.arange(0, ROWS)
     m_row = o_row < queries
-    p_do, _ = rows_at(p_do, s_o_b, s_o_h, s_o_l, i_head // heads, i_head % heads, o_row, CASE.value_padded, CASE.unit)
-    p_out, _ = rows_at(p_out, s_o_b, s_o_h, s_o_l, i_head // heads, i_head % heads, o_row, CASE.value_padded, CASE.unit)
-    b_do = load_rows(p_do, m_row, CASE.value_dim, BY_ROW=True).to(tl.float32)
-    b_out = load_rows(p_out, m_row, CASE.value_dim, BY_ROW=True).to(tl.float32)
+    p_do, _ = rows_at(p_do, strides_o, i_head // heads, i_head % heads, o_row, PADDED)
+    p_out, _ = rows_at(p_out, strides_o, i_head // heads, i_head % heads, o_row, PADDED)
+    b_do = load_rows(p_do, m_row, DIM, BY_ROW=True).to(tl.float32)
+    b_out = load_rows(p_out, m_row, DIM, BY_ROW=True).to(tl.float32)
     i_row = i_head * queries + o_row
     b_dlse = tl.load(p_dlse + i_row, mask=m_row, other=0.0) if HAS_DLSE else tl.zeros([ROWS], tl.float32)
     b_delta = tl.sum(b_do * b_out, 1) - b_dlse
@@ -58,7 +58,7 @@ def row_deltas(
     b_lse = tl.where(b_lse == float("-inf"), float("inf"), b_lse * 1.4426950408889634)
     total = (tl.num_programs(0) // blocks).to(tl.int64) * queries
     tl.store(p_delta + total + i_row, b_lse, mask=m_row)
-    if CASE.precise:
+    if PRECISE:
         tl.store(p_delta + 2 * total + i_row, b_delta - b_dlse, mask=m_row)
 
 
@@ -116,8 +116,7 @@ def take_queries(side, gathered, m, queries, text, scoring, CASE: tl.constexpr, 
 @kernel(pointers=13)
 def grad_keys(
     p_q, p_k, p_v, p_do, p_delta, p_numbers, p_q_tokens, p_k_tokens, p_seed, p_reach, p_dk, p_dv, p_grad,
-    s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
-    s_dk_b, s_dk_h, s_dk_l, s_dv_b, s_dv_h, s_dv_l,
+    strides_q, strides_k, strides_v, strides_o, strides_dk, strides_dv,
     batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap, share,
     CASE: tl.constexpr,
 ):  # fmt: skip
@@ -131,8 +130,8 @@ def grad_keys(
 
     o_j, o_m = start + tl.arange(0, CASE.keys), tl.arange(0, CASE.rows)
     m_j = o_j < keys
-    p_k, _ = rows_at(p_k, s_k_b, s_k_h, s_k_l, i_b, i_kv, o_j, CASE.padded, CASE.unit)
-    p_v, _ = rows_at(p_v, s_v_b, s_v_h, s_v_l, i_b, i_kv, o_j, CASE.value_padded, CASE.unit)
+    p_k, _ = rows_at(p_k, strides_k, i_b, i_kv, o_j, CASE.padded)
+    p_v, _ = rows_at(p_v, strides_v, i_b, i_kv, o_j, CASE.value_padded)
     b_k = load_rows(p_k, m_j, CASE.dim, BY_ROW=True)
     b_v = load_rows(p_v, m_j, CASE.value_dim, BY_ROW=True)
     total = batch.to(tl.int64) * heads * queries
@@ -149,8 +148,8 @@ def grad_keys(
             end = tl.maximum(tl.cdiv(start + CASE.keys + reach - (keys - queries), CASE.rows) * CASE.rows, full)
             rights = tl.where(end <= right, 0, rights)
             full_end = tl.minimum(full_end, end)
-        p_q_h, s_q = rows_at(p_q, s_q_b, s_q_h, s_q_l, i_b, i_h, o_m, CASE.padded, CASE.unit)
-        p_do_h, s_o = rows_at(p_do, s_o_b, s_o_h, s_o_l, i_b, i_h, o_m, CASE.value_padded, CASE.unit)
+        p_q_h, s_q = rows_at(p_q, strides_q, i_b, i_h, o_m, CASE.padded)
+        p_do_h, s_o = rows_at(p_do, strides_o, i_b, i_h, o_m, CASE.value_padded)
         side = b_k, b_v, start, p_q_h, s_q, p_do_h, s_o, p_delta + i_row * queries, total
         gathered = b_dk, b_dv, tl.full([CASE.keys], 0.0, tl.float32)
         for t in range(0, lefts + rights):
@@ -168,8 +167,8 @@ def grad_keys(
         if CASE.learned and CASE.kind == "gate":
             put_columns(b_columns, o_j, m_j, p_grad + i_row * count, highest)
 
-    p_dk, _ = rows_at(p_dk, s_dk_b, s_dk_h, s_dk_l, i_b, i_kv, o_j, CASE.padded, CASE.unit)
-    p_dv, _ = rows_at(p_dv, s_dv_b, s_dv_h, s_dv_l, i_b, i_kv, o_j, CASE.value_padded, CASE.unit)
+    p_dk, _ = rows_at(p_dk, strides_dk, i_b, i_kv, o_j, CASE.padded)
+    p_dv, _ = rows_at(p_dv, strides_dv, i_b, i_kv, o_j, CASE.value_padded)
     store_rows(p_dk, b_dk * (scale * 0.6931471805599453), m_j, CASE.dim)
     store_rows(p_dv, b_dv, m_j, CASE.value_dim)
 
@@ -201,7 +200,7 @@ def take_keys(side, gathered, n, p_grad, text, scoring, CASE: tl.constexpr, EDGE
 @kernel(pointers=12)
 def grad_queries(
     p_q, p_k, p_v, p_do, p_delta, p_numbers, p_q_tokens, p_k_tokens, p_seed, p_reach, p_dq, p_grad,
-    s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l, s_dq_b, s_dq_h, s_dq_l,
+    strides_q, strides_k, strides_v, strides_o, strides_dq,
     batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap, share,
     CASE: tl.constexpr,
 ):  # fmt: skip
@@ -219,10 +218,10 @@ def grad_queries(
     o_row = i_block * CASE.rows + tl.arange(0, CASE.rows)
     m_row = o_row < queries
     o_n = tl.arange(0, CASE.keys)
-    p_q, _ = rows_at(p_q, s_q_b, s_q_h, s_q_l, i_b, i_h, o_row, CASE.padded, CASE.unit)
-    p_do, _ = rows_at(p_do, s_o_b, s_o_h, s_o_l, i_b, i_h, o_row, CASE.value_padded, CASE.unit)
-    p_k, s_k = rows_at(p_k, s_k_b, s_k_h, s_k_l, i_b, i_kv, o_n, CASE.padded, CASE.unit)
-    p_v, s_v = rows_at(p_v, s_v_b, s_v_h, s_v_l, i_b, i_kv, o_n, CASE.value_padded, CASE.unit)
+    p_q, _ = rows_at(p_q, strides_q, i_b, i_h, o_row, CASE.padded)
+    p_do, _ = rows_at(p_do, strides_o, i_b, i_h, o_row, CASE.value_padded)
+    p_k, s_k = rows_at(p_k, strides_k, i_b, i_kv, o_n, CASE.padded)
+    p_v, s_v = rows_at(p_v, strides_v, i_b, i_kv, o_n, CASE.value_padded)
     b_q = load_rows(p_q, m_row, CASE.dim, BY_ROW=True)
     b_do = load_rows(p_do, m_row, CASE.value_dim, BY_ROW=True)
     p_delta += i_row * queries + o_row
@@ -249,7 +248,7 @@ def grad_queries(
         gathered = take_keys(side, gathered, n, p_grad, text, scoring, CASE, EDGE=True, FAR=False)
 
     b_dq, b_one, b_other = gathered
-    p_dq, _ = rows_at(p_dq, s_dq_b, s_dq_h, s_dq_l, i_b, i_h, o_row, CASE.padded, CASE.unit)
+    p_dq, _ = rows_at(p_dq, strides_dq, i_b, i_h, o_row, CASE.padded)
     store_rows(p_dq, b_dq * (scale * 0.6931471805599453), m_row, CASE.dim)
     if CASE.learned:
         add_sums(b_one, b_other, o_row, queries, scoring[2], p_grad, CASE)

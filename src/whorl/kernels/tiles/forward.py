@@ -55,7 +55,7 @@ def take_keys(side, gathered, n, text, scoring, CASE: tl.constexpr, EDGE: tl.con
 @kernel(pointers=14)
 def attend(
     p_q, p_k, p_v, p_out, p_lse, p_numbers, p_order, p_q_tokens, p_k_tokens, p_seed, p_norms, p_reach, p_earlier,
-    p_earlier_lse, s_q_b, s_q_h, s_q_l, s_k_b, s_k_h, s_k_l, s_v_b, s_v_h, s_v_l, s_o_b, s_o_h, s_o_l,
+    p_earlier_lse, strides_q, strides_k, strides_v, strides_o,
     batch, heads, queries, keys, before, first, count, lowest, highest, scale, cap, share, earlier,
     CASE: tl.constexpr,
 ):  # fmt: skip
@@ -74,9 +74,9 @@ def attend(
     o_row = i_block * CASE.rows + tl.arange(0, CASE.rows)
     m_row = o_row < queries
     o_n = tl.arange(0, CASE.keys)
-    p_q, _ = rows_at(p_q, s_q_b, s_q_h, s_q_l, i_b, i_h, o_row, CASE.padded, CASE.unit)
-    p_k, s_k = rows_at(p_k, s_k_b, s_k_h, s_k_l, i_b, i_kv, o_n, CASE.padded, CASE.unit)
-    p_v, s_v = rows_at(p_v, s_v_b, s_v_h, s_v_l, i_b, i_kv, o_n, CASE.value_padded, CASE.unit)
+    p_q, _ = rows_at(p_q, strides_q, i_b, i_h, o_row, CASE.padded)
+    p_k, s_k = rows_at(p_k, strides_k, i_b, i_kv, o_n, CASE.padded)
+    p_v, s_v = rows_at(p_v, strides_v, i_b, i_kv, o_n, CASE.value_padded)
     b_q = load_rows(p_q, m_row, CASE.dim, BY_ROW=True)
 
     start = i_block * CASE.rows + keys - queries  # where queries stand among keys
@@ -117,5 +117,5 @@ def attend(
     if CASE.skips:
         reach = reach_of(b_bound, b_lse, numbers[0], m_row, keys, CASE.margin)
         tl.atomic_max(p_reach + i_row, reach, sem="relaxed")
-    p_out, _ = rows_at(p_out, s_o_b, s_o_h, s_o_l, i_b, i_h, o_row, CASE.value_padded, CASE.unit)
+    p_out, _ = rows_at(p_out, strides_o, i_b, i_h, o_row, CASE.value_padded)
     store_rows(p_out, b_out / tl.where(blind, 1.0, b_sum)[:, None], m_row, CASE.value_dim)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -31,7 +30,6 @@ DELTA_ROWS = 64
 class Case:
     """All that a kernel is compiled for: one that differs in a field is compiled anew."""
 
-    unit: int  # of strides
     dim: int
     value_dim: int
     padded: int  # dimensions as many as a matrix product takes
@@ -111,53 +109,46 @@ def attend_into(
     of other keys.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    out, lse, reach = results
-    given, more = given.read(asked), earlier[1].shape[2] if earlier else 0
-    run = prepared(
-        ("tiles_forward", asked, given.order is None, more),
-        (q, k, v, given.numbers, out),
-        lambda: _ready_forward(q, k, v, out, given, asked, more),
-    )
+    (out, lse, reach), given, more = results, given.read(asked), earlier[1].shape[2] if earlier else 0
+    norms = lse
+    if skips(asked):
+        norms = lse.new_empty(*k.shape[:2], -(-k.shape[2] // line.CHUNK))
+        counts = [k.stride()[:3], *k.shape[1:3], norms.shape[2]]
+        _small(line.longest_keys, norms.numel(), (k,), counts, (64, line.CHUNK, k.shape[3], padded(k)))(k, norms)
+    facts = {"ordered": given.order is not None, "goes_on": more > 0, "margin": line.MARGIN}
+    launch = _over_tiles("forward", (q, k, v, out), given.numbers, asked, more, **facts)
     # what a kernel does not read stands for nothing
-    run(q, k, v, out, lse, [lse if each is None else each for each in given], reach, earlier or (lse, lse))
+    others = [lse if each is None else each for each in given]
+    launch(q, k, v, out, lse, *others, norms, reach, *(earlier or (lse, lse)))
 
 
-def _ready_forward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, given: Given, asked: Settings, earlier: int
-) -> Callable[..., None]:
-    """The function that attends with tensors of these shapes and strides."""
-    facts = {"ordered": given.order is not None, "goes_on": earlier > 0, "margin": line.MARGIN}
-    launch, case = _over_tiles("forward", (q, k, v, out), given.numbers, asked, [earlier], **facts)
-    batch, key_heads, keys, _ = k.shape
-    chunks = -(-keys // case.chunk)
-    numbers = [*_steps(k, case.unit), key_heads, keys, chunks]
-    norms_of = Launch(line.longest_keys, (batch * key_heads * chunks, 1, 1), numbers, (64, case), warps=4)
-
-    def run(
-        q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, others: list[Tensor], reach: Tensor,
-        earlier: tuple[Tensor, ...],
-    ) -> None:  # fmt: skip
-        norms = lse
-        if case.skips:
-            norms = lse.new_empty(batch, key_heads, chunks)
-            norms_of(k, norms)
-        launch(q, k, v, out, lse, *others, norms, reach, *earlier)
-
-    return run
+def padded(x: Tensor) -> int:
+    """Dimensions as many as a matrix product takes."""
+    return max(16, power_of_2(x.shape[3]))
 
 
-def _steps(x: Tensor, unit: int) -> list[int]:
-    """The strides of batch, heads and length in a unit."""
-    return [stride // unit for stride in x.stride()[:3]]
+def _small(kernel: Any, programs: int, tensors: tuple[Tensor, ...], numbers: list[Any], constants: Any) -> Any:
+    """A kernel that walks over no tiles, for tensors of these strides."""
+    return prepared(
+        (kernel, *constants), tensors, lambda: Launch(kernel, (programs, 1, 1), numbers, constants, warps=4)
+    )
 
 
 def _over_tiles(
-    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, asked: Settings, more: list[int], **facts: Any
-) -> tuple[Launch, Case]:
-    """A kernel that walks over tiles, for tensors of these strides, queries, keys and values first, and its case.
+    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, asked: Settings, *more: int, **facts: Any
+) -> Any:
+    """A kernel that walks over tiles, for tensors of these strides, queries, keys and values first.
 
     It has further numbers and facts that are its own.
     """
+    key = name, asked, more, *facts.values()
+    return prepared(key, (*tensors, numbers), lambda: _ready(name, tensors, numbers, asked, more, facts))
+
+
+def _ready(
+    name: str, tensors: tuple[Tensor, ...], numbers: Tensor | None, asked: Settings, more: tuple[int, ...],
+    facts: dict[str, Any],
+) -> Launch:  # fmt: skip
     q, k, v = tensors[:3]
     (batch, heads, queries, dim), (_, key_heads, keys, value_dim) = q.shape, (*k.shape[:3], v.shape[3])
     count, lowest = 0 if numbers is None else numbers.shape[1], asked.lowest
@@ -166,27 +157,24 @@ def _over_tiles(
     most = "window" if asked.kind == "none" and asked.before >= 0 else asked.kind
     if asked.kind == "table" and 2 * (lowest + count) < keys:
         most = "far table" if 100 * (lowest + count) < keys else "short table"
-    padded, value_padded = (max(16, power_of_2(each)) for each in (dim, value_dim))
-    tile = sizes.tile_of(name, most, queries, (padded, value_padded), q.dtype, q.device)
+    tile = sizes.tile_of(name, most, queries, (padded(q), padded(v)), q.dtype, q.device)
     case = Case(
-        unit=8 if all(stride % 8 == 0 for x in tensors for stride in x.stride()[:3]) else 1,
-        dim=dim, value_dim=value_dim, padded=padded, value_padded=value_padded, rows=tile.rows, keys=tile.keys,
+        dim=dim, value_dim=value_dim, padded=padded(q), value_padded=padded(v), rows=tile.rows, keys=tile.keys,
         groups=heads // key_heads, kind=asked.kind, ends=asked.kind == "table" and not asked.positions,
         causal=asked.causal, window=asked.before >= 0, documents=asked.documents, placed=asked.positions,
         capped=bool(asked.cap), drops=bool(asked.dropout), skips=skips(asked), **facts,
     )  # fmt: skip
     programs = key_heads * -(-keys // tile.keys) if name == "keys" else heads * -(-queries // tile.rows)
-    sizes_of_text = [batch, heads, queries, keys, max(asked.before, 0), asked.first, count, lowest, highest]
-    launch = Launch(
+    counts = [batch, heads, queries, keys, max(asked.before, 0), asked.first, count, lowest, highest]
+    scales = [asked.scale * LOG2E, asked.cap * LOG2E, asked.dropout]
+    return Launch(
         KERNELS[name],
         (batch * programs, 1, 1),
-        [step for x in tensors for step in _steps(x, case.unit)]
-        + [*sizes_of_text, asked.scale * LOG2E, asked.cap * LOG2E, asked.dropout, *more],
+        [*(x.stride()[:3] for x in tensors), *counts, *scales, *more],
         (case,),
         warps=tile.warps,
         stages=tile.stages,
     )
-    return launch, case
 
 
 def gradients_of(grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, *others: Any) -> Any:
@@ -220,43 +208,17 @@ def backward_into(
     out, given = results[0], given.read(asked)
     if grad.stride() != out.stride():
         grad = torch.empty_like(out).copy_(grad)  # their rows are read side by side
-    grad_lse = None if grad_lse is None else grad_lse.contiguous()
-    run = prepared(
-        ("tiles_backward", asked, learned),
-        (q, k, v, given.numbers, out, grad_lse, *gradients[:3]),
-        lambda: _ready_backward(q, k, v, out, given.numbers, gradients, grad_lse is not None, asked, learned),
-    )
-    run(grad, grad_lse, q, k, v, given, *results, *gradients)
-
-
-def _ready_backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, numbers: Tensor | None, gradients: tuple[Tensor, ...],
-    has_grad_lse: bool, asked: Settings, learned: bool,
-) -> Callable[..., None]:  # fmt: skip
-    """The function that computes gradients with tensors of these shapes and strides."""
-    dq, dk, dv, _ = gradients
+    dq, dk, dv, dnumbers = gradients
+    (batch, heads, queries, _), (out, lse, reach) = q.shape, results
     precise = learned and asked.kind != "gate" and q.dtype != torch.float32
-    facts = {"learned": learned, "precise": precise}
-    by_keys, _ = _over_tiles("keys", (q, k, v, out, dk, dv), numbers, asked, [], **facts)
-    by_queries, case = _over_tiles("queries", (q, k, v, out, dq), numbers, asked, [], **facts)
-    batch, heads, queries, _ = q.shape
-    deltas = Launch(
-        row_deltas,
-        (batch * heads * -(-queries // DELTA_ROWS), 1, 1),
-        [*_steps(out, case.unit), heads, queries],
-        (DELTA_ROWS, has_grad_lse, case),
-        warps=4,
-    )
-
-    def run(
-        grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor, given: Given, out: Tensor,
-        lse: Tensor, reach: Tensor, dq: Tensor, dk: Tensor, dv: Tensor, dnumbers: Tensor,
-    ) -> None:  # fmt: skip
-        delta = lse.new_empty(3 if precise else 2, *lse.shape)
-        deltas(grad, out, lse, lse if grad_lse is None else grad_lse, delta)
-        numbers, _, *others = [lse if each is None else each for each in given]
-        shared = q, k, v, grad, delta, numbers, *others, reach
-        by_keys(*shared, dk, dv, dnumbers)
-        by_queries(*shared, dq, dnumbers)
-
-    return run
+    delta = lse.new_empty(3 if precise else 2, *lse.shape)
+    constants = DELTA_ROWS, v.shape[3], padded(v), precise, grad_lse is not None
+    programs = batch * heads * -(-queries // DELTA_ROWS)
+    deltas = _small(row_deltas, programs, (out,), [out.stride()[:3], heads, queries], constants)
+    deltas(grad, out, lse, lse if grad_lse is None else grad_lse.contiguous(), delta)
+    numbers, _, *others = [lse if each is None else each for each in given]
+    shared, facts = (q, k, v, grad, delta, numbers, *others, reach), {"learned": learned, "precise": precise}
+    by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), given.numbers, asked, **facts)
+    by_keys(*shared, dk, dv, dnumbers)
+    by_queries = _over_tiles("queries", (q, k, v, out, dq), given.numbers, asked, **facts)
+    by_queries(*shared, dq, dnumbers)  # after the keys: it adds to what they have written

@@ -20,12 +20,13 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
-def rows_at(p, s_b, s_h, s_l, i_b, i_h, o_l, PADDED: tl.constexpr, UNIT: tl.constexpr):
+def rows_at(p, strides, i_b, i_h, o_l, PADDED: tl.constexpr):
     """Pointers to rows o_l of a head, and the step from row to row, int64.
 
-    Strides are given in units of 8 where they can: by the multiplication the compiler learns that rows are aligned.
+    Of strides in a tuple the compiler knows which are multiples of 16, and so that rows are aligned.
     """
-    s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
+    s_b, s_h, s_l = strides
+    s_l = tl.cast(s_l, tl.int64)
     return p + i_b * s_b + i_h * s_h + o_l[:, None] * s_l + tl.arange(0, PADDED)[None, :], s_l
 
 

@@ -33,20 +33,21 @@ def sloped(o_i, o_j, slope):
 
 @kernel(pointers=2)
 def longest_keys(
-    p_k, p_norms, s_b, s_h, s_l, heads, keys, chunks, ROWS: tl.constexpr, CASE: tl.constexpr,
+    p_k, p_norms, strides_k, heads, keys, chunks,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """The longest key of each chunk, squared; infinity where one is not a number."""
-    s_b, s_h, s_l = s_b.to(tl.int64) * CASE.unit, s_h.to(tl.int64) * CASE.unit, s_l.to(tl.int64) * CASE.unit
+    s_b, s_h, s_l = strides_k
     i = tl.program_id(0)
     i_chunk = i % chunks
     i_h = ((i // chunks) % heads).to(tl.int64)
     i_b = (i // (chunks * heads)).to(tl.int64)
-    o_d = tl.arange(0, CASE.padded)[None, :]
+    o_d = tl.arange(0, PADDED)[None, :]
     p_rows = p_k + i_b * s_b + i_h * s_h + o_d
     b_longest = tl.zeros([ROWS], tl.float32)
-    for start in range(0, CASE.chunk, ROWS):
-        o_l = i_chunk * CASE.chunk + start + tl.arange(0, ROWS)[:, None]
-        b_k = tl.load(p_rows + o_l * s_l, mask=(o_l < keys) & (o_d < CASE.dim), other=0.0).to(tl.float32)
+    for start in range(0, CHUNK, ROWS):
+        o_l = i_chunk * CHUNK + start + tl.arange(0, ROWS)[:, None]
+        b_k = tl.load(p_rows + o_l.to(tl.int64) * s_l, mask=(o_l < keys) & (o_d < DIM), other=0.0).to(tl.float32)
         b_square = tl.sum(b_k * b_k, 1)
         b_longest = tl.maximum(b_longest, tl.where(b_square < float("inf"), b_square, float("inf")))
     tl.store(p_norms + i, tl.max(b_longest, 0))
