@@ -5,6 +5,7 @@
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAssignmentType=false
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
