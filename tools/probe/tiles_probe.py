@@ -54,41 +54,39 @@ def outcome(inputs, encoding, weight, **options):
 
 
 def relative(one, other):
-    return float((one.double() - other.double()).norm() / other.double().norm())
+    one, other = one.detach().double(), other.detach().double()
+    return float((one - other).norm() / other.norm())
 
 
-def errors() -> None:
-    print(f"{'errors against float64':28}{'out':>9}{'dq':>9}{'dk':>9}{'dv':>9}{'learned':>9}")
+def error_row(given: tuple[int, str, str, bool]) -> str:
+    """One line of the table of errors."""
+    dim, label, name, placed = given
     length, heads = 515, 4
-    packed = torch.cat([torch.arange(n, device=DEVICE) for n in (300, 215)])
-    for dim in (128, 64):
-        made = encodings(heads, dim)
-        small = {
-            "rope + window": whorl.Combined(whorl.Rope(head_dim=dim), whorl.Window(size=100)),
-            "rerope": whorl.ReRope(head_dim=dim, window=100),
-        }
-        rows = [(name, name, {}) for name in made]
-        rows += [(f"{name}, positions", name, {"positions": packed}) for name in ("alibi", "kerple", "t5")]
-        for label, name, options in rows:
-            torch.manual_seed(0)
-            encoding = (small.get(name) or made[name]).to(DEVICE)
-            inputs = [torch.randn(2, n, length, dim, device=DEVICE, dtype=HALF) for n in (heads, 2, 2)]
-            weight = torch.randn(2, heads, length, dim, device=DEVICE, dtype=HALF)
-            hidden = torch.randn(2, length, 64, device=DEVICE) if encoding.reads_hidden else None
-            more = {} if hidden is None else {"hidden": hidden}
-            assert whorl.explain_attention(*inputs, encoding=encoding, **options, **more).startswith("tiles"), label
-            got = outcome(inputs, encoding, weight, **options, **more)
-            again = outcome(inputs, encoding, weight, **options, **more)[-1]
-            wide = {} if hidden is None else {"hidden": hidden.double()}
-            wanted = outcome(
-                [x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options, **wide
-            )
-            encoding.float()
-            shown = "".join(
-                f"{'-' if b is None else f'{relative(a, b):.1e}':>9}" for a, b in zip(got, wanted, strict=True)
-            )
-            same = "" if again is None else "  repeats" if torch.equal(again, got[-1]) else "  varies"
-            print(f"{label + f' ({dim})':28}{shown}{same}")
+    made = encodings(heads, dim) | {
+        "rope + window": whorl.Combined(whorl.Rope(head_dim=dim), whorl.Window(size=100)),
+        "rerope": whorl.ReRope(head_dim=dim, window=100),
+    }
+    torch.manual_seed(0)
+    encoding = made[name].to(DEVICE)
+    options = {"positions": torch.arange(length, device=DEVICE) % 300} if placed else {}
+    inputs = [torch.randn(2, n, length, dim, device=DEVICE, dtype=HALF) for n in (heads, 2, 2)]
+    weight = torch.randn(2, heads, length, dim, device=DEVICE, dtype=HALF)
+    hidden = {"hidden": torch.randn(2, length, 64, device=DEVICE)} if encoding.reads_hidden else {}
+    assert whorl.explain_attention(*inputs, encoding=encoding, **options, **hidden).startswith("tiles"), label
+    got = outcome(inputs, encoding, weight, **options, **hidden)
+    again = outcome(inputs, encoding, weight, **options, **hidden)[-1]
+    wide = {name: x.double() for name, x in hidden.items()}
+    wanted = outcome([x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options, **wide)
+    shown = "".join(f"{'-' if b is None else f'{relative(a, b):.1e}':>9}" for a, b in zip(got, wanted, strict=True))
+    same = "" if again is None else "  repeats" if torch.equal(again, got[-1]) else "  varies"
+    return f"{label + f' ({dim})':28}{shown}{same}"
+
+
+def errors(pool: ProcessPoolExecutor) -> None:
+    print(f"{'errors against float64':28}{'out':>9}{'dq':>9}{'dk':>9}{'dv':>9}{'learned':>9}")
+    rows = [(dim, name, name, False) for dim in (128, 64) for name in encodings(4, dim)]
+    rows += [(128, f"{name}, positions", name, True) for name in ("alibi", "kerple", "t5")]
+    print(*pool.map(error_row, rows), sep="\n")
     dropped()
 
 
@@ -136,63 +134,56 @@ def heads_of(batch, heads, length, dim):
     return [torch.randn(batch, heads, length, dim, device=DEVICE, dtype=HALF, requires_grad=True) for _ in range(3)]
 
 
-def calls() -> None:
-    print(f"\n{'share of plain, 16 of 128':28}{'4096':>14}{'16384':>14}   (forward / with backward), host µs of a call")
-    made = encodings(HEADS, 128)
-    made |= {"t5, positions": made["t5"], "t5, dropout": made["t5"]}
-    times = {}
-    for length in (4096, 16384):
-        q, k, v = heads_of(1, HEADS, length, 128)
-        grad = torch.randn_like(q)
+def call_of(name: str, length: int):
+    """Functions of one call without gradients, and of one with the backward pass."""
+    q, k, v = heads_of(1, HEADS, length, 128)
+    grad = torch.randn_like(q)
+    if name == "plain":
+        learned, attend = (), lambda: plain_attention(q, k, v, is_causal=True)
+    else:
+        encoding, options = encodings(HEADS, 128)[name.partition(",")[0]].to(DEVICE), {}
+        if encoding.reads_hidden:
+            options["hidden"] = torch.randn(1, length, 64, device=DEVICE)
+        if name.endswith("positions"):
+            options["positions"] = torch.arange(length, device=DEVICE) % 2048
+        if name.endswith("dropout"):
+            options["dropout"] = 0.1
+        learned, attend = tuple(encoding.parameters()), lambda: whorl.attention(q, k, v, encoding=encoding, **options)
 
-        def both(attend):
-            out = attend(q, k, v)  # noqa: B023
-            torch.autograd.grad(out, (q, k, v), grad)  # noqa: B023
-
-        def causal(q, k, v):
-            return plain_attention(q, k, v, is_causal=True)
-
+    def infer():
         with torch.no_grad():
-            base = median(lambda: causal(q, k, v)), 0.0  # noqa: B023
-        base = base[0], median(lambda: both(causal))
-        for name, encoding in made.items():
-            encoding.to(DEVICE)
-            options = {}
-            if encoding.reads_hidden:
-                options["hidden"] = torch.randn(1, length, 64, device=DEVICE)
-            if name.endswith("positions"):
-                options["positions"] = torch.arange(length, device=DEVICE) % 2048
-            if name.endswith("dropout"):
-                options["dropout"] = 0.1
+            attend()
 
-            def attend(q, k, v):
-                return whorl.attention(q, k, v, encoding=encoding, **options)  # noqa: B023
-
-            learned = tuple(encoding.parameters())
-
-            def train(attend=attend, q=q, k=k, v=v, grad=grad, learned=learned):
-                out = attend(q, k, v)
-                torch.autograd.grad(out, (q, k, v, *learned), grad, allow_unused=True)
-
-            with torch.no_grad():
-                once = median(lambda: attend(q, k, v))  # noqa: B023
-            times.setdefault(name, []).append(f"{base[0] / once:.2f} / {base[1] / median(train):.2f}")
-    for name, encoding in made.items():
-        print(f"{name:28}{times[name][0]:>14}{times[name][1]:>14}{host(encoding, name):>9.0f}")
+    return infer, lambda: torch.autograd.grad(attend(), (q, k, v, *learned), grad, allow_unused=True)
 
 
-def host(encoding, name) -> float:
+def warm(given: tuple[str, int]) -> None:
+    for each in call_of(*given):
+        each()
+    torch.cuda.synchronize()
+
+
+def calls(pool: ProcessPoolExecutor) -> None:
+    names = [*encodings(HEADS, 128), "t5, positions", "t5, dropout"]
+    list(pool.map(warm, [(name, length) for name in names for length in (4096, 16384)]))
+    print(f"\n{'share of plain, 16 of 128':28}{'4096':>14}{'16384':>14}   forward / with backward; host µs of a call")
+    plain = {length: [median(each) for each in call_of("plain", length)] for length in (4096, 16384)}
+    for name in names:
+        shown = []
+        for length, base in plain.items():
+            once, both = (one / median(each) for one, each in zip(base, call_of(name, length), strict=True))
+            shown.append(f"{once:.2f} / {both:.2f}")
+        print(f"{name:28}{shown[0]:>14}{shown[1]:>14}{host(name):>9.0f}", flush=True)
+
+
+def host(name: str) -> float:
     """Microseconds of Python for a call forward and backward, of so few tokens that the device waits."""
-    q, k, v = heads_of(1, HEADS, 64, 128)
-    grad, learned = torch.randn_like(q), tuple(encoding.parameters())
-    options = {"hidden": torch.randn(1, 64, 64, device=DEVICE)} if encoding.reads_hidden else {}
-    options |= {"dropout": 0.1} if name.endswith("dropout") else {}
+    _, both = call_of(name, 64)
     for count in (20, 200):
         torch.cuda.synchronize()
         start = time.perf_counter()
         for _ in range(count):
-            out = whorl.attention(q, k, v, encoding=encoding, **options)
-            torch.autograd.grad(out, (q, k, v, *learned), grad, allow_unused=True)
+            both()
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / count * 1e6
 
@@ -291,11 +282,10 @@ def compile_one(given: tuple[Work, tuple[int, int, int, int]]) -> str | None:
     return None
 
 
-def tiles() -> None:
+def tiles(pool: ProcessPoolExecutor) -> None:
     tried = [(work, tile) for work in WORK for tile in work.tiles]
     start = time.perf_counter()
-    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
-        failed = {each: why for each, why in zip(tried, pool.map(compile_one, tried), strict=True) if why}
+    failed = {each: why for each, why in zip(tried, pool.map(compile_one, tried), strict=True) if why}
     print(
         f"\ntiles (queries x keys/warps/loads ahead), µs; {len(tried)} compiled in {time.perf_counter() - start:.0f} s"
     )
@@ -312,7 +302,8 @@ def tiles() -> None:
 if __name__ == "__main__":
     asked_for = sys.argv[1:] or ["errors", "calls", "tiles"]
     print(torch.cuda.get_device_name(), torch.__version__)
-    for each in asked_for:
-        begun = time.perf_counter()
-        {"errors": errors, "calls": calls, "tiles": tiles}[each]()
-        print(f"({each}: {time.perf_counter() - begun:.0f} s)")
+    with ProcessPoolExecutor(WORKERS, get_context("spawn")) as processes:
+        for each in asked_for:
+            begun = time.perf_counter()
+            {"errors": errors, "calls": calls, "tiles": tiles}[each](processes)
+            print(f"({each}: {time.perf_counter() - begun:.0f} s)", flush=True)
