@@ -26,7 +26,7 @@ from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kern
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
-from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
+from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles, why_slow
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
@@ -82,12 +82,12 @@ def attention(
     """
     kind = None
     if causal is True and impl == "auto" and isinstance(encoding, Encoding):
-        options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap, hidden)
+        options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap)
         if not (dropout or return_lse or return_weights or any(option is not None for option in options)):
-            kind = kind_of(q, k, v, scale, length)
+            kind = kind_of(q, k, v, hidden, scale, length)
             ready = None if kind is None else find(encoding, kind)
             if ready is not None:
-                return ready(q, k, v)
+                return ready(q, k, v, hidden)
     call = checked(
         q,
         k,
@@ -189,7 +189,7 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     # torch's kernel would take a mask of all pairs for these
     hides = first(call.encoding, Visibility) or (call.visible.causal is True and call.visible.given)
     bare = plain and not branches and not hides and call.visible.q_documents is None
-    unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
+    unfit = why_not_tiles(call) or why_slow(call) if cuda and not bare else "it is for CUDA devices"
     if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
     instead = f", and {unfit or 'tiles are for more queries'}" if cuda else ""

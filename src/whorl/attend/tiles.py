@@ -17,6 +17,7 @@ from torch import Tensor
 
 from whorl.attend.branches import placed_by_branch
 from whorl.attend.call import Call
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -34,7 +35,7 @@ from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
 from whorl.kernels.tiles.op import branches_attention, tiles_attention
 from whorl.position_checks import INTEGERS
-from whorl.tracing import in_functorch, making_graph, takes_gradients
+from whorl.tracing import in_functorch, making_graph, may_keep_tensors, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
 
@@ -51,10 +52,13 @@ FEWEST_QUERIES = 16
 
 
 class Tiles(NamedTuple):
-    """What kernels are told of a call: what ``tiles_attention`` takes, and a function that makes the bias's numbers."""
+    """What kernels are told of a call: what ``tiles_attention`` takes, and a function that makes the bias's numbers.
+
+    It is given what was remembered of tokens, which gates are made of.
+    """
 
     options: dict[str, Any]
-    numbers: Callable[[], Tensor] | None = None
+    numbers: Callable[[Any], Tensor] | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp of placed queries and keys."""
@@ -71,7 +75,7 @@ def attend_by_tiles(call: Call) -> Any:
         )
     else:
         tiles = tiles_of(call)
-        numbers = None if tiles.numbers is None else tiles.numbers()
+        numbers = None if tiles.numbers is None else tiles.numbers(call.hidden)
         out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
 
@@ -133,6 +137,16 @@ def _why_not_positions(call: Call, bias: Bias) -> str | None:
     return None
 
 
+def why_slow(call: Call) -> str | None:
+    """What makes the kernels slower than forming the scores, or None."""
+    bias = first(call.encoding, BiasByDistance)
+    if bias is None or call.consecutive or bias.slopes is not None or bias.curve is not None:
+        return None
+    if takes_gradients(*bias.encoding.parameters()):
+        return f"{KERNEL} adds gradients of a learned table pair by pair where positions are given"
+    return None
+
+
 def tiles_of(call: Call) -> Tiles:
     """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
     reach, causal, device = call.encoding.reach, call.visible.causal is True, call.q.device
@@ -148,29 +162,34 @@ def tiles_of(call: Call) -> Tiles:
         return Tiles(told)
     source: Any = bias.encoding
     if isinstance(bias, RowLessColumn):
-        return Tiles(told | {"kind": "gate"}, lambda: source.running_sums(call.hidden))
+        return Tiles(told | {"kind": "gate"}, source.running_sums)
     if isinstance(bias, BiasByPair):
-        room = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS
-        return Tiles(
-            told | {"kind": "broken", "lowest": bias.lines}, lambda: source.line_numbers(call.q_positions, room)
-        )
+        room, positions = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS, call.q_positions
+        return Tiles(told | {"kind": "broken", "lowest": bias.lines}, lambda _: source.line_numbers(positions, room))
     if not call.consecutive:
         rows = (call.q.shape[0], -1)
         told["positions"] = tuple(x.long().expand(*rows).contiguous() for x in (call.q_positions, call.k_positions))
     if bias.slopes is not None:
         slopes = _slopes_on(bias.slopes, device)
-        return Tiles(told | {"kind": "line", "order": _order_on(bias.slopes, device)}, lambda: slopes)
+        return Tiles(told | {"kind": "line", "order": _order_on(bias.slopes, device)}, lambda _: slopes)
     if bias.curve is not None:
-        return Tiles(told | {"kind": bias.curve}, source.curve_numbers)
+        return Tiles(told | {"kind": bias.curve}, lambda _: source.curve_numbers())
     one_sided = causal and call.consecutive
     lowest, highest = 0 if one_sided else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them
         lowest, highest = 0 if one_sided else -bias.flat_beyond, bias.flat_beyond
+    return Tiles(told | {"kind": "table", "lowest": lowest}, lambda _: _table(bias, lowest, highest, device))
 
-    def table() -> Tensor:
-        return bias.table(torch.arange(lowest, highest + 1, device=device))
 
-    return Tiles(told | {"kind": "table", "lowest": lowest}, table)
+def _table(bias: BiasByDistance, lowest: int, highest: int, device: torch.device) -> Tensor:
+    """The bias by distance; where nothing is learned, the last one that was made is kept."""
+    if not may_keep_tensors() or next(bias.encoding.parameters(), None) is not None:
+        return bias.table_between(lowest, highest, device)
+    calls, key, asked = bias.encoding._calls, ("table of tiles", device), (lowest, highest)
+    kept = calls.get(key)
+    if kept is None or kept[0] != asked:
+        kept = calls[key] = asked, MadeOf(bias.encoding, lambda: bias.table_between(*asked, device).contiguous())
+    return kept[1]()
 
 
 def _documents(call: Call) -> tuple[Tensor, Tensor] | None:

@@ -63,12 +63,11 @@ class Given(NamedTuple):
     k_tokens: Tensor | None = None
     seed: Tensor | None = None
 
-    def read(self, asked: Settings) -> Given:
-        """As kernels read them: tables, which are added to scores as they are, in powers of two."""
-        if self.numbers is None:
+    def read(self) -> Given:
+        """As kernels read them, heads one after another."""
+        if self.numbers is None or self.numbers.is_contiguous():
             return self
-        numbers = self.numbers.contiguous()
-        return self._replace(numbers=numbers * LOG2E if asked.kind == "table" else numbers)
+        return self._replace(numbers=self.numbers.contiguous())
 
 
 def skips(asked: Settings) -> bool:
@@ -95,7 +94,8 @@ def results_of(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, T
 def forward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
     """The output, the log-sum-exp of each query, and by head how far keys count where ALiBi's line hides the others."""
     results = results_of(q, k, v, *others)
-    results[2].zero_()
+    if results[2].numel():
+        results[2].zero_()
     if results[0].numel():
         attend_into(results, q, k, v, Given(*others[:5]), Settings(*others[5:]))
     return results
@@ -109,7 +109,7 @@ def attend_into(
     of other keys.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    (out, lse, reach), given, more = results, given.read(asked), earlier[1].shape[2] if earlier else 0
+    (out, lse, reach), given, more = results, given.read(), earlier[1].shape[2] if earlier else 0
     norms = lse
     if skips(asked):
         norms = lse.new_empty(*k.shape[:2], -(-k.shape[2] // line.CHUNK))
@@ -188,7 +188,8 @@ def backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The gradients of queries, keys, values and of the numbers of the bias."""
     gradients, results = gradients_of(grad, grad_lse, q, k, v, *others), others[5:8]
-    gradients[3].zero_()
+    if gradients[3].numel():
+        gradients[3].zero_()
     if results[0].numel():
         backward_into(
             gradients, grad, grad_lse, q, k, v, Given(*others[:5]), results, Settings(*others[9:]), others[8][3]
@@ -205,7 +206,7 @@ def backward_into(
 ) -> None:  # fmt: skip
     """Writes the gradients. The output and log-sum-exp may be those of more keys than are given."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    out, given = results[0], given.read(asked)
+    out, given = results[0], given.read()
     if grad.stride() != out.stride():
         grad = torch.empty_like(out).copy_(grad)  # their rows are read side by side
     dq, dk, dv, dnumbers = gradients

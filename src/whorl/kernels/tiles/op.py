@@ -1,12 +1,12 @@
 """Attention by tiles as operators of torch: ``whorl::tiles_…`` with one placement, ``whorl::branches_…`` with two.
 
-Compiled graphs see them whole, and their kernels are imported when they first run. Nothing is checked here;
-``attention`` is the public call.
+Compiled graphs see them whole, and their kernels are imported when they first run. A call that nobody traces runs the
+kernels directly. Nothing is checked here; ``attention`` is the public call.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from whorl.kernels.ops import gradient, no_second_gradient, operator
+from whorl.tracing import may_read_memory, operators_are_watched, takes_gradients
 
 Pair = tuple[Tensor, Tensor]  # of queries and of keys
 
@@ -61,47 +62,94 @@ def tiles_attention(
     facts = [pair for pair in (documents, positions) if pair is not None]
     tokens = [side[0] if len(side) == 1 else torch.stack(side) for side in zip(*facts, strict=True)] or [None, None]
     asked = Settings(**settings, documents=documents is not None, positions=positions is not None)
-    out, lse, _ = torch.ops.whorl.tiles_forward(q, k, v, numbers, order, *tokens, seed, *asked)
-    return out, lse
+    return TILES((q, k, v, numbers, order, *tokens, seed), asked)
 
 
 def branches_attention(
     q: Tensor, k: Tensor, far_q: Tensor, far_k: Tensor, v: Tensor, *, scale: float, near: int, cap: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """The causal output and log-sum-exp, with gradients: keys ``near`` positions back and more are met as far ones."""
-    return torch.ops.whorl.branches_forward(q, k, far_q, far_k, v, scale, cap, near)
+    return BRANCHES((q, k, far_q, far_k, v), (scale, cap, near))
 
 
-def _define(name: str, module: str, tensors: str, settings: str, results: str, gradients: str) -> None:
-    """Two operators, by the functions of a module: its results, and the gradients of the first of the tensors."""
-    count = tensors.count("Tensor")
+class Direct(torch.autograd.Function):
+    """Results of a kernel past the dispatcher, with their gradients: an operator's cost more than small kernels run."""
 
-    def of(function: str) -> Callable[..., Any]:
-        return lambda *given: getattr(import_module(module), function)(*given)
+    @staticmethod
+    def forward(ctx: Any, kernels: Kernels, settings: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        results = kernels.forward(*tensors, *settings)
+        ctx.save_for_backward(*tensors, *results)
+        ctx.kernels, ctx.settings = kernels, settings
+        ctx.set_materialize_grads(False)
+        return results[:2]
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[:count], *output)
-        ctx.settings = inputs[count:]
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        needed = ctx.needs_input_grad[2:]
+        return None, None, *ctx.kernels.back(gradients, ctx.saved_tensors, needed, ctx.settings)
+
+
+class Kernels:
+    """The functions of a module, and two operators that run them: results, and gradients of the first tensors given."""
+
+    def __init__(self, name: str, module: str, tensors: str, settings: str, results: str, gradients: str) -> None:
+        self._module, self._count = module, tensors.count("Tensor")
+        given = f"Tensor grad, Tensor? grad_lse, {tensors}, {results}, bool[] needed, {settings}"
+        operator(f"{name}_forward({tensors}, {settings}) -> ({results})", self._of("results_of"))(self.forward)
+        operator(f"{name}_backward({given}) -> ({gradients})", self._of("gradients_of"))(self.backward)
+        gradient(f"{name}_forward", self._back_of_operator, self._keep)
+        gradient(f"{name}_backward", no_second_gradient("attention"))
+        self._forward_operator = getattr(torch.ops.whorl, f"{name}_forward")
+        self._backward_operator = getattr(torch.ops.whorl, f"{name}_backward")
+
+    def _of(self, function: str) -> Callable[..., Any]:
+        return lambda *given: getattr(import_module(self._module), function)(*given)
+
+    def forward(self, *given: Any) -> tuple[Tensor, ...]:
+        """The results, without gradients."""
+        return import_module(self._module).forward(*given)
+
+    def backward(self, *given: Any) -> tuple[Tensor, ...]:
+        """The gradients of the first tensors."""
+        return import_module(self._module).backward(*given)
+
+    def __call__(self, tensors: tuple[Tensor | None, ...], settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
+        """Output and log-sum-exp, with gradients; by the operators where somebody would miss a kernel run directly."""
+        if operators_are_watched() or not all(x is None or may_read_memory(x) for x in tensors):
+            out, lse, *_ = self._forward_operator(*tensors, *settings)
+        elif takes_gradients(*tensors):
+            out, lse = Direct.apply(self, settings, *tensors)
+        else:
+            out, lse, *_ = self.forward(*tensors, *settings)
+        return out, lse
+
+    def back(
+        self, gradients: tuple[Tensor | None, ...], kept: tuple[Any, ...], needed: Sequence[bool],
+        settings: tuple[Any, ...],
+    ) -> tuple[Tensor | None, ...]:  # fmt: skip
+        """The gradients of the tensors, from those of the output and of the log-sum-exp."""
+        grad, grad_lse = gradients[:2]
+        if grad is None and grad_lse is None:
+            return (None,) * self._count
+        grad = torch.zeros_like(kept[self._count]) if grad is None else grad
+        seen = operators_are_watched() or takes_gradients(grad, grad_lse, *kept)  # it refuses a second gradient
+        direct = not seen and all(x is None or may_read_memory(x) for x in (grad, grad_lse))
+        run = self.backward if direct else self._backward_operator
+        found = run(grad, grad_lse, *kept, list(needed[: self._count]), *settings)
+        found = [each if need else None for each, need in zip(found, needed, strict=False)]
+        return *found, *(None,) * (self._count - len(found))
+
+    def _keep(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[: self._count], *output)
+        ctx.settings = inputs[self._count :]
         ctx.set_materialize_grads(False)
 
-    def back(ctx: Any, grad: Tensor | None, grad_lse: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
-        needed = ctx.needs_input_grad
-        if grad is None and grad_lse is None:
-            return (None,) * len(needed)
-        kept = ctx.saved_tensors
-        grad = torch.zeros_like(kept[count]) if grad is None else grad
-        found = getattr(torch.ops.whorl, f"{name}_backward")(grad, grad_lse, *kept, list(needed[:count]), *ctx.settings)
-        found = [each if need else None for each, need in zip(found, needed, strict=False)]
-        return *found, *(None,) * (len(needed) - len(found))
-
-    operator(f"{name}_forward({tensors}, {settings}) -> ({results})", of("results_of"))(of("forward"))
-    given = f"Tensor grad, Tensor? grad_lse, {tensors}, {results}, bool[] needed, {settings}"
-    operator(f"{name}_backward({given}) -> ({gradients})", of("gradients_of"))(of("backward"))
-    gradient(f"{name}_forward", back, keep)
-    gradient(f"{name}_backward", no_second_gradient("attention"))
+    def _back_of_operator(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        found = self.back(gradients, ctx.saved_tensors, ctx.needs_input_grad, ctx.settings)
+        return *found, *(None,) * len(ctx.settings)
 
 
-_define(
+TILES = Kernels(
     "tiles",
     "whorl.kernels.tiles.launch",
     "Tensor q, Tensor k, Tensor v, Tensor? numbers, Tensor? order, Tensor? q_tokens, Tensor? k_tokens, Tensor? seed",
@@ -110,7 +158,7 @@ _define(
     "Tensor out, Tensor lse, Tensor reach",
     "Tensor dq, Tensor dk, Tensor dv, Tensor dnumbers",
 )
-_define(
+BRANCHES = Kernels(
     "branches",
     "whorl.kernels.tiles.branches",
     "Tensor q, Tensor k, Tensor far_q, Tensor far_k, Tensor v",

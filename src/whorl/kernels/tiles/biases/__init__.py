@@ -1,7 +1,7 @@
 """Biases of a tile, one file for each kind, and which function is which.
 
 A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table``: a number for
-each distance, in powers of two; ``broken``: FIRE's lines, and its numbers of queries; ``gate``, for each batch row and
+each distance; ``broken``: FIRE's lines, and its numbers of queries; ``gate``, for each batch row and
 head: running sums of its tokens. Queries at o_i and keys at o_j are places in the text, or given positions.
 """
 
@@ -36,7 +36,7 @@ def numbers_of(p_numbers, i_h, i_row, count, lowest, highest, CASE: tl.constexpr
         one = tl.load(p_table + 3 * lowest)
     elif CASE.kind == "table":
         p_table -= lowest
-        one = tl.load(p_table + highest)
+        one = tl.load(p_table + highest) * 1.4426950408889634
     else:
         tl.static_assert(CASE.kind == "gate" or CASE.kind == "none", "a bias of a kind that is not known")
     return one, other, p_table, lowest, highest

@@ -19,7 +19,7 @@ import triton.language as tl
 
 @triton.jit
 def looked_up(o_i, o_j, corner, p_table, lowest, highest):
-    """The number of each pair, by one load for each distance in the tile, from the nearest on.
+    """The bias of each pair in powers of two, by one load for each distance in the tile, from the nearest on.
 
     Shared memory hands them out: a load for each pair takes half as long again.
     """
@@ -28,14 +28,14 @@ def looked_up(o_i, o_j, corner, p_table, lowest, highest):
     ROWS: tl.constexpr = o_index.shape[0]
     COLUMNS: tl.constexpr = o_index.shape[1]
     o_d = nearest + tl.arange(0, 2 * ROWS if ROWS > COLUMNS else 2 * COLUMNS)
-    b_numbers = tl.load(p_table + tl.maximum(tl.minimum(o_d, highest), lowest))
+    b_numbers = tl.load(p_table + tl.maximum(tl.minimum(o_d, highest), lowest)) * 1.4426950408889634
     return tl.reshape(tl.gather(b_numbers, tl.reshape(o_index, [ROWS * COLUMNS]), 0), [ROWS, COLUMNS])
 
 
 @triton.jit
 def looked_up_by_pair(o_i, o_j, p_table, lowest, highest):
-    """The number of each pair where positions are given, which can be anything."""
-    return tl.load(p_table + tl.maximum(tl.minimum(o_i - o_j, highest), lowest))
+    """The bias of each pair in powers of two where positions are given, which can be anything."""
+    return tl.load(p_table + tl.maximum(tl.minimum(o_i - o_j, highest), lowest)) * 1.4426950408889634
 
 
 @triton.jit
