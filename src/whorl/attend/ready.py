@@ -15,13 +15,15 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.blocks import rows_of_window
+from whorl.attend.branches import places_by_branch
 from whorl.attend.call import Call
-from whorl.attend.tiles import tiles_of
+from whorl.attend.tiles import branch_settings, tiles_of
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import Branches, Placement, QueryScale, first, lone_rotation
 from whorl.kernels.launches import kinds_of
 from whorl.kernels.rotate import rotate_qk
+from whorl.kernels.tiles.op import branches_attention
 from whorl.tracing import operators_are_watched, takes_gradients
 
 Kind = tuple[Any, ...]
@@ -79,8 +81,11 @@ def _by_torch(call: Call) -> Ready | None:
 
 
 def _by_tiles(call: Call) -> Ready | None:
-    place, encoding = _place(call), call.encoding
-    if place is None or first(encoding, Branches):
+    encoding, branches = call.encoding, first(call.encoding, Branches)
+    if branches is not None:
+        return _by_branches(call, branches)
+    place = _place(call)
+    if place is None:
         return None
     attend = tiles_of(call)
     make = attend.numbers
@@ -95,6 +100,18 @@ def _by_tiles(call: Call) -> Ready | None:
         return attend(*place(q, k), v, numbers)[0]
 
     return with_numbers
+
+
+def _by_branches(call: Call, branches: Branches) -> Ready:
+    encoding, positions, length = call.encoding, call.q_positions, call.length
+    (near, far), settings = places_by_branch(call)[:2], branch_settings(call, branches)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+        q = encoding.scale_queries(q, positions, length)
+        placed = *encoding.transform_branch(q, k, *near, length), *encoding.transform_branch(q, k, *far, length)
+        return branches_attention(*placed, v, **settings)[0]
+
+    return attend
 
 
 def _place(call: Call) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:

@@ -70,14 +70,17 @@ def attend_by_tiles(call: Call) -> Any:
     branches = first(call.encoding, Branches)
     if branches is not None:
         near, far = islice(placed_by_branch(call), 2)  # a third one has keys after the query
-        out, lse = branches_attention(
-            *near, *far, call.v, scale=call.scale, near=branches.near, cap=call.softcap or 0.0
-        )
+        out, lse = branches_attention(*near, *far, call.v, **branch_settings(call, branches))
     else:
         tiles = tiles_of(call)
         numbers = None if tiles.numbers is None else tiles.numbers(call.hidden)
         out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
+
+
+def branch_settings(call: Call, branches: Branches) -> dict[str, Any]:
+    """What ``branches_attention`` takes beside tensors."""
+    return {"scale": call.scale, "near": branches.near, "cap": call.softcap or 0.0}
 
 
 def why_not_tiles(call: Call) -> str | None:

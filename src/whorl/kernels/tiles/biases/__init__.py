@@ -1,8 +1,8 @@
 """Biases of a tile, one file for each kind, and which function is which.
 
 A head has a row of numbers. ``line``: its slope; ``log`` and ``power``: KERPLE's p and a; ``table``: a number for
-each distance; ``broken``: FIRE's lines, and its numbers of queries; ``gate``, for each batch row and
-head: running sums of its tokens. Queries at o_i and keys at o_j are places in the text, or given positions.
+each distance; ``broken``: FIRE's lines, and its numbers of queries; ``gate``, for each batch row and head: running
+sums of its tokens. Queries at o_i and keys at o_j are places in the text, or given positions.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAttributeAccessIssue=false
