@@ -266,8 +266,18 @@ def test_they_are_chosen_on_a_gpu():
     x = torch.randn(1, HEADS, 100, DIM, device="cuda", dtype=torch.bfloat16)
     for encoding, options in (
         (gated().to("cuda"), {"hidden": torch.randn(1, 100, WIDTH, device="cuda")}),
-        (whorl.T5(heads=HEADS).to("cuda"), {"positions": torch.arange(100, device="cuda") % 30}),
+        (whorl.Kerple(heads=HEADS).to("cuda"), {"positions": torch.arange(100, device="cuda") % 30}),
         (whorl.Kerple(heads=HEADS).to("cuda"), {"dropout": 0.1}),
     ):
         assert whorl.explain_attention(x, x, x, encoding=encoding, **options).startswith("tiles: ")
         whorl.attention(x, x, x, encoding=encoding, **options)
+
+
+@pytest.mark.gpu
+def test_a_table_at_given_positions_is_for_those_who_do_not_learn():
+    x, t5 = torch.randn(1, HEADS, 100, DIM, device="cuda"), whorl.T5(heads=HEADS).to("cuda")
+    positions = torch.arange(100, device="cuda") % 30
+    learning = whorl.explain_attention(x, x, x, encoding=t5, positions=positions)
+    assert learning.startswith("dense: ") and learning.endswith("pair by pair where positions are given")
+    with torch.no_grad():
+        assert whorl.explain_attention(x, x, x, encoding=t5, positions=positions).startswith("tiles: ")

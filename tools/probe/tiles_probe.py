@@ -1,6 +1,6 @@
 """Attention by tiles on a GPU: errors against float64, speeds of whole calls over plain attention, sizes of tiles.
 
-    python tools/probe/tiles_probe.py [errors] [calls] [tiles]      all three without a word; about two minutes
+    python tools/probe/tiles_probe.py [errors] [calls] [tiles]      all three without a word; ``calls`` below 45 s
 
 Kernels are compiled by several processes first, which leave them in Triton's cache.
 """
@@ -23,6 +23,7 @@ from whorl.kernels.tiles.sizes import Tile
 
 DEVICE, HALF, WORKERS = "cuda", torch.bfloat16, 12
 HEADS = 16
+LENGTHS = (4096, 16384)
 
 
 def encodings(heads: int, dim: int) -> dict[str, whorl.Encoding]:
@@ -72,9 +73,10 @@ def error_row(given: tuple[int, str, str, bool]) -> str:
     inputs = [torch.randn(2, n, length, dim, device=DEVICE, dtype=HALF) for n in (heads, 2, 2)]
     weight = torch.randn(2, heads, length, dim, device=DEVICE, dtype=HALF)
     hidden = {"hidden": torch.randn(2, length, 64, device=DEVICE)} if encoding.reads_hidden else {}
-    assert whorl.explain_attention(*inputs, encoding=encoding, **options, **hidden).startswith("tiles"), label
-    got = outcome(inputs, encoding, weight, **options, **hidden)
-    again = outcome(inputs, encoding, weight, **options, **hidden)[-1]
+    mine = options | hidden | ({"impl": "triton"} if placed else {})  # a learned table is not chosen there
+    assert whorl.explain_attention(*inputs, encoding=encoding, **mine).startswith("tiles"), label
+    got = outcome(inputs, encoding, weight, **mine)
+    again = outcome(inputs, encoding, weight, **mine)[-1]
     wide = {name: x.double() for name, x in hidden.items()}
     wanted = outcome([x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options, **wide)
     shown = "".join(f"{'-' if b is None else f'{relative(a, b):.1e}':>9}" for a, b in zip(got, wanted, strict=True))
@@ -123,7 +125,7 @@ def dropped() -> None:
 # Whole calls
 
 
-def median(function, rep: int = 60) -> float:
+def median(function, rep: int = 40) -> float:
     """Milliseconds of the device, launches included."""
     from triton.testing import do_bench
 
@@ -135,7 +137,7 @@ def heads_of(batch, heads, length, dim):
 
 
 def call_of(name: str, length: int):
-    """Functions of one call without gradients, and of one with the backward pass."""
+    """Functions of one call without gradients, of one with the backward pass, and of what is before that pass."""
     q, k, v = heads_of(1, HEADS, length, 128)
     grad = torch.randn_like(q)
     if name == "plain":
@@ -154,38 +156,48 @@ def call_of(name: str, length: int):
         with torch.no_grad():
             attend()
 
-    return infer, lambda: torch.autograd.grad(attend(), (q, k, v, *learned), grad, allow_unused=True)
+    return infer, lambda: torch.autograd.grad(attend(), (q, k, v, *learned), grad, allow_unused=True), attend
 
 
 def warm(given: tuple[str, int]) -> None:
-    for each in call_of(*given):
+    for each in call_of(*given)[:2]:
         each()
     torch.cuda.synchronize()
 
 
 def calls(pool: ProcessPoolExecutor) -> None:
     names = [*encodings(HEADS, 128), "t5, positions", "t5, dropout"]
-    list(pool.map(warm, [(name, length) for name in names for length in (4096, 16384)]))
-    print(f"\n{'share of plain, 16 of 128':28}{'4096':>14}{'16384':>14}   forward / with backward; host µs of a call")
-    plain = {length: [median(each) for each in call_of("plain", length)] for length in (4096, 16384)}
+    lengths = {name: LENGTHS[:1] if name.endswith("positions") else LENGTHS for name in names}  # those form scores
+    list(pool.map(warm, [(name, length) for length in LENGTHS for name in names if length in lengths[name]]))
+    print(f"\n{'share of plain, 16 of 128':28}{'4096':>14}{'16384':>14}   forward / with backward; host µs of the same")
+    plain = {length: [median(each) for each in call_of("plain", length)[:2]] for length in LENGTHS}
     for name in names:
         shown = []
-        for length, base in plain.items():
-            once, both = (one / median(each) for one, each in zip(base, call_of(name, length), strict=True))
+        for length in lengths[name]:
+            calls = call_of(name, length)[:2]
+            once, both = (one / median(each) for one, each in zip(plain[length], calls, strict=True))
             shown.append(f"{once:.2f} / {both:.2f}")
-        print(f"{name:28}{shown[0]:>14}{shown[1]:>14}{host(name):>9.0f}", flush=True)
+        once, both = host(name)
+        print(f"{name:28}{shown[0]:>14}{shown[1] if shown[1:] else '-':>14}{once:>9.0f} / {both:.0f}", flush=True)
 
 
-def host(name: str) -> float:
-    """Microseconds of Python for a call forward and backward, of so few tokens that the device waits."""
-    _, both = call_of(name, 64)
-    for count in (20, 200):
+def host(name: str) -> list[float]:
+    """Microseconds of Python for a call forward, with gradients to follow, and for one forward and backward.
+
+    Of so few tokens that the device waits; two placements need more than are near.
+    """
+    _, both, once = call_of(name, 1152 if name == "rerope" else 64)
+    found = []
+    for call in (once, both):
+        for _ in range(20):
+            call()
         torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(count):
-            both()
+        for _ in range(100):
+            call()
+        found.append((time.perf_counter() - start) / 100 * 1e6)
         torch.cuda.synchronize()
-    return (time.perf_counter() - start) / count * 1e6
+    return found
 
 
 # Sizes of tiles

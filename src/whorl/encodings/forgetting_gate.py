@@ -56,11 +56,11 @@ def summed(log_gates: Tensor) -> tuple[Tensor, ...]:
     float32 pieces: near pairs are exact at any length, and nothing of the size of the scores is float64. Gradients
     go by the second piece alone.
     """
-    total = log_gates.double().cumsum(-1)
+    total = log_gates.cumsum(-1, dtype=torch.float64)
     if log_gates.dtype == torch.float64:
         return (total,)
     high = total.detach().float()
-    return high, (total - high.double()).float()
+    return high, (total - high).float()  # in float64, as one of them is
 
 
 def _differences(total: Tensor, queries: int) -> Tensor:
