@@ -145,7 +145,7 @@ def test_other_masks_are_refused(device):
     for options, reason in (
         ({"mask": torch.ones(12, 12, dtype=torch.bool, device=device)}, "no other mask"),
         ({"documents": torch.zeros(12, device=device)}, "whole numbers"),
-        ({"positions": torch.arange(12, device=device), "encoding": whorl.Alibi(heads=HEADS)}, "counts positions"),
+        ({"positions": torch.arange(12, device=device), "encoding": whorl.Window(size=3)}, "counts positions"),
         ({"documents": torch.arange(12, device=device), "encoding": branches()["rerope"]}, "beside branches"),
     ):
         with pytest.raises(whorl.WhorlError, match=reason):

@@ -13,7 +13,7 @@ from whorl.kernels import launches
 pytest.importorskip("triton")
 
 from whorl.kernels.tiles.biases import line
-from whorl.kernels.tiles.op import tiles_attention
+from whorl.kernels.tiles.op import Settings, tiles_attention
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 
@@ -275,5 +275,6 @@ def test_it_compiles_in_one_graph_for_all_lengths(device):
 def test_the_operators_are_registered_right(device):
     q, k, v = (x.requires_grad_() for x in qkv(1, 2, 1, 5, 9, 16, 8, device=device))
     numbers = torch.tensor([[0.5], [0.1]], device=device).requires_grad_()
-    settings = ("line", 0, 0.25, 0.0, True, -1, 0, False)
-    torch.library.opcheck(torch.ops.whorl.tiles_forward.default, (q, k, v, numbers, None, None, None, *settings))
+    settings = Settings(kind="line", scale=0.25)
+    given = (q, k, v, numbers, None, None, None, None, *settings)
+    torch.library.opcheck(torch.ops.whorl.tiles_forward.default, given)

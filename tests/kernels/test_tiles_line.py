@@ -310,7 +310,19 @@ REFUSED = {
         "Fire has a bias that is not of the distance alone",
     ),
     "by positions": ({"causal": "positions"}, "attention by tiles counts positions 0, 1, 2, … itself"),
-    "positions": ({"positions": torch.arange(5)}, "attention by tiles counts positions 0, 1, 2, … itself"),
+    "positions that are no whole numbers": ({"positions": torch.rand(5)}, "has positions that are whole numbers"),
+    "positions of a window": (
+        {"encoding": whorl.Window(size=3), "positions": torch.arange(5)},
+        "attention by tiles counts positions 0, 1, 2, … itself",
+    ),
+    "positions of a bias by pair": (
+        {"encoding": whorl.Fire(heads=2), "positions": torch.arange(5)},
+        "has given positions for a bias by distance only",
+    ),
+    "positions of a table": (
+        {"encoding": whorl.build("sandwich", heads=2, code_width=16), "positions": torch.arange(5)},
+        "does not know how long a table Sandwich needs for given positions",
+    ),
     "a mask": ({"mask": torch.ones(5, 5, dtype=torch.bool)}, "has documents and padding, and no other mask"),
     "documents": ({"documents": torch.zeros(5)}, "has documents that are whole numbers"),
     "two windows": (
@@ -321,11 +333,21 @@ REFUSED = {
         {"encoding": whorl.Window(size=3), "causal": False},
         "has one causal window and no other mask",
     ),
-    "dropout": ({"dropout": 0.1}, "attention by tiles has no dropout"),
+    "dropout": (
+        {"encoding": whorl.ReRope(head_dim=16), "dropout": 0.1},
+        "has no bias, window, padding, documents or dropout beside branches",
+    ),
+    "a bias and gates": (
+        {
+            "encoding": whorl.Combined(ALIBI, whorl.ForgettingGate(heads=2, width=8)),
+            "hidden": torch.zeros(1, 5, 8),
+        },
+        "has a bias or gates, and not both",
+    ),
     "weights": ({"return_weights": True}, "attention by tiles has no return_weights"),
     "branches": (
         {"encoding": whorl.Combined(ALIBI, whorl.ReRope(head_dim=16))},
-        "has no bias, window, padding or documents beside branches",
+        "has no bias, window, padding, documents or dropout beside branches",
     ),
     "score terms": (
         {"encoding": whorl.build_for("shaw", heads=2, head_dim=16, width=32, length=8)},

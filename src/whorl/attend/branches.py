@@ -24,7 +24,15 @@ def attend_branches(call: Call) -> Any:
 
 
 def placed_by_branch(call: Call) -> Iterator[tuple[Tensor, Tensor]]:
-    """Queries and keys where each branch puts them.
+    """Queries and keys where each branch puts them."""
+    encoding = call.encoding
+    q = encoding.scale_queries(call.q, call.q_positions, call.length)
+    for places in places_by_branch(call):
+        yield encoding.transform_branch(q, call.k, *places, call.length)
+
+
+def places_by_branch(call: Call) -> list[tuple[Tensor, Tensor]]:
+    """The positions of queries and keys in each branch.
 
     A query is put somewhere whatever key it meets, so one key is enough to ask, and the masks that come along are of
     one row or one column.
@@ -33,9 +41,7 @@ def placed_by_branch(call: Call) -> Iterator[tuple[Tensor, Tensor]]:
     by_query = encoding.branches(call.q_positions, call.k_positions[..., :1])
     by_key = encoding.branches(call.q_positions[..., :1], call.k_positions)
     assert by_query is not None and by_key is not None
-    q = encoding.scale_queries(call.q, call.q_positions, call.length)
-    for one, two in zip(by_query, by_key, strict=True):
-        yield encoding.transform_branch(q, call.k, one.q_positions, two.k_positions, call.length)
+    return [(one.q_positions, two.k_positions) for one, two in zip(by_query, by_key, strict=True)]
 
 
 def merged(outs: Sequence[Tensor], lses: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

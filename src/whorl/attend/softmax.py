@@ -1,8 +1,9 @@
 """``attention``: softmax attention with any encoding, by the cheapest path that computes it exactly.
 
 sdpa     no bias: rotated queries and keys on torch's fused kernel
-tiles    a bias by distance, FIRE, a window, documents, padding, two placements, a softcap or the log-sum-exp on a GPU:
-         kernels that compute the bias, and leave out keys that are hidden or too far to weigh anything
+tiles    a bias by distance, FIRE, a forgetting gate, a window, documents, padding, two placements, a softcap or the
+         log-sum-exp on a GPU: kernels that compute the bias, and leave out keys that are hidden or too far to weigh
+         anything
 folded   a separable bias: a few more dimensions of queries and keys, on torch's fused kernel
 masked   a bias that is not learned from on the CPU: formed, and added inside torch's fused kernel
 flex     where it is asked for: any bias written element by element, and several placements, by FlexAttention's kernel
@@ -25,11 +26,11 @@ from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kern
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import find, keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
-from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles
+from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles, why_slow
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
-from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, first
+from whorl.encodings.parts import Bias, Branches, OutputTerm, RowLessColumn, ScoreTerm, Visibility, every, first
 from whorl.errors import WhorlError, unknown
 from whorl.kernels.choose import IMPLS, Impl
 from whorl.tracing import is_symbol, making_graph, takes_derivatives, takes_further_derivatives
@@ -81,12 +82,12 @@ def attention(
     """
     kind = None
     if causal is True and impl == "auto" and isinstance(encoding, Encoding):
-        options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap, hidden)
+        options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap)
         if not (dropout or return_lse or return_weights or any(option is not None for option in options)):
-            kind = kind_of(q, k, v, scale, length)
+            kind = kind_of(q, k, v, hidden, scale, length)
             ready = None if kind is None else find(encoding, kind)
             if ready is not None:
-                return ready(q, k, v)
+                return ready(q, k, v, hidden)
     call = checked(
         q,
         k,
@@ -174,25 +175,27 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "dense", "asked for: scores formed by torch's own operations, differentiable in every way"
     if takes_further_derivatives():
         return "dense", "torch's kernels have no forward derivatives and no second gradients"
-    term, bias = first(call.encoding, ScoreTerm, OutputTerm), first(call.encoding, Bias)
-    if term:
-        return "dense", f"{name} uses {term.hook}"
+    terms, bias = every(call.encoding, ScoreTerm, OutputTerm), first(call.encoding, Bias)
+    gate = first(call.encoding, RowLessColumn)
+    if terms and (terms != [gate] or not cuda):
+        return "dense", f"{name} uses {terms[0].hook}"
     limit = call.encoding.query_limit(call.q.dtype)
     if limit is not None and call.q.shape[2] > limit:
         return "dense", f"{name} places at most {limit} queries at a time in {call.q.dtype}"
     if call.wants_weights:
         return "dense", "return_weights is asked for"
     branches = first(call.encoding, Branches) and not (call.consecutive and _one_branch(call))
-    plain = bias is None and call.softcap is None and not call.wants_lse
+    plain = bias is None and gate is None and call.softcap is None and not call.wants_lse
     # torch's kernel would take a mask of all pairs for these
     hides = first(call.encoding, Visibility) or (call.visible.causal is True and call.visible.given)
     bare = plain and not branches and not hides and call.visible.q_documents is None
-    unfit = why_not_tiles(call) if cuda and not bare else "it is for CUDA devices"
+    unfit = why_not_tiles(call) or why_slow(call) if cuda and not bare else "it is for CUDA devices"
     if unfit is None and call.q.shape[2] >= FEWEST_QUERIES:
         return "tiles", "its kernels add the bias, and leave out keys that are hidden or too far to weigh anything"
     instead = f", and {unfit or 'tiles are for more queries'}" if cuda else ""
     for reason, holds in (
         (f"{name} uses branches", branches),
+        (f"{name} uses adjust_scores", gate),
         ("softcap is asked for", call.softcap is not None),
         ("return_lse is asked for", call.wants_lse),
     ):

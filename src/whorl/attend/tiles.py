@@ -2,8 +2,8 @@
 
 A bias of the distance is a line (ALiBi), a curve of two numbers (KERPLE) or a table with a number for each distance,
 made by the encoding's own ``bias_of``: gradients reach what it learned through the table. A bias of both positions is
-made of straight lines (FIRE). A window is tiles that are not visited. Two placements, near and far, are two such
-attentions. Memory is that of queries, keys and values.
+made of straight lines (FIRE). A forgetting gate is a number of the query less one of the key. A window is tiles that
+are not visited. Two placements, near and far, are two such attentions. Memory is that of queries, keys and values.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from torch import Tensor
 
 from whorl.attend.branches import placed_by_branch
 from whorl.attend.call import Call
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
     BiasByPair,
     Branches,
     OutputTerm,
+    RowLessColumn,
     ScoreTerm,
     Visibility,
+    every,
     first,
     hides_by_reach,
 )
@@ -32,7 +35,7 @@ from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
 from whorl.kernels.tiles.op import branches_attention, tiles_attention
 from whorl.position_checks import INTEGERS
-from whorl.tracing import in_functorch, making_graph, takes_gradients
+from whorl.tracing import in_functorch, making_graph, may_keep_tensors, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
 
@@ -49,36 +52,17 @@ FEWEST_QUERIES = 16
 
 
 class Tiles(NamedTuple):
-    """What kernels are told of a call: its rules, and the kind of its bias with a function that makes its numbers."""
+    """What kernels are told of a call: what ``tiles_attention`` takes, and a function that makes the bias's numbers.
 
-    scale: float
-    cap: float
-    causal: bool
-    before: int
-    first: int
-    kind: str = "none"
-    numbers: Callable[[], Tensor] | None = None  # (heads, count)
-    lowest: int = 0  # the distance of a table's first number
-    order: Tensor | None = None  # of heads, those with most work first
-    documents: tuple[Tensor, Tensor] | None = None  # of queries and keys
+    It is given what was remembered of tokens, which gates are made of.
+    """
+
+    options: dict[str, Any]
+    numbers: Callable[[Any], Tensor] | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp of placed queries and keys."""
-        return tiles_attention(
-            q,
-            k,
-            v,
-            scale=self.scale,
-            numbers=numbers,
-            kind=self.kind,
-            lowest=self.lowest,
-            order=self.order,
-            cap=self.cap,
-            causal=self.causal,
-            before=self.before,
-            first=self.first,
-            documents=self.documents,
-        )
+        return tiles_attention(q, k, v, numbers=numbers, **self.options)
 
 
 def attend_by_tiles(call: Call) -> Any:
@@ -86,14 +70,17 @@ def attend_by_tiles(call: Call) -> Any:
     branches = first(call.encoding, Branches)
     if branches is not None:
         near, far = islice(placed_by_branch(call), 2)  # a third one has keys after the query
-        out, lse = branches_attention(
-            *near, *far, call.v, scale=call.scale, near=branches.near, cap=call.softcap or 0.0
-        )
+        out, lse = branches_attention(*near, *far, call.v, **branch_settings(call, branches))
     else:
         tiles = tiles_of(call)
-        numbers = None if tiles.numbers is None else tiles.numbers()
+        numbers = None if tiles.numbers is None else tiles.numbers(call.hidden)
         out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
+
+
+def branch_settings(call: Call, branches: Branches) -> dict[str, Any]:
+    """What ``branches_attention`` takes beside tensors."""
+    return {"scale": call.scale, "near": branches.near, "cap": call.softcap or 0.0}
 
 
 def why_not_tiles(call: Call) -> str | None:
@@ -106,24 +93,31 @@ def why_not_tiles(call: Call) -> str | None:
         return f"{KERNEL} has no {q.dtype}"
     if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
         return f"{KERNEL} has heads of up to {LARGEST_DIM} dimensions"
-    if visible.causal == "positions" or (not call.consecutive and first(encoding, Bias, Branches, Visibility)):
+    if visible.causal == "positions" or (not call.consecutive and first(encoding, Branches, Visibility)):
         return f"{KERNEL} counts positions 0, 1, 2, … itself"
     if visible.mask is not None:
         return f"{KERNEL} has documents and padding, and no other mask"
     if visible.q_documents is not None and visible.q_documents.dtype not in INTEGERS:
         return f"{KERNEL} has documents that are whole numbers"
-    if call.dropout or call.wants_weights:
-        return f"{KERNEL} has no {'dropout' if call.dropout else 'return_weights'}"
-    name, other, branches = type(encoding).__name__, first(encoding, ScoreTerm, OutputTerm), first(encoding, Branches)
-    if other:
-        return f"{name} uses {other.hook}"
+    if call.wants_weights:
+        return f"{KERNEL} has no return_weights"
+    name, branches, gate = type(encoding).__name__, first(encoding, Branches), first(encoding, RowLessColumn)
+    terms = [term for term in every(encoding, ScoreTerm, OutputTerm) if term is not gate]
+    if terms:
+        return f"{name} uses {terms[0].hook}"
     if branches and not (branches.near and visible.causal is True):
         return f"{KERNEL} has two branches, of near keys and of far ones before the query"
-    if branches and (visible.given or first(encoding, Bias, Visibility)):
-        return f"{KERNEL} has no bias, window, padding or documents beside branches"
+    if branches and (visible.given or call.dropout or first(encoding, Bias, RowLessColumn, Visibility)):
+        return f"{KERNEL} has no bias, window, padding, documents or dropout beside branches"
     if not hides_by_reach(encoding) or (encoding.reach is not None and visible.causal is not True):
         return f"{KERNEL} has one causal window and no other mask"
     bias = first(encoding, Bias)
+    if bias and gate:
+        return f"{KERNEL} has a bias or gates, and not both"
+    if bias and not call.consecutive:
+        reason = _why_not_positions(call, bias)
+        if reason is not None:
+            return reason
     if isinstance(bias, BiasByPair) and not 0 < bias.lines <= MOST_LINES:
         return f"{name} has a bias that is not of the distance alone, nor of up to {MOST_LINES} straight lines"
     if isinstance(bias, BiasByDistance) and not bias.formula:
@@ -135,32 +129,71 @@ def why_not_tiles(call: Call) -> str | None:
     return None
 
 
+def _why_not_positions(call: Call, bias: Bias) -> str | None:
+    """What keeps the kernels from a bias at given positions, or None."""
+    if not isinstance(bias, BiasByDistance):
+        return f"{KERNEL} has given positions for a bias by distance only"
+    if call.q_positions.dtype not in INTEGERS:
+        return f"{KERNEL} has positions that are whole numbers"
+    if bias.slopes is None and bias.curve is None and bias.flat_beyond is None:
+        return f"{KERNEL} does not know how long a table {bias.name} needs for given positions"
+    return None
+
+
+def why_slow(call: Call) -> str | None:
+    """What makes the kernels slower than forming the scores, or None."""
+    bias = first(call.encoding, BiasByDistance)
+    if bias is None or call.consecutive or bias.slopes is not None or bias.curve is not None:
+        return None
+    if takes_gradients(*bias.encoding.parameters()):
+        return f"{KERNEL} adds gradients of a learned table pair by pair where positions are given"
+    return None
+
+
 def tiles_of(call: Call) -> Tiles:
     """What the kernels are told of a call that ``why_not_tiles`` has let pass."""
     reach, causal, device = call.encoding.reach, call.visible.causal is True, call.q.device
-    before, near = (-1, 0) if reach is None else (min(reach.before, 2**30), min(reach.first, 2**30))
-    plain = Tiles(call.scale, call.softcap or 0.0, causal, before, near, documents=_documents(call))
-    bias = first(call.encoding, BiasByDistance, BiasByPair)
+    told: dict[str, Any] = {"scale": call.scale, "cap": call.softcap or 0.0, "causal": causal}
+    if reach is not None:
+        told |= {"before": min(reach.before, 2**30), "first": min(reach.first, 2**30)}
+    told["documents"] = _documents(call)
+    if call.dropout:  # a number of torch's generator on the device, which a graph draws anew at every call
+        seed = torch.randint(2**63 - 1, (1,), device=device)
+        told |= {"dropout": call.dropout, "seed": seed}
+    bias = first(call.encoding, BiasByDistance, BiasByPair, RowLessColumn)
     if bias is None:
-        return plain
+        return Tiles(told)
     source: Any = bias.encoding
+    if isinstance(bias, RowLessColumn):
+        return Tiles(told | {"kind": "gate"}, source.running_sums)
     if isinstance(bias, BiasByPair):
         # not ``call`` itself, whose tensors a function that is kept would keep
-        positions, room = call.q_positions, -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS
-        return plain._replace(kind="broken", numbers=lambda: source.line_numbers(positions, room), lowest=bias.lines)
-    if bias.slopes is not None and causal:
+        room, positions = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS, call.q_positions
+        return Tiles(told | {"kind": "broken", "lowest": bias.lines}, lambda _: source.line_numbers(positions, room))
+    if not call.consecutive:
+        rows = (call.q.shape[0], -1)
+        told["positions"] = tuple(x.long().expand(*rows).contiguous() for x in (call.q_positions, call.k_positions))
+    if bias.slopes is not None:
         slopes = _slopes_on(bias.slopes, device)
-        return plain._replace(kind="line", numbers=lambda: slopes, order=_order_on(bias.slopes, device))
+        return Tiles(told | {"kind": "line", "order": _order_on(bias.slopes, device)}, lambda _: slopes)
     if bias.curve is not None:
-        return plain._replace(kind=bias.curve, numbers=source.curve_numbers)
-    lowest, highest = 0 if causal else 1 - call.q.shape[2], call.k.shape[2] - 1
+        return Tiles(told | {"kind": bias.curve}, lambda _: source.curve_numbers())
+    one_sided = causal and call.consecutive
+    lowest, highest = 0 if one_sided else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them
-        lowest, highest = 0 if causal else -bias.flat_beyond, bias.flat_beyond
+        lowest, highest = 0 if one_sided else -bias.flat_beyond, bias.flat_beyond
+    return Tiles(told | {"kind": "table", "lowest": lowest}, lambda _: _table(bias, lowest, highest, device))
 
-    def table() -> Tensor:
-        return bias.table(torch.arange(lowest, highest + 1, device=device))
 
-    return plain._replace(kind="table", numbers=table, lowest=lowest)
+def _table(bias: BiasByDistance, lowest: int, highest: int, device: torch.device) -> Tensor:
+    """The bias by distance; where nothing is learned, the last one that was made is kept."""
+    if not may_keep_tensors() or next(bias.encoding.parameters(), None) is not None:
+        return bias.table_between(lowest, highest, device)
+    calls, key, asked = bias.encoding._calls, ("table of tiles", device), (lowest, highest)
+    kept = calls.get(key)
+    if kept is None or kept[0] != asked:
+        kept = calls[key] = asked, MadeOf(bias.encoding, lambda: bias.table_between(*asked, device).contiguous())
+    return kept[1]()
 
 
 def _documents(call: Call) -> tuple[Tensor, Tensor] | None:

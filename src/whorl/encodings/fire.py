@@ -28,6 +28,7 @@ from whorl.encodings.base import Claims
 from whorl.encodings.bias import Bias
 from whorl.position_checks import check_one_axis
 from whorl.position_ids import difference
+from whorl.tracing import operators_are_watched, takes_gradients
 
 EPSILON = 1e-6
 START_C = 0.1
@@ -68,11 +69,54 @@ def segments(w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Te
 
     relu(w1 x + b1) bends at x = -b1 / w1 and nowhere else, so the network is slope * x + start between two knots.
     """
-    bends = torch.where(w1 == 0, 0.0, -b1 / torch.where(w1 == 0, 1.0, w1)).detach()  # its lines meet there: no gradient
-    knots, order = bends.sort()
+    knots, active = bends(w1, b1)
+    return knots, *lines(active, w1, b1, w2, b2)
+
+
+def lines(active: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes and starts of the lines on which these units are active."""
+    active = active.unsqueeze(-1)
+    return (active * (w1[:, None] * w2.mT)).sum(1), (active * (b1[:, None] * w2.mT)).sum(1) + b2
+
+
+def bends(w1: Tensor, b1: Tensor) -> tuple[Tensor, Tensor]:
+    """The knots in order, and 1 where a unit is above zero between two of them, (hidden + 1, hidden)."""
+    flat = w1 == 0
+    knots, order = torch.where(flat, 0.0, -b1 / torch.where(flat, 1.0, w1)).detach().sort()  # lines meet: no gradient
     passed = torch.arange(w1.shape[0] + 1, device=w1.device)[:, None] > order.argsort()  # (segment, unit)
-    active = torch.where(w1 == 0, b1 > 0, passed == (w1 > 0)).to(w1.dtype).unsqueeze(-1)
-    return knots, (active * (w1[:, None] * w2.mT)).sum(1), (active * (b1[:, None] * w2.mT)).sum(1) + b2
+    return knots, torch.where(flat, b1 > 0, passed == (w1 > 0)).to(w1.dtype)
+
+
+class LineNumbers(torch.autograd.Function):
+    """``Fire.line_numbers`` with a gradient of few operations: calls wait for Python, and autograd's own has fifty."""
+
+    @staticmethod
+    def forward(ctx: Any, fire: Fire, q_positions: Tensor, room: int, *learned: Tensor) -> Tensor:
+        numbers, active = fire.formed_lines(q_positions, room)
+        ctx.save_for_backward(numbers, active, q_positions, *learned)
+        ctx.length, ctx.wide = fire.config.length, fire._wide
+        return numbers
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        numbers, active, q_positions, *learned = ctx.saved_tensors
+        c, multiplier, w1, b1, w2, _ = (x.to(ctx.wide) for x in learned)
+        count, end_of_lines, grad = q_positions.shape[0], 3 * len(active), grad.to(ctx.wide)
+        of_lines = grad[:, : 2 * len(active)].unflatten(1, (2, -1))  # slopes, starts
+        of_products = (of_lines.unsqueeze(-1) * active).sum(2)  # of w1 w2 and b1 w2, (heads, 2, hidden)
+        of_w2 = (of_products * torch.stack((w1, b1))).sum(1)
+        of_w1, of_b1 = (of_products * w2.unsqueeze(1)).sum(0)
+        # r = ln 2 / (ln(1 + |c| end) + epsilon):   dr = -r^2 / ln 2 (end d|c| + |c| d end) / (1 + |c| end)
+        of_c, of_r = grad[:, end_of_lines : end_of_lines + 1 + count].sum(0).split((1, count))
+        r, positions = numbers[0, end_of_lines + 1 :][:count].to(ctx.wide), q_positions.to(ctx.wide)
+        least = (multiplier * ctx.length).abs()
+        end = torch.maximum(positions, least)
+        of_both = of_r * r * r / (-math.log(2.0) * (1.0 + c.abs() * end))
+        by_least = torch.where(positions == least, 0.5, (positions < least).to(ctx.wide))
+        of_c = (of_c + (of_both * end).sum()) * c.sign()
+        of_multiplier = (of_both * by_least).sum() * c.abs() * multiplier.sign() * ctx.length
+        found = of_c, of_multiplier, of_w1, of_b1, of_w2, of_lines[:, 1].sum(1)
+        return None, None, None, *(each.to(x.dtype) for each, x in zip(found, learned, strict=True))
 
 
 class Fire(Bias):
@@ -136,9 +180,9 @@ class Fire(Bias):
             out = out + w2 * torch.relu(w1 * x + b1)
         return out
 
-    def _segments(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _network(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         wide = self._wide
-        return segments(self.w1.to(wide), self.b1.to(wide), self.w2.to(wide), self.b2.to(wide))
+        return self.w1.to(wide), self.b1.to(wide), self.w2.to(wide), self.b2.to(wide)
 
     def line_numbers(self, q_positions: Tensor, room: int) -> Tensor:
         """What kernels compute the bias from, (heads, numbers) in float32, with room for so many queries.
@@ -146,12 +190,21 @@ class Fire(Bias):
         Slopes and starts of the head's lines; the knots between them and infinity; |c|; and for each query the number
         by which log2(1 + |c| distance) is multiplied to be x.
         """
-        knots, slopes, starts = self._segments()
+        learned = self.c, self.multiplier, self.w1, self.b1, self.w2, self.b2
+        if operators_are_watched() or not takes_gradients(*learned):
+            return self.formed_lines(q_positions, room)[0]
+        return LineNumbers.apply(self, q_positions, room, *learned)  # pyright: ignore[reportReturnType]
+
+    def formed_lines(self, q_positions: Tensor, room: int) -> tuple[Tensor, Tensor]:
+        """As ``line_numbers``, by torch's operations; and which units are active on which line."""
+        w1, b1, w2, b2 = self._network()
+        knots, active = bends(w1, b1)
+        slopes, starts = lines(active, w1, b1, w2, b2)
         c = self.c.to(self._wide).abs()
         end = torch.maximum(q_positions.to(self._wide), (self.multiplier.to(self._wide) * self.config.length).abs())
         by_query = math.log(2.0) / (torch.log1p(c * end) + EPSILON)
         shared = torch.cat((knots, knots.new_full((1,), torch.inf), c, pad(by_query, (0, room - len(by_query)))))
-        return torch.cat((slopes.mT, starts.mT, shared.expand(self.heads, -1)), dim=1).float()
+        return torch.cat((slopes.mT, starts.mT, shared.expand(self.heads, -1)), dim=1).float(), active
 
     def _progress(self, i: Tensor, j: Tensor) -> Tensor:
         c, multiplier = self.c[0].to(self._wide), self.multiplier[0].to(self._wide)
@@ -168,7 +221,7 @@ class Fire(Bias):
         check_one_axis(call, q_positions)
         check_one_axis(call, k_positions)
         x = self._progress(q_positions[..., :, None], k_positions[..., None, :]).unsqueeze(-3)
-        knots, slopes, starts = self._segments()
+        knots, slopes, starts = segments(*self._network())
         segment = torch.searchsorted(knots, x, right=True)
         head = torch.arange(self.heads, device=x.device)[:, None, None]
         return slopes[segment, head] * x + starts[segment, head]

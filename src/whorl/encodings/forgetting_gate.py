@@ -43,17 +43,24 @@ class ForgettingGateConfig(Config):
 
 
 def forgotten(log_gates: Tensor, queries: int) -> Tensor:
-    """F_i - F_j of the last ``queries`` tokens against all, from log f (…, tokens) to (…, queries, tokens).
+    """F_i - F_j of the last ``queries`` tokens against all, from log f (…, tokens) to (…, queries, tokens)."""
+    total, *rest = summed(log_gates)
+    found = _differences(total, queries)
+    return found + _differences(rest[0], queries) if rest else found
+
+
+def summed(log_gates: Tensor) -> tuple[Tensor, ...]:
+    """F in float64; or for float32 as two of them, which add up to it.
 
     The running sum grows with the text and its differences do not, so it is kept in float64 and subtracted in two
-    float32 pieces: near pairs are exact at any length, and nothing of the size of the scores is float64.
+    float32 pieces: near pairs are exact at any length, and nothing of the size of the scores is float64. Gradients
+    go by the second piece alone.
     """
-    total = log_gates.double().cumsum(-1)
+    total = log_gates.cumsum(-1, dtype=torch.float64)
     if log_gates.dtype == torch.float64:
-        return _differences(total, queries)
-    high = total.float()
-    low = (total - high.double()).float()
-    return _differences(high, queries) + _differences(low, queries)
+        return (total,)
+    high = total.detach().float()
+    return high, (total - high).float()  # in float64, as one of them is
 
 
 def _differences(total: Tensor, queries: int) -> Tensor:
@@ -114,6 +121,10 @@ class ForgettingGate(ContentTerms):
         with without_autocast(hidden.device.type):  # half precision cannot tell gates near 1 apart
             logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
         return logsigmoid(logits).mT
+
+    def running_sums(self, kept: Tensor) -> Tensor:
+        """What kernels make the terms of, (batch * heads, 2 * tokens) in float32: F, and what it was rounded by."""
+        return torch.cat(summed(kept.float()), dim=-1).flatten(0, 1)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, hidden = pairs.scores, pairs.hidden

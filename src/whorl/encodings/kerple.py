@@ -62,6 +62,10 @@ def held_within(x: Tensor, low: float, high: float | None = None) -> Tensor:
     return x + (x.clamp(low, high) - x).detach()
 
 
+def _wide(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
 class Kerple(DistanceBias):
     """A learned logarithm, or power, of the distance for each head.
 
@@ -100,7 +104,10 @@ class Kerple(DistanceBias):
 
     def curve_numbers(self) -> Tensor:
         """p and a of each head within their bounds, (heads, 2)."""
-        return torch.stack(self._within(self.p, self.a), dim=1)
+        numbers = torch.stack((self.p, self.a), dim=1)
+        if self.config.variant == "log":  # one bound for both
+            return held_within(numbers.to(_wide(numbers)), LOWEST)
+        return torch.stack(self._within(*numbers.unbind(1)), dim=1)
 
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
         p, a = self._within(self.p[head], self.a[head])  # read first: all that follows is elementwise
@@ -108,6 +115,6 @@ class Kerple(DistanceBias):
         return kernel(distance.abs().to(p.dtype), p, a)
 
     def _within(self, p: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
-        wide = torch.float64 if p.dtype == torch.float64 else torch.float32
+        wide = _wide(p)
         highest = None if self.config.variant == "log" else HIGHEST_POWER
         return held_within(p.to(wide), LOWEST, highest), held_within(a.to(wide), LOWEST)

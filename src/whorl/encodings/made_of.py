@@ -24,6 +24,14 @@ class MadeOf(Generic[Made]):
         self._made: Made | None = None
         self._of: list[tuple[Tensor | None, int]] = []
 
+    def takes_gradients(self) -> bool:
+        """Whether one of the learned numbers asks for gradients, which what is kept does not have."""
+        for parameters, name in self._places:
+            learned = parameters.get(name)
+            if learned is not None and learned.requires_grad:
+                return True
+        return False
+
     def __call__(self) -> Made:
         """The tensor as of now."""
         if self._made is not None:

@@ -165,17 +165,19 @@ class BiasByDistance(Bias):
     curve        "log", -p ln(1 + a distance), or "power", -a distance^p, of the two numbers that ``curve_numbers`` has
                  for each head, (heads, 2); None for any other
     flat_beyond  the distance from which the bias stays what it is, on either side; None where it never does
+    bucketed     whether it is a learned number of the distance's bucket, which ``bias_between`` reads for many at once
     """
 
     known = MappingProxyType(
         {**Bias.known}
         | {
-            method: (*Bias.known.get(method, ()), "curve", "flat_beyond")
-            for method in ("bias_of", "bias_at", "score_bias")
+            method: (*Bias.known.get(method, ()), "curve", "flat_beyond", "bucketed")
+            for method in ("bias_of", "bias_at", "score_bias", "bucket")
         }
     )
     curve: str | None = None
     flat_beyond: int | None = None
+    bucketed: bool = False
 
     def table(self, distances: Tensor) -> Tensor:
         """The bias (heads, distances) in float32, with gradients to what is learned."""
@@ -183,6 +185,13 @@ class BiasByDistance(Bias):
         heads = torch.arange(source.heads, device=distances.device)
         bias = source.bias_of(heads[:, None], distances[None, :])
         return bias.float().expand(source.heads, -1)  # also where it is the same for every head
+
+    def table_between(self, lowest: int, highest: int, device: torch.device) -> Tensor:
+        """As ``table``, of all distances from one to another."""
+        source: Any = self.encoding
+        if self.bucketed:
+            return source.bias_between(lowest, highest, device)
+        return self.table(torch.arange(lowest, highest + 1, device=device))
 
     def without(self, written_over: set[str]) -> Part:
         part = super().without(written_over)
@@ -218,7 +227,10 @@ class ScoreTerm(Part):
 
 
 class RowLessColumn(ScoreTerm):
-    """A number of the query less one of the key, summed over the hidden states of the tokens between."""
+    """A number of the query less one of the key: running sums of what was remembered of tokens (``running_sums``)."""
+
+    def without(self, written_over: set[str]) -> Part:
+        return ScoreTerm(self.encoding) if written_over & {"adjust_scores", "add_terms", "running_sums"} else self
 
 
 class OutputTerm(Part):

@@ -73,7 +73,7 @@ class Launch:
         self,
         function: Any,
         grid: tuple[int, int, int],
-        numbers: Sequence[int | float],
+        numbers: Sequence[int | float | tuple[int, ...]],
         constants: Sequence[Any],
         *,
         warps: int,

@@ -1,7 +1,11 @@
-"""Rows, products and scores of a tile: what the kernels of both passes compute alike."""
+"""Rows, products and scores of a tile, and what dropout keeps of it: what the kernels of both passes compute alike.
+
+``CASE`` is the record of constants that a kernel is compiled for (``launch.Case``).
+"""
 
 # Kernels are written in Triton's language, whose types are not those of the functions that pyright sees.
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportAssignmentType=false
+# pyright: reportAttributeAccessIssue=false
 
 from __future__ import annotations
 
@@ -10,18 +14,20 @@ import triton.language as tl
 from triton import knobs
 
 from whorl.kernels.tiles.biases import bias_of
+from whorl.kernels.tiles.visits import places_of
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands are float32.
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 
 @triton.jit
-def rows_at(p, s_b, s_h, s_l, i_b, i_h, o_l, PADDED: tl.constexpr, UNIT: tl.constexpr):
+def rows_at(p, strides, i_b, i_h, o_l, PADDED: tl.constexpr):
     """Pointers to rows o_l of a head, and the step from row to row, int64.
 
-    Strides are given in units of 8 where they can: by the multiplication the compiler learns that rows are aligned.
+    Of strides in a tuple the compiler knows which are multiples of 16, and so that rows are aligned.
     """
-    s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
+    s_b, s_h, s_l = strides
+    s_l = tl.cast(s_l, tl.int64)
     return p + i_b * s_b + i_h * s_h + o_l[:, None] * s_l + tl.arange(0, PADDED)[None, :], s_l
 
 
@@ -49,39 +55,40 @@ def store_rows(p_rows, b_rows, m_row, DIM: tl.constexpr):
 
 
 @triton.jit
-def product(b_one, b_other):
-    """The product of two matrices, in float32."""
+def product(b_one, b_other, b_sum=None):
+    """The product of two matrices in float32, added to a sum where one is given."""
     PRECISION: tl.constexpr = "tf32x3" if b_one.dtype == tl.float32 else "tf32"
     if INTERPRETED:
-        b_product = tl.dot(b_one.to(tl.float32), b_other.to(tl.float32))
-    else:
-        b_product = tl.dot(b_one, b_other, input_precision=PRECISION)
-    return b_product
+        b_one, b_other = b_one.to(tl.float32), b_other.to(tl.float32)
+    return tl.dot(b_one, b_other, b_sum, input_precision=PRECISION)
 
 
 @triton.jit
-def add_product(b_sum, b_one, b_other):
-    """A sum in float32 and one more product."""
-    PRECISION: tl.constexpr = "tf32x3" if b_one.dtype == tl.float32 else "tf32"
-    if INTERPRETED:
-        b_sum = tl.dot(b_one.to(tl.float32), b_other.to(tl.float32), b_sum)
-    else:
-        b_sum = tl.dot(b_one, b_other, b_sum, input_precision=PRECISION)
-    return b_sum
-
-
-@triton.jit
-def scores_of(b_products, o_i, o_j, corner, scoring, KIND: tl.constexpr, FAR: tl.constexpr, CAPPED: tl.constexpr):
+def scores_of(b_products, o_i, o_j, corner, text, scoring, CASE: tl.constexpr, FAR: tl.constexpr):
     """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
 
     ``corner`` is where the first query and the first key of the tile are; ``scoring`` is the scale, the soft limit of
-    scores, and what ``numbers_of`` says of the bias, all in powers of two.
+    scores, and what ``numbers_of`` says of the bias, all in powers of two, and then what ``keeps`` reads.
     """
-    scale, cap, numbers = scoring
+    scale, cap, numbers, _ = scoring
     b_s = b_products * scale
-    if KIND != "none":
-        b_s += bias_of(o_i, o_j, corner, numbers, KIND, FAR)
-    if CAPPED:
+    if CASE.kind != "none":
+        o_i, o_j = places_of(o_i, o_j, text, CASE)
+        b_s += bias_of(o_i, o_j, corner, numbers, CASE, FAR)
+    if CASE.capped:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
         b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))
     return b_s
+
+
+@triton.jit
+def keeps(o_i, o_j, chance):
+    """What multiplies the weights of queries at o_i and keys at o_j: 0 for a share of them, 1 / (1 - share) for others.
+
+    A number is drawn by counting, of the seed, the row of heads and the pair alone: both passes draw the same, however
+    they cut their tiles. Seven rounds of Philox are as many as statistical tests ask for.
+    """
+    p_seed, i_row, share = chance
+    b_bits, _, _, _ = tl.philox(tl.load(p_seed), o_j, o_i, i_row.to(tl.int32), 0, n_rounds=7)
+    b_number = (b_bits >> 8).to(tl.float32) * 5.9604644775390625e-08  # of 0 to 1, by 24 bits
+    return tl.where(b_number >= share, 1.0 / (1.0 - share), 0.0)

@@ -13,8 +13,17 @@ INTERPRETED = tl.constexpr(knobs.runtime.interpret)
 
 @triton.jit
 def distance(o_i, o_j):
-    """|i - j|; whole numbers of float32 are exact to 2^24, and vectors are cheaper to convert than tiles."""
-    return tl.abs(o_i.to(tl.float32) - o_j.to(tl.float32))
+    """|i - j|, as ``ahead`` has it."""
+    return tl.abs(ahead(o_i, o_j))
+
+
+@triton.jit
+def ahead(o_i, o_j):
+    """i - j. Whole numbers of float32 are exact to 2^24, and vectors are cheaper to convert than tiles; positions that
+    are given, int64, can be larger.
+    """
+    WIDE: tl.constexpr = o_i.dtype == tl.int64
+    return (o_i - o_j).to(tl.float32) if WIDE else o_i.to(tl.float32) - o_j.to(tl.float32)
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from whorl.kernels.tiles.biases.curves import ahead
 from whorl.kernels.triton_launch import kernel
 
 # Keys are skipped once the sum of all their weights is below exp(-MARGIN) = 4e-11.
@@ -26,17 +27,17 @@ CHUNK = 512
 
 @triton.jit
 def sloped(o_i, o_j, slope):
-    """The bias, in the units of the slope; whole numbers of float32 are exact to 2^24."""
-    return (o_j.to(tl.float32) - o_i.to(tl.float32)) * slope
+    """The bias, in the units of the slope."""
+    return ahead(o_i, o_j) * -slope
 
 
 @kernel(pointers=2)
 def longest_keys(
-    p_k, p_norms, s_b, s_h, s_l, heads, keys, chunks,
-    UNIT: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    p_k, p_norms, strides_k, heads, keys, chunks,
+    ROWS: tl.constexpr, CHUNK: tl.constexpr, DIM: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """The longest key of each chunk, squared; infinity where one is not a number."""
-    s_b, s_h, s_l = s_b.to(tl.int64) * UNIT, s_h.to(tl.int64) * UNIT, s_l.to(tl.int64) * UNIT
+    s_b, s_h, s_l = strides_k
     i = tl.program_id(0)
     i_chunk = i % chunks
     i_h = ((i // chunks) % heads).to(tl.int64)
@@ -46,7 +47,7 @@ def longest_keys(
     b_longest = tl.zeros([ROWS], tl.float32)
     for start in range(0, CHUNK, ROWS):
         o_l = i_chunk * CHUNK + start + tl.arange(0, ROWS)[:, None]
-        b_k = tl.load(p_rows + o_l * s_l, mask=(o_l < keys) & (o_d < DIM), other=0.0).to(tl.float32)
+        b_k = tl.load(p_rows + o_l.to(tl.int64) * s_l, mask=(o_l < keys) & (o_d < DIM), other=0.0).to(tl.float32)
         b_square = tl.sum(b_k * b_k, 1)
         b_longest = tl.maximum(b_longest, tl.where(b_square < float("inf"), b_square, float("inf")))
     tl.store(p_norms + i, tl.max(b_longest, 0))
