@@ -19,7 +19,7 @@ from triton.compiler import ASTSource, compile
 
 from whorl.kernels import decode_triton
 from whorl.kernels.decode import Kept, Rules
-from whorl.kernels.tiles import launch, sizes
+from whorl.kernels.tiles import launch, op, sizes
 from whorl.kernels.triton_launch import Launch
 from whorl.rotary.rotation import Rotation
 
@@ -32,6 +32,13 @@ TAKEN: dict[str, int] = {}
 NAME = ""
 
 
+def _type_of(value: object) -> object:
+    """The type that a kernel is compiled for: of a pointer as it is named, of a number, or of each in a tuple."""
+    if isinstance(value, tuple):
+        return tuple(_type_of(each) for each in value)
+    return value if isinstance(value, str) else "fp32" if isinstance(value, float) else "i32"
+
+
 def compiled(self: Launch, *pointers: Tensor) -> None:
     """Compiles for compute capability 9.0 what a launch would run, and notes the most that one name takes."""
     function = self._function
@@ -41,7 +48,7 @@ def compiled(self: Launch, *pointers: Tensor) -> None:
         if parameter.is_constexpr:
             signature[name], constants[name] = "constexpr", value
         else:
-            signature[name] = value if isinstance(value, str) else "fp32" if isinstance(value, float) else "i32"
+            signature[name] = _type_of(value)
     aligned = {(i,): [["tt.divisibility", 16]] for i in range(len(pointers))}
     source = ASTSource(function, signature, constants, aligned)
     made = compile(source, target=GPUTarget("cuda", 90, 32), options=dict(self._options))
@@ -88,10 +95,13 @@ def tiles_all() -> None:
     global NAME
     for kind, numbers in (("none", None), ("table", empty(16, 4096))):
         NAME = kind
-        settings = kind, 0, 0.1, 0.0, True, -1, 0
+        asked = op.Settings(kind=kind, scale=0.1)
         q, k, v, grad = (empty(1, heads, 4096, 128, dtype=torch.bfloat16) for heads in (16, 4, 4, 16))
-        out, lse, reach = launch.forward(q, k, v, numbers, None, None, None, *settings)
-        launch.backward(grad, None, q, k, v, numbers, None, None, out, lse, reach, numbers is not None, *settings)
+        given = launch.Given(numbers=numbers)
+        results = launch.forward(q, k, v, *given, *asked)
+        learned = numbers is not None
+        gradients = *(torch.empty_like(x) for x in (q, k, v)), empty(0) if numbers is None else numbers
+        launch.backward_into(gradients, grad, None, q, k, v, given, results, asked, learned)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,12 @@ def _by_tiles(call: Call) -> Ready | None:
     if make is None:
         return lambda q, k, v, _: attend(*place(q, k), v, None)[0]
     if call.hidden is not None:
-        return lambda q, k, v, hidden: attend(*place(q, k), v, make(encoding.remember(hidden)))[0]
+
+        def with_memory(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+            assert hidden is not None
+            return attend(*place(q, k), v, make(encoding.remember(hidden)))[0]
+
+        return with_memory
     made = MadeOf(encoding, lambda: make(None))
 
     def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
