@@ -44,7 +44,8 @@ def kind_of(
     if grad and torch.are_deterministic_algorithms_enabled():  # which may refuse what is learned, asked at every call
         return None
     tensors = (q, k, v) if hidden is None else (q, k, v, hidden)
-    return *kinds_of(*tensors), scale, length, grad, takes_gradients(q, k, v)
+    modes = grad, torch.is_inference_mode_enabled()  # what is kept may be a tensor of inference mode
+    return *kinds_of(*tensors), scale, length, *modes, takes_gradients(q, k, v)
 
 
 def find(encoding: Encoding, kind: Kind) -> Ready | None:
