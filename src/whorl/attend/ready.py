@@ -27,7 +27,7 @@ from whorl.kernels.tiles.op import branches_attention
 from whorl.tracing import operators_are_watched, takes_gradients
 
 Kind = tuple[Any, ...]
-Ready = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Ready = Callable[[Tensor, Tensor, Tensor, Any], Tensor]  # of queries, keys, values, and hidden states or None
 
 MOST_KINDS = 256  # of one encoding
 
@@ -74,7 +74,7 @@ def _by_torch(call: Call) -> Ready | None:
         return None
     grouped, scale = call.q.shape[1] != call.k.shape[1], call.scale
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q, k = place(q, k)
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 
@@ -96,7 +96,7 @@ def _by_tiles(call: Call) -> Ready | None:
         return lambda q, k, v, hidden: attend(*place(q, k), v, make(encoding.remember(hidden)))[0]
     made = MadeOf(encoding, lambda: make(None))
 
-    def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         numbers = make(None) if torch.is_grad_enabled() and made.takes_gradients() else made()
         return attend(*place(q, k), v, numbers)[0]
 
@@ -107,7 +107,7 @@ def _by_branches(call: Call, branches: Branches) -> Ready:
     encoding, positions, length = call.encoding, call.q_positions, call.length
     (near, far), settings = places_by_branch(call)[:2], branch_settings(call, branches)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q = encoding.scale_queries(q, positions, length)
         placed = *encoding.transform_branch(q, k, *near, length), *encoding.transform_branch(q, k, *far, length)
         return branches_attention(*placed, v, **settings)[0]

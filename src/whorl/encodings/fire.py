@@ -193,7 +193,7 @@ class Fire(Bias):
         learned = self.c, self.multiplier, self.w1, self.b1, self.w2, self.b2
         if operators_are_watched() or not takes_gradients(*learned):
             return self.formed_lines(q_positions, room)[0]
-        return LineNumbers.apply(self, q_positions, room, *learned)  # pyright: ignore[reportReturnType]
+        return LineNumbers.apply(self, q_positions, room, *learned)
 
     def formed_lines(self, q_positions: Tensor, room: int) -> tuple[Tensor, Tensor]:
         """As ``line_numbers``, by torch's operations; and which units are active on which line."""
