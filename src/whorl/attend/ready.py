@@ -27,7 +27,7 @@ from whorl.kernels.tiles.op import branches_attention
 from whorl.tracing import operators_are_watched, takes_gradients
 
 Kind = tuple[Any, ...]
-Ready = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Ready = Callable[[Tensor, Tensor, Tensor, Any], Tensor]  # of queries, keys, values, and hidden states or None
 
 MOST_KINDS = 256  # of one encoding
 
@@ -44,7 +44,8 @@ def kind_of(
     if grad and torch.are_deterministic_algorithms_enabled():  # which may refuse what is learned, asked at every call
         return None
     tensors = (q, k, v) if hidden is None else (q, k, v, hidden)
-    return *kinds_of(*tensors), scale, length, grad, takes_gradients(q, k, v)
+    modes = grad, torch.is_inference_mode_enabled()  # what is kept may be a tensor of inference mode
+    return *kinds_of(*tensors), scale, length, *modes, takes_gradients(q, k, v)
 
 
 def find(encoding: Encoding, kind: Kind) -> Ready | None:
@@ -73,7 +74,7 @@ def _by_torch(call: Call) -> Ready | None:
         return None
     grouped, scale = call.q.shape[1] != call.k.shape[1], call.scale
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q, k = place(q, k)
         return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
 
@@ -100,7 +101,7 @@ def _by_tiles(call: Call) -> Ready | None:
         return with_memory
     made = MadeOf(encoding, lambda: make(None))
 
-    def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         numbers = make(None) if torch.is_grad_enabled() and made.takes_gradients() else made()
         return attend(*place(q, k), v, numbers)[0]
 
@@ -111,7 +112,7 @@ def _by_branches(call: Call, branches: Branches) -> Ready:
     encoding, positions, length = call.encoding, call.q_positions, call.length
     (near, far), settings = places_by_branch(call)[:2], branch_settings(call, branches)
 
-    def attend(q: Tensor, k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q = encoding.scale_queries(q, positions, length)
         placed = *encoding.transform_branch(q, k, *near, length), *encoding.transform_branch(q, k, *far, length)
         return branches_attention(*placed, v, **settings)[0]

@@ -7,6 +7,7 @@ kernels directly. Nothing is checked here; ``attention`` is the public call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -103,15 +104,19 @@ class Kernels:
         self._backward_operator = getattr(torch.ops.whorl, f"{name}_backward")
 
     def _of(self, function: str) -> Callable[..., Any]:
-        return lambda *given: getattr(import_module(self._module), function)(*given)
+        return lambda *given: getattr(self._functions, function)(*given)
+
+    @cached_property
+    def _functions(self) -> Any:
+        return import_module(self._module)
 
     def forward(self, *given: Any) -> tuple[Tensor, ...]:
         """The results, without gradients."""
-        return import_module(self._module).forward(*given)
+        return self._functions.forward(*given)
 
     def backward(self, *given: Any) -> tuple[Tensor, ...]:
         """The gradients of the first tensors."""
-        return import_module(self._module).backward(*given)
+        return self._functions.backward(*given)
 
     def __call__(self, tensors: tuple[Tensor | None, ...], settings: tuple[Any, ...]) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp, with gradients; by the operators where somebody would miss a kernel run directly."""
