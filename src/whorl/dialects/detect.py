@@ -23,6 +23,7 @@ from whorl.dialects import (
     transformers_model,
 )
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
+from whorl.dialects.other_files import check_is_model
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError, invalid
 
@@ -108,6 +109,7 @@ def _text(data: bytes) -> bytes:
 
 def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:
     """The reading of a dict that a JSON file held."""
+    check_is_model(config)
     return _dialect(config).read(config, assume)
 
 
