@@ -37,3 +37,10 @@ def test_the_folder_of_an_adapter_names_its_base_model(tmp_path):
 def test_a_model_that_names_its_tokenizer_is_read():
     config = {"tokenizer_class": "T", "hidden_size": 512, "num_attention_heads": 8, "rope_theta": 1e4}
     assert whorl.read(config, assume="llama").groups[0].kind == "all"
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model.safetensors"])
+def test_a_pointer_of_git_lfs_is_named(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 123\n")
+    with pytest.raises(WhorlError, match=r"is a pointer of Git LFS and not the file\. Fetch it"):
+        whorl.read(tmp_path / name)
