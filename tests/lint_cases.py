@@ -9,6 +9,8 @@ LONG = {"model_type": "phi3", "hidden_size": 3072, "num_attention_heads": 32, "n
 LONG |= {"max_position_embeddings": 131072, "original_max_position_embeddings": 4096}
 QWEN_VL = {"model_type": "qwen2_vl", "head_dim": 128, "num_hidden_layers": 4, "rope_theta": 1e6}
 
+GEMMA3 = {"model_type": "gemma3_text", "head_dim": 256, "num_hidden_layers": 6}
+
 
 def v4(**rope):
     return LLAMA | {"rope_theta": 1e6, "max_position_embeddings": 32768, "rope_scaling": YARN | rope}
@@ -57,6 +59,16 @@ CASES = {
         LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}},
         "attn_config has the only word of the base 500000: elsewhere it falls to 10,000",
         LLAMA | {"model_type": "dbrx", "attn_config": {"rope_theta": 500000}, "rope_theta": 500000},
+    ),
+    "name-not-read": (
+        CLEAN | {"model_type": "gpt_neox", "rotary_emb_base": 10000},
+        "rope_theta=500000 does nothing: gpt_neox reads rotary_emb_base",
+        CLEAN | {"model_type": "gpt_neox", "rotary_emb_base": 500000},
+    ),
+    "not-by-layer-type": (
+        GEMMA3 | {"rope_parameters": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}},
+        "rope_parameters is one for all layers: gemma3's class",
+        GEMMA3 | {"rope_theta": 1e6, "rope_scaling": {"rope_type": "linear", "factor": 8.0}},
     ),
     "two-types": (v4(type="linear"), "rope_scaling has rope_type 'yarn' and type 'linear'", v4(type="yarn")),
     "scaling-without-type": (

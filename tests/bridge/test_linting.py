@@ -1,17 +1,20 @@
 """The lint: every rule finds what it is for, and keeps quiet where all is well."""
 
+import importlib
 import json
 import re
 import subprocess
 import sys
 
 import pytest
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import whorl
 from lint_cases import CASES, CLEAN, LLAMA, v4
 from whorl import WhorlError
 from whorl.bridge.linting import ORDER, Finding, examine, lint
 from whorl.bridge.rules import RULES
+from whorl.bridge.rules.schema import BY_LAYER_TYPE
 
 
 def test_there_are_enough_rules_and_each_has_a_case():
@@ -92,3 +95,52 @@ def test_lint_imports_neither_torch_nor_numpy():
 
 def test_lint_is_reached_from_the_package():
     assert whorl.bridge.lint(CLEAN) == []
+
+
+# --- fields that a family's class in transformers passes over
+
+
+def class_config(config):
+    """What the class of transformers makes of a config."""
+    return CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+
+
+def whole_heads(config):
+    """Whether the rotary class of Llama or Phi-3 turns all dimensions of a head."""
+    name = {"llama": "Llama", "phi3": "Phi3"}[config["model_type"]]
+    module = importlib.import_module(f"transformers.models.{config['model_type']}.modeling_{config['model_type']}")
+    rotary = getattr(module, f"{name}RotaryEmbedding")(class_config(config))
+    return 2 * len(rotary.inv_freq) == config["hidden_size"] // config["num_attention_heads"]
+
+
+@pytest.mark.parametrize("family, found", [("llama", True), ("phi3", False)])
+def test_a_share_that_the_class_passes_over_is_found(family, found):
+    config = LLAMA | {"model_type": family, "pad_token_id": 0, "partial_rotary_factor": 0.5}
+    assert whole_heads(config) == found
+    assert ("name-not-read" in {one.rule for one in lint(config)}) == found
+
+
+@pytest.mark.parametrize("name, value", [("rotary_emb_base", 5e5), ("rotary_pct", 0.5), ("rotary_emb_fraction", 0.5)])
+def test_names_of_other_families_are_found(name, value):
+    config = LLAMA | {name: value}
+    assert class_config(config).rope_parameters == class_config(LLAMA).rope_parameters
+    (found,) = [one for one in lint(config) if one.rule == "name-not-read"]
+    assert found.what.startswith(f"{name}={value} is taken here; llama's class in transformers 5.22.2 passes over it")
+
+
+@pytest.mark.parametrize("family", ["nomic_bert", "qwen"])
+def test_names_that_the_code_of_a_checkpoint_reads_are_not_found(family):
+    config = LLAMA | {"model_type": family, "rotary_emb_base": 500.0, "rotary_pct": 1.0}
+    assert "name-not-read" not in {one.rule for one in lint(config)}
+
+
+@pytest.mark.parametrize("family", BY_LAYER_TYPE)
+def test_a_scaling_without_rope_type_vanishes_by_layer_type(family):
+    kind = "gemma3_text" if family == "gemma3" else "gemma3n_text" if family == "gemma3n" else family
+    kind = "t5gemma2_text" if family == "t5gemma2" else kind
+    config = {"model_type": kind, "rope_scaling": {"type": "linear", "factor": 4.0}}
+    assert class_config(config).rope_parameters["full_attention"]["rope_type"] == "default"
+    assert "not-by-layer-type" in {one.rule for one in lint(config)}
+    named = config | {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+    assert class_config(named).rope_parameters["full_attention"]["rope_type"] == "linear"
+    assert "not-by-layer-type" not in {one.rule for one in lint(named)}

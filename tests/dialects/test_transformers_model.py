@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import whorl
 from whorl import AxialRope, Rope, WhorlError
@@ -204,3 +205,70 @@ def test_towers_turn_their_patches_as_they_are_read():
         assert float((encoding.rotate(q, positions) - expected).abs().max()) <= 1e-5, cls.__name__
         compared += 1
     assert compared >= 29
+
+
+# --- what files in the wild do
+
+
+@pytest.mark.parametrize("family", ["gpt_neox", "gpt_neox_japanese"])
+@pytest.mark.parametrize("fields", [{"rope_theta": 5e5}, {"rope_theta": 5e5, "rotary_emb_base": 2e4}], ids=str)
+def test_neox_reads_base_and_share_by_its_own_names(family, fields):
+    config = {
+        "model_type": family,
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        **fields,
+        "partial_rotary_factor": 0.5,
+    }
+    rope = CONFIG_MAPPING[family].from_dict(dict(config)).rope_parameters
+    settings = whorl.read(config).groups[0].layers.encodings[0].settings
+    assert settings["base"].value == rope["rope_theta"] == fields.get("rotary_emb_base", 10_000.0)
+    assert settings["base"].field == ("rotary_emb_base" if "rotary_emb_base" in fields else "")
+    assert (settings["rotary_dim"].value or 64) == int(64 * rope["partial_rotary_factor"])
+
+
+def test_a_layer_type_that_the_rope_dict_lacks_has_what_the_class_fills_in():
+    full = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}
+    config = {"model_type": "gemma3_text", "num_hidden_layers": 6, "rope_parameters": {"full_attention": full}}
+    filled = CONFIG_MAPPING["gemma3_text"].from_dict(json.loads(json.dumps(config))).rope_parameters
+    sliding = whorl.read(config).groups[0]
+    assert sliding.kind == "sliding_attention"
+    assert sliding.layers.encodings[0].value("base") == filled["sliding_attention"]["rope_theta"]
+    assert sliding.layers.encodings[0].scaling is None and filled["sliding_attention"]["rope_type"] == "default"
+
+
+def test_read_does_not_ask_for_an_argument_that_it_lacks():
+    ropes = {kind: {"rope_theta": base} for kind, base in (("full_attention", 1e6), ("sliding_attention", 1e4))}
+    with pytest.raises(WhorlError, match="Say which each layer is in layer_types") as found:
+        whorl.read({"model_type": "llama", "rope_parameters": ropes})
+    assert "layer_type=" not in str(found.value)
+
+
+def test_sizes_of_the_attention_are_no_other_model():
+    linear = {"full_attn_layers": [4], "kda_layers": [1, 2, 3], "head_dim": 128, "num_heads": 32}
+    config = {"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_config": linear}
+    assert whorl.read(config).reading.notes == ()
+    dbrx = {
+        "model_type": "dbrx",
+        "attn_config": {"model_type": "", "rope_theta": 5e5},
+        "ffn_config": {"model_type": ""},
+    }
+    assert whorl.read(dbrx).reading.notes == ()
+
+
+def test_a_model_of_images_is_not_called_the_text_model():
+    config = {"model_type": "sam2_video", "vision_config": {"model_type": "sam2_vision_model"}}
+    (note,) = whorl.read(config).reading.notes
+    assert note == "The config holds other models too, to be read apart: vision_config."
+
+
+def test_zamba2_with_its_switch_for_long_texts_claims_what_its_class_makes_of_it():
+    config = {"model_type": "zamba2", "use_mem_rope": True, "use_long_context": True, "max_position_embeddings": 4096}
+    claimed = whorl.read(config).reading.claimed_length
+    assert claimed is not None
+    assert claimed.value == CONFIG_MAPPING["zamba2"].from_dict(dict(config)).max_position_embeddings == 16384
+
+
+def test_a_family_to_assume_that_nobody_knows_is_refused_for_known_models_too():
+    with pytest.raises(WhorlError, match="unknown family to assume"):
+        whorl.read({"model_type": "llama", "rope_theta": 1e4}, assume="banana")

@@ -23,11 +23,13 @@ from whorl.dialects import (
     transformers_model,
 )
 from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
+from whorl.dialects.other_files import check_is_model
 from whorl.dialects.reading import Reading
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, invalid, shown
 
 TRANSFORMERS = "transformers"
 HEAD = 16  # the bytes by which a binary dialect is recognised
+LFS_POINTER = b"version https://"  # how the text begins that stands in for a file nobody has fetched
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +91,8 @@ def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[Binary
     for dialect in BINARY_DIALECTS:
         if dialect.recognises(head):
             return dialect, path
+    if head == LFS_POINTER:
+        raise WhorlError(f"read: {shown(str(path))} is a pointer of Git LFS and not the file. Fetch it: git lfs pull.")
     return read_json(path)
 
 
@@ -108,6 +112,7 @@ def _text(data: bytes) -> bytes:
 
 def read_config(config: dict[str, Any], assume: str | None = None) -> Reading:
     """The reading of a dict that a JSON file held."""
+    check_is_model(config)
     return _dialect(config).read(config, assume)
 
 

@@ -17,7 +17,7 @@ from whorl.errors import WhorlError, shown
 
 LARGEST_JSON = 16 * 2**20  # bytes; configs of released models have some kilobytes
 DEEPEST_JSON = 64
-CONFIG_FILES = ("config.json", "params.json", "model_index.json")
+CONFIG_FILES = ("config.json", "params.json", "model_index.json", "adapter_config.json")
 PIPE = "-"
 
 

@@ -60,6 +60,7 @@ class Family:
     base_key          the field that holds the base, beside the names that many families have
     ratio_key         the field that multiplies the base
     reads             rotary fields that only this family has
+    other_names       the names its class has for fields that it never reads under the names of most families
     fixed             whether the code has base and scaling as constants, so that no field changes them
     unsupported       what the attention does with positions beside the rotation that has no encoding here
     """
@@ -87,6 +88,7 @@ class Family:
     base_key: str = ""
     ratio_key: str = ""
     reads: tuple[str, ...] = ()
+    other_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fixed: bool = False
     unsupported: tuple[str, ...] = ()
 
@@ -172,6 +174,7 @@ _GLM4V = Family(layout="interleaved", sections=(8, 12, 12))
 _OWN_SCALING = Family(needs_parameters=True)
 _FULL_UNROTATED = Family(unrotated=(FULL,))
 
+_OF_NEOX = MappingProxyType({"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"})
 _NO_POSITIONS = "its attention has no position encoding. Use the encoding 'none'"
 TURNED_VALUES = "values turned as the keys they share a tensor with, and the output turned back at the query's position"
 
@@ -316,8 +319,8 @@ FAMILIES: dict[str, Family] = {
     "glm_moe_dsa": _DEEPSEEK_V3,
     "glm_ocr": _GLM4V,
     "glmasr_encoder": Family(partial=0.5),
-    "gpt_neox": Family(partial=0.25),
-    "gpt_neox_japanese": Family(),
+    "gpt_neox": Family(partial=0.25, other_names=_OF_NEOX),
+    "gpt_neox_japanese": Family(other_names=_OF_NEOX),
     "gpt_oss": Family(base=150_000.0, needs_parameters=True, theta_beside=True),
     "gptj": _SINUSOIDS,
     "gte": Family(base=160_000.0),

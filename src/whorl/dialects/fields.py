@@ -25,14 +25,25 @@ from whorl.dialects.images import is_tower
 from whorl.dialects.layer_kinds import kinds_of
 from whorl.dialects.names import BASES, HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
 from whorl.dialects.reading import Standing
-from whorl.dialects.sizes import READ_ELSEWHERE, WHOLE_CONFIG, UnrotatedError, base_of, share_of, sizes_of, unrotated
+from whorl.dialects.sizes import (
+    READ_ELSEWHERE,
+    WHOLE_CONFIG,
+    UnrotatedError,
+    base_of,
+    own_fields,
+    share_of,
+    sizes_of,
+    unrotated,
+)
 from whorl.dialects.values import CALL, DEEPEST, check_fields, check_plain, layer_types, switch, whole_number, word
 from whorl.errors import WhorlError, invalid, shown, unknown
 
 # Shells around a tower of images: what a config under backbone_config is, where it does not say.
 BACKBONES = {"sam3_vision_model": "sam3_vit_model"}
+PASS_TYPE = "Pass layer_type=…, one of: "
 EVERY_LAYER = "Or read every layer with whorl.read."
 SIZES = (*HEAD_DIMS, *WIDTHS, *HEADS, *LAYERS, "qk_rope_head_dim")  # one of them makes a config that of a text model
+OF_ATTENTION = ("attn_config", "linear_attn_config")  # sizes of the model's own attention
 PART_ENDS = ("_config", "encoder", "decoder")
 
 # a field with rope or rotary in its name that is not here might change the rotation, so it raises
@@ -119,6 +130,7 @@ def fields_of(config: dict[str, Any], added: frozenset[str], layer_type: str | N
     if family.refusal:
         raise WhorlError(f"{CALL}: model_type {config.get('model_type')!r} cannot be read: {family.refusal}.")
     check_names(config, family)
+    config = own_fields(config, family)
     kind = family.rope_kinds.get(layer_type or "", layer_type)
     parameters, name = rope_dict(config, family, kind)
     if family_name(config) == "hunyuan_vl":
@@ -188,7 +200,8 @@ def other_parts(config: Mapping[str, Any]) -> list[str]:
     found, path = [], ""
     for _ in range(DEEPEST):
         name = inner_part(config)
-        others = [key for key, value in config.items() if key != name and key.endswith("_config") and _is_model(value)]
+        parts = [key for key in config if key.endswith("_config") and key not in (name, *OF_ATTENTION)]
+        others = [key for key in parts if _is_model(config[key])]
         found += [f"{path}{key}" for key in others]
         if name is None:
             break
@@ -265,6 +278,8 @@ def check_rotates(config: dict[str, Any], family: Family) -> None:
             f"{CALL}: the positions of model_type {model} are {unrotated_kind(config)}. {READ_ELSEWHERE}"
         )
     if standing_of(config) == "unknown" and not any(_rotary_name(key) for key in config):
+        if not parts and not any(config.get(key) is not None for key in ("model_type", *SIZES)):
+            raise WhorlError(f"{CALL}: no field here describes a model. Pass the config.json of one.")
         remedy = f"Pass one of its parts: {', '.join(parts)}." if parts else "If the model rotates, add rope_theta."
         raise UnrotatedError(
             f"{CALL}: no rotary field in the config of model_type {model}. {remedy} "
@@ -280,7 +295,7 @@ def position_type(config: Mapping[str, Any]) -> str | None:
 
 def _is_model(value: object) -> bool:
     """Whether a part of a config describes a model: it has a type or a size of one."""
-    return isinstance(value, dict) and any(key in value for key in ("model_type", *HEAD_DIMS, *WIDTHS, *HEADS))
+    return isinstance(value, dict) and any(value.get(key) for key in ("model_type", *HEAD_DIMS, *WIDTHS, *HEADS))
 
 
 def check_names(config: dict[str, Any], family: Family) -> None:
@@ -376,6 +391,8 @@ def _nested(name: str, given: dict[str, Any], family: Family, layer_type: str | 
             f"{CALL}: cannot place {_listed(beside)} beside the layer types {_listed(parts)} of {name}. "
             "Put it into the layer types it is meant for."
         )
+    if layer_type is not None and layer_type in family.layers:
+        parts.setdefault(layer_type, None)  # the family's class fills in what is missing as it does for null
     kind = _chosen(layer_type, parts, name)
     part = parts[kind]
     if part is None and kind not in family.layers:
@@ -385,10 +402,7 @@ def _nested(name: str, given: dict[str, Any], family: Family, layer_type: str | 
 
 def _chosen(layer_type: str | None, known: Collection[str], where: str) -> str:
     if layer_type is None:
-        raise WhorlError(
-            f"{CALL}: {where} differs by layer type. Pass layer_type=…, one of: {', '.join(sorted(known))}. "
-            f"{EVERY_LAYER}"
-        )
+        raise WhorlError(f"{CALL}: {where} differs by layer type. {PASS_TYPE}{', '.join(sorted(known))}. {EVERY_LAYER}")
     if layer_type not in known:
         raise unknown(f"layer_type of {CALL} for {where}:", layer_type, known)
     return layer_type

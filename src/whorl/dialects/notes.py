@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whorl.dialects.families import LEARNED, NOTHING, family_name, unrotated_kind
-from whorl.dialects.fields import other_parts
+from whorl.dialects.fields import inner_part, other_parts
 from whorl.dialects.values import whole_number
 
 CHATGLM2_32K = (
@@ -44,7 +44,6 @@ def notes_on(whole: Mapping[str, Any], text: Mapping[str, Any]) -> tuple[str, ..
         found.append(BEFORE_THE_TEXT[family_name(whole)])
     others = other_parts(whole)
     if others:
-        found.append(
-            f"This is the text model. The config holds other models too, to be read apart: {', '.join(others)}."
-        )
+        which = "This is the text model. " if inner_part(whole) else ""
+        found.append(f"{which}The config holds other models too, to be read apart: {', '.join(others)}.")
     return tuple(found)

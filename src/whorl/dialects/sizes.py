@@ -19,6 +19,11 @@ READ_ELSEWHERE = "whorl.read gives what the model has instead."
 WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(…).to_dict()."
 
 
+def own_fields(config: dict[str, Any], family: Family) -> dict[str, Any]:
+    """The config without the fields that the family's class passes over, having other names for them."""
+    return {name: value for name, value in config.items() if name not in family.other_names}
+
+
 def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], layer_type: str | None) -> Any:
     """The base of the frequencies: from the rope dict, the fields beside it, or the family."""
     if family.fixed:

@@ -15,6 +15,7 @@ from whorl.dialects.beside import query_scales, stated, unsupported_beside
 from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
 from whorl.dialects.fields import (
     EVERY_LAYER,
+    PASS_TYPE,
     READ_ELSEWHERE,
     Fields,
     check_rotates,
@@ -41,6 +42,8 @@ from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
 
+LIST_TYPES = "Say which each layer is in layer_types, by the names: "
+ZAMBA2_LONG = 16384  # what its class makes of every maximum length, where the switch is on
 NEOMME_LONG = 1024
 # Lists with one entry per layer, from which the rotation of a layer takes its own.
 PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
@@ -52,7 +55,7 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
     try:
         return _read(config, assume)
     except WhorlError as error:  # the readers below name the call that most people know them by
-        said = str(error).replace(values.CALL, "read")
+        said = str(error).replace(values.CALL, "read").replace(PASS_TYPE, LIST_TYPES)
         for elsewhere in (READ_ELSEWHERE, EVERY_LAYER):
             said = said.removesuffix(f" {elsewhere}")
         raise WhorlError(said) from None
@@ -64,8 +67,9 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
     if not added:
         config, added = with_defaults(config)
     standing = standing_of(config)
-    if standing == "unknown" and assume is not None:
-        config = {**config, "model_type": _assumed(assume)}
+    family = None if assume is None else _assumed(assume)
+    if standing == "unknown" and family is not None:
+        config = {**config, "model_type": family}
     tower = tower_layers(config, added)
     if tower is not None:
         layers, note = tower
@@ -312,6 +316,8 @@ def _lengths(config: Mapping[str, Any], added: frozenset[str], rotation: Describ
     length = whole_number(config, LENGTHS)
     if length is not None:
         claimed = stated(config, added, next(name for name in LENGTHS if config.get(name) is not None), length)
+    if family_name(config) == "zamba2" and switch(config, "use_long_context"):
+        claimed = Value(value=ZAMBA2_LONG, source=FAMILY_CODE, field="use_long_context")  # the base stays as it is
     scaling = None if rotation is None else rotation.scaling
     if family_name(config) == "qwen" and whole_number(config, ("seq_length",)) is not None:  # from where its NTK begins
         return stated(config, added, "seq_length", whole_number(config, ("seq_length",))), claimed

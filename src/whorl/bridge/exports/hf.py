@@ -13,16 +13,13 @@ from whorl.dialects import transformers_model
 from whorl.dialects.families import ELSEWHERE, Family, family_name, family_of
 from whorl.dialects.fields import type_of
 from whorl.dialects.names import BASES, LENGTHS, ORIGINAL
-from whorl.dialects.sizes import base_of
+from whorl.dialects.sizes import base_of, own_fields
 from whorl.dialects.values import whole_number
 from whorl.errors import WhorlError
 
 BESIDE = ("rope_theta", "partial_rotary_factor")  # what version 4 looks for beside rope_scaling alone
 WORKED_OUT = (ORIGINAL, "factor")  # what version 5 finds by itself and version 4 has to be told
 BY_LAYER = ("layer_rope_theta", "partial_rotary_factors", "per_layer_config")
-# Classes of version 4 that call the two by other names.
-_OF_NEOX = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
-OLD_NAMES: Mapping[str, Mapping[str, str]] = {"gpt_neox": _OF_NEOX, "gpt_neox_japanese": _OF_NEOX}
 UNCHANGED = "nothing has to be written otherwise: this model has no rotary field that the two versions keep apart"
 PHI_3 = ("phi3",)  # whose class in version 4 accepts a type and two lists, and nothing else
 
@@ -109,7 +106,7 @@ def _whole(origin: Origin, family: Family, rope: Mapping[str, Any], kind: str) -
     """A rope dict with its type by the present name, and its base."""
     stated = {key: value for key, value in rope.items() if value is not None or key == "factor"}
     kept = {key: value for key, value in stated.items() if key not in ("type", "rope_type", "rope_theta")}
-    base = base_of(origin.fields, family, stated, kind or None)
+    base = base_of(own_fields(origin.fields, family), family, stated, kind or None)
     return {"rope_type": type_of(origin.fields, stated, "rope_parameters"), "rope_theta": base, **kept}
 
 
@@ -137,7 +134,7 @@ def _old_fields(origin: Origin, rope: Mapping[str, Any], kept: Mapping[str, Any]
 
 def _flat(rope: Mapping[str, Any], kept: Mapping[str, Any], name: str) -> dict[str, Any]:
     """rope_theta, rope_scaling, and what else version 4 looks for beside them, from one rope dict."""
-    kind, names = rope["rope_type"], OLD_NAMES.get(name, {})
+    kind, names = rope["rope_type"], family_of({"model_type": name}).other_names
     beside = {names.get(key, key): rope[key] for key in BESIDE if rope.get(key) is not None}
     inside = {key: value for key, value in rope.items() if key not in (*BESIDE, "rope_type") and value is not None}
     if kind == "longrope":
