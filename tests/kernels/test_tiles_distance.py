@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("small_tiles")
 # rms(error) / rms(expected) of outputs, of gradients, and of those of learned numbers, which are sums over all pairs
 # that nearly cancel. The interpreter cuts bfloat16 off where a GPU rounds.
 BOUNDS = {
-    ("cpu", torch.float32): (1e-6, 1e-6, 1e-5),
+    ("cpu", torch.float32): (1e-6, 3e-6, 1e-5),
     ("cpu", torch.bfloat16): (8e-3, 1.5e-2, 3e-4),
     ("cpu", torch.float16): (6e-4, 1e-3, 1e-5),
     ("cuda", torch.float32): (3e-6, 3e-6, 5e-5),

@@ -1,6 +1,6 @@
 """Attention by tiles on a GPU: errors against float64, speeds of whole calls over plain attention, sizes of tiles.
 
-    python tools/probe/tiles_probe.py [errors] [calls] [tiles]      all three without a word; ``calls`` below 45 s
+    python tools/gpu_tiles.py [errors] [calls] [tiles]      all three without a word; ``calls`` below 45 s
 
 Kernels are compiled by several processes first, which leave them in Triton's cache.
 """

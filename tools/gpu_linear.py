@@ -1,6 +1,6 @@
 """Times linear attention: both designs beside flash-linear-attention, stage by stage, and sizes of the feature kernel.
 
-Run on a GPU: ``PYTHONPATH=src python3 tools/probe/linear_128.py``. The peer is found where it is installed, or in a
+Run on a GPU: ``PYTHONPATH=src python3 tools/gpu_linear.py``. The peer is found where it is installed, or in a
 folder ``peers``. Every job first runs once in a process of its own, all at the same time: compiling takes longest.
 """
 

@@ -1,8 +1,8 @@
 """Times a decoding step of every encoding on a GPU, and compares it with formed scores.
 
-    python tools/probe/decode_steps.py            errors, and times of a step, padded and not
-    python tools/probe/decode_steps.py --save F   the same, kept in a file
-    python tools/probe/decode_steps.py --sweep    times of other tiles for kernels that do more than a product
+    python tools/gpu_steps.py            errors, and times of a step, padded and not
+    python tools/gpu_steps.py --save F   the same, kept in a file
+    python tools/gpu_steps.py --sweep    times of other tiles for kernels that do more than a product
 
 Batch 8, 32/8 heads of 128, 2,000 keys and more, bfloat16, each step at a length never met before. Wall time is that of
 one call until the device is done, device time what its kernels take. Errors are rms(error) / rms(output) against the
