@@ -150,8 +150,11 @@ def biases():
     }
 
 
-@pytest.mark.parametrize("places", PLACES)
-@pytest.mark.parametrize("name", biases())
+# float64 has no angles of a rotation at 2^60, where distances are still exact
+PLACED = [(name, places) for name in biases() for places in PLACES if (name, places) != ("rope and t5", "far out")]
+
+
+@pytest.mark.parametrize(("name", "places"), PLACED)
 def test_a_bias_at_given_positions(name, places, device):
     positions = torch.tensor([list(x) if isinstance(x, range) else x for x in PLACES[places]], device=device)
     agree(biases()[name], SHAPES[0], device, close=1e-5, positions=positions)
@@ -227,13 +230,13 @@ def test_gradients_are_those_of_the_pairs_that_were_kept(name, device, request):
     torch.manual_seed(7)
     given, learned = [x.requires_grad_() for x in (q, k, v)], list(encoding.parameters())
     out = whorl.attention(*given, encoding=encoding, dropout=share, impl="triton", **options)
-    got = [out, *torch.autograd.grad((out * weight).sum(), [*given, *learned])]
+    got = [out.detach(), *torch.autograd.grad((out * weight).sum(), [*given, *learned])]
     wide, encoding = [x.detach().double().requires_grad_() for x in given], encoding.double()
     eye = torch.eye(45, device=device, dtype=torch.float64).expand(2, 2, -1, -1)
     options = {key: x.double() for key, x in options.items()}
     weights = whorl.attention(*wide[:2], eye, encoding=encoding, impl="torch", **options)
     out = (weights * kept / (1 - share)) @ wide[2].repeat_interleave(2, 1)
-    expected = [out, *torch.autograd.grad((out * weight.double()).sum(), [*wide, *encoding.parameters()])]
+    expected = [out.detach(), *torch.autograd.grad((out * weight.double()).sum(), [*wide, *encoding.parameters()])]
     for place, (found, wanted) in enumerate(zip(got, expected, strict=True)):
         assert float((found.double() - wanted).norm() / wanted.norm()) < 1e-5, place
 
