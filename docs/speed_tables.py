@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from measured import document, groups, named, table, written
+from whorl.benchmarks.decode import LAYERS
 
 SHAPES = ("4x8192", "1x32768", "8x4096")  # of the benchmark of the rotation, batch x length
 PEERS = ("torch.compile", "liger-kernel", "transformers")
@@ -27,17 +28,49 @@ def speed(time: float) -> str:
     return f"{100 / time:.0f} %"
 
 
-def decoding(name: str) -> list[str]:
-    """A decoding step with each encoding: called, in a graph, over the bound; a column for each number of keys."""
-    steps = document(name)["steps"]
-    lengths = list(dict.fromkeys(step["keys"] for step in steps))
+BOUND = 3e-6  # seconds beside reading keys and values, for two launches
+
+
+def decoding(*names: str) -> list[str]:
+    """A decoding step with each encoding in µs: called, with padded rows, in a graph, and that over the bound."""
     rows: dict[str, list[str]] = {}
-    for step in steps:
-        cell = f"{step['wall_us']:,} / {step['graph_us']:.1f} / {step['over_bound']:.2f}"
-        rows.setdefault(named(step["encoding"]), []).append(cell)
+    lengths = []
+    for name in names:
+        lengths.append(document(name)["settings"]["kept"])
+        called, padded, *more = groups(name).values()
+        replayed = next(own for own in more if "a copy of as many bytes" in own)
+        bound = replayed["a copy of as many bytes"]["seconds"] + BOUND
+        for label in called:
+            if label == "torch's kernel":  # the yardstick
+                continue
+            cells = [f"{1e6 * one[label]['seconds']:.0f}" for one in (called, padded)]
+            graph = replayed.get(label)
+            if graph is None:
+                cells += ["", ""]
+            else:
+                one_step = graph["seconds"] / LAYERS
+                cells += [f"{1e6 * one_step:.1f}", f"{one_step / bound:.2f}"]
+            rows.setdefault(named(label), []).append(" / ".join(filter(None, cells)))
     return table(
         ["a step with", *(f"{length:,} keys" for length in lengths)], ([label, *row] for label, row in rows.items())
     )
+
+
+def training(name: str) -> list[str]:
+    """Tokens per second of training with each encoding, over those of the first."""
+    own = groups(name)["a training step"]
+    rows = ([named(label), f"{1e3 * row['seconds']:.1f} ms", f"{1 / row['ratio']:.2f}"] for label, row in own.items())
+    return table(["", "a step", "tokens per second over NoPE"], rows)
+
+
+def generation(name: str) -> list[str]:
+    """Whole calls of a Llama, beside transformers."""
+    rows = []
+    for what, own in groups(name).items():
+        times = [f"{1e3 * row['seconds']:,.0f} ms" for row in own.values()]
+        ours = list(own.values())[-1]
+        rows.append([what, times[0], times[1] if len(times) > 2 else "", times[-1], f"{1 / ours['ratio']:.1f}"])
+    return table(["", "transformers", "whorl, single steps", "whorl", "times as fast"], rows)
 
 
 def tiles(*names: str) -> list[str]:

@@ -66,7 +66,7 @@ def factor_from_data_helps() -> Finding:
     return decide(gap.high < 0, numbers, text, evidence.QUESTIONS)
 
 
-@about_rope.fails(
+@about_rope.inconclusive(
     "extension.pi-untrained",
     "Without any training, interpolation (PI) is better than nothing at four times the trained length.",
     "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
