@@ -457,8 +457,8 @@ CASES = {
         "attention: unknown impl 'flash'. Expected one of: auto, flex",
     ),
     "triton": (
-        lambda: whorl.attention(Q, K, V, dropout=0.1, impl="triton"),
-        "impl='triton' cannot run here: attention by tiles has no dropout",
+        lambda: whorl.attention(Q, K, V, return_weights=True, impl="triton"),
+        "impl='triton' cannot run here: attention by tiles has no return_weights",
     ),
     "flex with grad": (
         lambda: whorl.attention(*tokens(5, grad=True), encoding=build("t5"), impl="flex"),

@@ -116,20 +116,23 @@ def _buckets_between(edges: tuple[int, ...], device: torch.device) -> Tensor:
 _edges = lru_cache(maxsize=64)(bucket_edges)
 
 
-def buckets_of(signed: Tensor, settings: T5Config) -> Tensor:
-    """The buckets, int64, of keys so many positions before the query, or after it where that is below zero."""
+def buckets_of(signed: Tensor, settings: T5Config, last: int) -> Tensor:
+    """The buckets, int64, of keys so many positions before the query, or after it where that is below zero.
+
+    ``last`` is the distance where the last bucket begins.
+    """
     if signed.is_floating_point():
         signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_of`` puts the NaN back
     distance = signed.abs() if settings.bidirectional else signed.clamp(min=0)
     # edges are whole numbers, so a distance between two belongs where its whole part does
     buckets = bucket_of_distance(settings.one_sided, settings.max_distance, signed.device)
-    bucket = buckets[distance.clamp(max=buckets.shape[0] - 1).long()]
+    bucket = buckets[distance.clamp(max=last).long()]
     return bucket + settings.one_sided * (signed < 0) if settings.bidirectional else bucket
 
 
 @kept_where_plain
-def _buckets_of_all(lowest: int, highest: int, settings: T5Config, device: torch.device) -> Tensor:
-    return buckets_of(torch.arange(lowest, highest + 1, device=device), settings)
+def _buckets_of_all(lowest: int, highest: int, settings: T5Config, last: int, device: torch.device) -> Tensor:
+    return buckets_of(torch.arange(lowest, highest + 1, device=device), settings, last)
 
 
 class T5(DistanceBias):
@@ -182,13 +185,14 @@ class T5(DistanceBias):
 
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
-        return buckets_of(difference(i, j), self.config)
+        return buckets_of(difference(i, j), self.config, self.last_edge)
 
     def bias_between(self, lowest: int, highest: int, device: torch.device) -> Tensor:
         """The bias (heads, distances) of all distances from one to another, float32: one read, with one sum back."""
-        return self.table.float().mT.index_select(1, _buckets_of_all(lowest, highest, self.config, device))
+        buckets = _buckets_of_all(lowest, highest, self.config, self.last_edge, device)
+        return self.table.float().mT.index_select(1, buckets)
 
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
-        value = self.table[buckets_of(distance, self.config), head]
+        value = self.table[buckets_of(distance, self.config, self.last_edge), head]
         value = value if value.dtype == torch.float64 else value.float()
         return torch.where(distance.isnan(), math.nan, value) if distance.is_floating_point() else value
