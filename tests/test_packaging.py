@@ -233,7 +233,11 @@ def test_files_import_only_what_whorl_depends_on():
         and top not in FOREIGN | FOREIGN_BY_ROOM.get(room_of(module) if module != "whorl" else "", set())
         # imported when a kernel is to run
         and not (
-            top == "triton" and ("triton" in module.rpartition(".")[2] or module.startswith("whorl.kernels.tiles."))
+            top == "triton"
+            and (
+                "triton" in module.rpartition(".")[2]
+                or module.startswith(("whorl.kernels.tiles.", "whorl.kernels.linear."))
+            )
         )
     ]
     assert bad == []
