@@ -61,7 +61,9 @@ def held(function: Function) -> Function:
 
     # torch tells the constant tensors of a graph apart by the name of the code that made them, and takes one of each
     constant.__code__ = constant.__code__.replace(co_name=f"{function.__module__}_{function.__name__}")
-    return constant_in_graphs(wraps(function)(constant))  # pyright: ignore[reportReturnType]
+    wraps(function)(constant)
+    vars(constant)["cache_clear"] = computed.cache_clear  # as every memo has it, for tests that change a formula
+    return constant_in_graphs(constant)  # pyright: ignore[reportReturnType]
 
 
 def held_in_graphs(function: Function) -> Function:
@@ -75,6 +77,7 @@ def held_in_graphs(function: Function) -> Function:
     def constant_or_computed(*given: Hashable) -> Any:
         return constant(*given) if torch.compiler.is_dynamo_compiling() else function(*given)
 
+    vars(constant_or_computed)["cache_clear"] = vars(constant)["cache_clear"]
     return constant_or_computed  # pyright: ignore[reportReturnType]
 
 

@@ -109,6 +109,7 @@ def kept_where_plain(function: Function) -> Function:
     def constant_or_computed(*given: Hashable) -> Any:
         return constant(*given) if may_keep_tensors() else function(*given)
 
+    vars(constant_or_computed)["cache_clear"] = vars(constant)["cache_clear"]
     return constant_or_computed  # pyright: ignore[reportReturnType]
 
 

@@ -94,7 +94,7 @@ REWORDED: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
         "(min=0.0) + first", "(min=0.0) + first + 1",
     ),
     ("alibi with the sign of its offset changed", "alibi", alibi.offset_bias, "distance + offset", "distance - offset"),
-    ("t5 sides alike", "t5", t5.T5._bucket, "(signed < 0)", "(signed > 0)"),
+    ("t5 sides alike", "t5", t5.buckets_of, "(signed < 0)", "(signed > 0)"),
     ("kerple's product a sum", "kerple", kerple.log_kernel, "a * distance", "a + distance"),
     ("fire with the smaller reach", "fire", fire.progress, "torch.maximum", "torch.minimum"),
     ("sandwich without its first wave", "sandwich", sandwich.Sandwich.weights, "+ 1)", "+ 2)"),
