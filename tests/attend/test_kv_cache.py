@@ -9,7 +9,7 @@ import whorl
 from registry_cases import NAMES, WIDTH, build, hidden_for, scaled_ropes, tokens
 from tokens_so_far import Tokens
 from whorl.attend import cache as cache_module
-from whorl.attend import changed_keys, slots
+from whorl.attend import changed_encoding, decoding_kinds, kept_positions, slots
 from whorl.encodings.base import Encoding
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
@@ -454,7 +454,7 @@ def test_a_refused_step_does_not_poison_the_cache():
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=shaw)[:, :, 4:], **CLOSE)
 
 
-SOURCES = (cache_module.__file__, slots.__file__, changed_keys.__file__)
+SOURCES = tuple(each.__file__ for each in (cache_module, slots, changed_encoding, kept_positions, decoding_kinds))
 
 
 def stopped_at(line, call):

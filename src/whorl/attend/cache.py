@@ -18,61 +18,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from whorl.attend.call import Call, checked
-from whorl.attend.changed_keys import moved_keys, same_memory
-from whorl.attend.decoding import Asked, DecodingStep, decoding_step, why_not_decode
-from whorl.attend.decoding_cpu import CpuStep, why_not_step
+from whorl.attend.changed_encoding import CALL as CHANGE
+from whorl.attend.changed_encoding import moved_slots, try_next_step
+from whorl.attend.clock import Clock
+from whorl.attend.decoding import Asked, DecodingStep
+from whorl.attend.decoding_cpu import CpuStep
+from whorl.attend.decoding_kinds import Kind, ReadyStep, kind_of_step, step_for
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
-from whorl.attend.slots import NewPositions, Slots, appended, as_kept, by_row, replaced
+from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
+from whorl.attend.slots import Policy, Slots, State, appended, check_fit
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
-from whorl.encodings.rerotation import on_axes
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl
-from whorl.kernels.launches import kinds_of
-from whorl.tracing import operators_are_watched
-
-Policy = Literal["transformed", "raw"]
-
-
-class State(NamedTuple):
-    """All that a cache is, replaced as a whole."""
-
-    encoding: Encoding
-    policy: Policy
-    length: int | None
-    slots: Slots | None  # None before the first token
-
-
-class _Ready(NamedTuple):
-    """The kernels of a kind of step."""
-
-    kind: tuple[Any, ...]
-    encoding: Encoding
-    step: DecodingStep | CpuStep
-    unfit: str | None  # why it is none of a GPU's kernels
-
-
-class Clock:
-    """How many slots are filled, counted on the device of a cache, or of all caches of a model.
-
-    ``next`` (1,) int64 is the slot of the next token. A CUDA graph that holds a step and ``advance`` serves a text that
-    grows.
-    """
-
-    def __init__(self, filled: int, device: torch.device) -> None:
-        with torch.inference_mode(False):
-            self.next = torch.full((1,), filled, dtype=torch.int64, device=device)
-
-    def advance(self, count: int = 1) -> None:
-        """Goes on by so many tokens."""
-        self.next += count
 
 
 class KVCache:
@@ -107,7 +72,7 @@ class KVCache:
         self._asked: Literal["auto", "transformed", "raw"] = policy
         self._capacity = capacity
         self._state = State(encoding, self._policy_for(encoding), check_length(length, "KVCache"), None)
-        self._ready: _Ready | None = None
+        self._ready: ReadyStep | None = None
         self._unready: str | None = "nothing was attended to"  # why the last step was none of kernels
         self._clock: Clock | None = None
 
@@ -231,62 +196,24 @@ class KVCache:
         given.
         """
         self._refuse_on_device("change_encoding")
-        call, state = "KVCache.change_encoding", self._state
+        state = self._state
         if not isinstance(encoding, Encoding):
-            raise invalid(call, "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
-        length = state.length if length is None else check_length(length, call)
+            raise invalid(CHANGE, "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
+        length = state.length if length is None else check_length(length, CHANGE)
         slots = state.slots
         if slots is None or not slots.filled:
             if positions is not None:
-                raise invalid(call, "positions", "nothing, the cache is empty", positions)
+                raise invalid(CHANGE, "positions", "nothing, the cache is empty", positions)
             self._state = State(encoding, self._policy_for(encoding), length, None)
             return
         policy = "raw" if state.policy == "raw" else self._policy_for(encoding)
-        changed = State(encoding, policy, length, self._moved(slots, encoding, policy, positions))
+        moved = moved_slots(state, slots, encoding, policy, positions)
+        changed = State(encoding, policy, length, moved)
         try:
-            self._try(changed)
+            try_next_step(changed, moved)
         except WhorlError as error:
-            raise WhorlError(f"{call}: the tokens so far do not fit {type(encoding).__name__}. {error}") from error
+            raise WhorlError(f"{CHANGE}: the tokens so far do not fit {type(encoding).__name__}. {error}") from error
         self._state = changed
-
-    def _moved(self, slots: Slots, encoding: Encoding, policy: Policy, positions: Tensor | None) -> Slots:
-        """The slots as another encoding wants them, in memory of their own where they change."""
-        call, old, filled = "KVCache.change_encoding", self._state, slots.filled
-        here, keys = slots.positions[..., :filled], slots.keys[:, :, :filled]
-        if positions is None:
-            there = on_axes(call, here, old.encoding.axes, encoding.axes)
-        else:
-            there = as_kept(by_row(call, positions, encoding.axes, keys.shape[0], filled))
-        before = old.encoding if old.policy == "transformed" else None
-        after = encoding if policy == "transformed" else None
-        moved = moved_keys(keys, before, after, here, there, heads=slots.heads)
-        return slots._replace(
-            keys=slots.keys if moved is keys else replaced(slots.keys, moved, 2),
-            positions=slots.positions if there is here else replaced(slots.positions, there, -1),
-            memory=slots.memory if same_memory(old.encoding, encoding) else None,
-            counted=slots.counted and positions is None,
-            follows=slots.follows and there is here,
-        )
-
-    def _try(self, state: State) -> None:
-        """Raises what the next step of this state would raise: checks look at sizes, so one token tells."""
-        slots = state.slots
-        assert slots is not None
-        batch, _, _, dim = slots.keys.shape
-        q, place = slots.keys.new_zeros(batch, slots.heads, 1, dim), slots.positions[..., :1]
-        if state.policy == "transformed":
-            q, _ = state.encoding.transform_qk(q, slots.keys[:, :, :1], place, place, state.length)
-        step = checked(
-            q,
-            slots.keys[:, :, :1],
-            slots.values[:, :, :1],
-            encoding=state.encoding,
-            positions=place,
-            key_positions=place,
-            remembered=None if slots.memory is None else slots.memory[..., :1],
-            length=state.length,
-        )
-        run(replace(step, placed=state.policy == "transformed"), "torch")
 
     def attend(
         self,
@@ -315,7 +242,9 @@ class KVCache:
         plain = positions is None and key_mask is None and causal is True
         plain = plain and (hidden is None or state.encoding.reads_hidden)
         kind = (
-            self._kind(q, k, v, hidden, length, scale, softcap, impl) if plain and impl in ("auto", "triton") else None
+            kind_of_step(state.slots, q, k, v, hidden, length, scale, softcap, impl)
+            if plain and impl in ("auto", "triton")
+            else None
         )
         ready = self._ready
         if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
@@ -329,7 +258,7 @@ class KVCache:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kind: tuple[Any, ...] | None,
+        kind: Kind | None,
         plain: bool,
         positions: Tensor | None,
         key_mask: Tensor | None,
@@ -350,7 +279,7 @@ class KVCache:
         state = self._state
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
-        self._check_fit(k, v)
+        check_fit(state.slots, k, v, self._capacity)
         placed = self._new_positions(k, positions, key_mask)
         new = placed.new
         step = checked(
@@ -371,7 +300,7 @@ class KVCache:
             return v.new_zeros(*q.shape[:3], v.shape[3])
         slots, asked = state.slots, Asked(length, step.scale, softcap)
         made, unfit = (
-            self._made_ready(q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")
+            step_for(state, q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")
         )
         if impl == "triton" and unfit is not None:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
@@ -379,7 +308,7 @@ class KVCache:
         if kind is not None and made is not None:
             state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
             out = self._decode(made, q, k, v, hidden)
-            self._ready = _Ready(kind, state.encoding, made, unfit)
+            self._ready = ReadyStep(kind, state.encoding, made, unfit)
             return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
         if state.policy == "transformed":
@@ -391,44 +320,6 @@ class KVCache:
         out = run(_to_all_slots(step, q, slots, state.policy), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
-
-    def _made_ready(
-        self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, asked: Asked, impl: Impl
-    ) -> tuple[DecodingStep | CpuStep | None, str | None]:
-        """What runs a plain step of this kind, if not ``attention``, and why it is none of a GPU's kernels."""
-        encoding, slots, policy = self._state.encoding, self._state.slots, self._state.policy
-        if q.is_cuda or impl == "triton":
-            unfit = why_not_decode(encoding, slots, q, k, v, asked=asked, policy=policy, hidden=hidden)
-            if slots is None or unfit is not None:
-                return None, unfit
-            return decoding_step(encoding, slots, q, v, asked, policy), None
-        if policy == "raw":
-            return None, "keys are kept raw and placed anew at every step"
-        unfit = why_not_step(encoding, slots, q, v, asked)
-        made = CpuStep(encoding, slots, asked) if slots is not None and unfit is None and impl == "auto" else None
-        return made, unfit or "the tensors are on the CPU"
-
-    def _kind(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        hidden: Tensor | None,
-        length: int | None,
-        scale: float | None,
-        softcap: float | None,
-        impl: Impl,
-    ) -> tuple[Any, ...] | None:
-        """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
-        slots = self._state.slots
-        if slots is None or operators_are_watched():
-            return None
-        try:
-            asked = length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type)
-            given = kinds_of(q, k, v) if hidden is None else kinds_of(q, k, v, hidden)
-            return *given, slots.room, slots.padded, slots.counted, slots.follows, *asked
-        except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
-            return None
 
     def _has_room(self, q: Tensor) -> bool:
         slots = self._state.slots
@@ -444,26 +335,6 @@ class KVCache:
         self._state = state._replace(slots=slots._replace(filled=slots.filled + count, heads=q.shape[1]))
         return out
 
-    def _check_fit(self, k: Tensor, v: Tensor) -> None:
-        slots = self._state.slots
-        for name, kept, new in () if slots is None else (("keys", slots.keys, k), ("values", slots.values, v)):
-            if (kept.shape[:2], kept.shape[3]) != (new.shape[:2], new.shape[3]):
-                raise WhorlError(
-                    f"KVCache.attend: the cache holds {name} of shape {tuple(kept.shape)}, got {tuple(new.shape)}. "
-                    "Batch, heads and dim stay the same; use reorder to change rows, or reset."
-                )
-            if kept.dtype != new.dtype or kept.device != new.device:
-                raise WhorlError(
-                    f"KVCache.attend: the cache holds {name} in {kept.dtype} on {kept.device}, got {new.dtype} on "
-                    f"{new.device}. Move them with .to(), or reset."
-                )
-        needed = (0 if slots is None else slots.filled) + k.shape[2]
-        if self._capacity is not None and needed > self._capacity:
-            raise WhorlError(
-                f"KVCache.attend: {needed} tokens do not fit capacity={self._capacity}. "
-                "Use crop or reset, or capacity=None to grow."
-            )
-
     def positions_to_come(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:
         """The positions (batch, new) that the next tokens (batch, new) get where none are given, on every axis.
 
@@ -474,7 +345,7 @@ class KVCache:
         tensor([[0, 1, 2]])
         """
         batch, count = tokens.shape
-        return self._following(batch, count, tokens.device, key_mask, self._settled().slots).new
+        return following(_next_position(self._settled().slots), batch, count, tokens.device, key_mask).new
 
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
         """The new tokens' positions for each row of the batch, given or going on from the real ones."""
@@ -482,18 +353,8 @@ class KVCache:
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
             return NewPositions(as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None)
-        found = self._following(batch, count, k.device, key_mask, slots)
+        found = following(_next_position(slots), batch, count, k.device, key_mask)
         return found if axes == 1 else found._replace(new=found.new.expand(axes, -1, -1))
-
-    @staticmethod
-    def _following(
-        batch: int, count: int, device: torch.device, key_mask: Tensor | None, slots: Slots | None
-    ) -> NewPositions:
-        before = 0 if slots is None else slots.next_position()
-        if key_mask is None:
-            return NewPositions((torch.arange(count, device=device) + before).expand(batch, -1), before + count)
-        counted = key_mask.cumsum(-1)
-        return NewPositions((counted - 1).clamp(min=0) + before, counted[:, -1:] + before)
 
 
 @contextmanager
@@ -506,6 +367,10 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         for cache, state in zip(caches, before, strict=True):
             cache._state = state
         raise
+
+
+def _next_position(slots: Slots | None) -> Tensor | int:
+    return 0 if slots is None else slots.next_position()
 
 
 def _is_captured(q: Tensor) -> bool:

@@ -12,7 +12,7 @@ its launches, at any length of the text.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from whorl.attend.decoding_terms import (
     why_not_terms,
     why_not_turns,
 )
-from whorl.attend.slots import Slots
+from whorl.attend.slots import Policy, Slots
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
@@ -56,7 +56,6 @@ LARGEST_DIM = 256
 # of (q, k, v, slots, now, what the encoding remembers of the tokens)
 Place = Callable[[Tensor, Tensor, Tensor, Slots, Tensor, Tensor | None], Tensor]
 BiasOf = Callable[[Slots, Tensor], Tensor | None]
-Policy = Literal["transformed", "raw"]
 
 
 class Asked(NamedTuple):
@@ -86,13 +85,7 @@ class DecodingStep:
         self._memory: tuple[Tensor, ...] = ()
 
     def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        slots: Slots,
-        following: Tensor | None = None,
-        hidden: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
     ) -> Tensor:
         """The attention output of the next tokens, which are kept; the slot of the first may be on the device."""
         numbers, count = slot_numbers(slots.room, q.device), q.shape[2]

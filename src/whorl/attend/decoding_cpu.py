@@ -65,13 +65,7 @@ class CpuStep:
         self._reversed: tuple[Tensor, Tensor] | None = None  # the table, and what is made of it
 
     def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        slots: Slots,
-        following: Tensor | None = None,
-        hidden: Tensor | None = None,
+        self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
     ) -> Tensor:
         """The attention output of the next token, which is kept."""
         assert following is None and hidden is None

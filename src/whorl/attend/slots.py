@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from whorl.errors import WhorlError, invalid
-from whorl.position_checks import FLOATS, INTEGERS
-from whorl.tracing import may_read_values
+from whorl.attend.kept_positions import NewPositions, check_exact
+from whorl.encodings.base import Encoding
+from whorl.errors import WhorlError
 
 FIRST_CAPACITY = 64
 
-# Whole numbers up to here are the same in float64.
-EXACT = 2**53
+Policy = Literal["transformed", "raw"]  # what is kept of keys
 
 
 class Slots(NamedTuple):
@@ -69,16 +68,39 @@ class Slots(NamedTuple):
             )
 
 
+class State(NamedTuple):
+    """All that a cache is, replaced as a whole."""
+
+    encoding: Encoding
+    policy: Policy
+    length: int | None
+    slots: Slots | None  # None before the first token
+
+
 def _of_any_axis(positions: Tensor) -> Tensor:
     """The largest position of each token on its axes."""
     return positions if positions.ndim == 2 else positions.amax(0)
 
 
-class NewPositions(NamedTuple):
-    """Positions of new tokens (batch, new), axes in front, and what comes ``after`` them: None where they are given."""
-
-    new: Tensor
-    after: Tensor | int | None
+def check_fit(slots: Slots | None, k: Tensor, v: Tensor, capacity: int | None) -> None:
+    """Raises a WhorlError where new keys and values are no further ones of those that are kept."""
+    for name, kept, new in () if slots is None else (("keys", slots.keys, k), ("values", slots.values, v)):
+        if (kept.shape[:2], kept.shape[3]) != (new.shape[:2], new.shape[3]):
+            raise WhorlError(
+                f"KVCache.attend: the cache holds {name} of shape {tuple(kept.shape)}, got {tuple(new.shape)}. "
+                "Batch, heads and dim stay the same; use reorder to change rows, or reset."
+            )
+        if kept.dtype != new.dtype or kept.device != new.device:
+            raise WhorlError(
+                f"KVCache.attend: the cache holds {name} in {kept.dtype} on {kept.device}, got {new.dtype} on "
+                f"{new.device}. Move them with .to(), or reset."
+            )
+    needed = (0 if slots is None else slots.filled) + k.shape[2]
+    if capacity is not None and needed > capacity:
+        raise WhorlError(
+            f"KVCache.attend: {needed} tokens do not fit capacity={capacity}. "
+            "Use crop or reset, or capacity=None to grow."
+        )
 
 
 def appended(
@@ -133,46 +155,6 @@ def appended(
     )
 
 
-def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> Tensor:
-    """Given positions with one for each row of the batch, or a WhorlError: (batch, count), axes in front."""
-    wanted = (batch, count) if axes == 1 else (axes, batch, count)
-    if isinstance(positions, Tensor) and positions.dtype in INTEGERS + FLOATS and 1 <= positions.ndim <= len(wanted):
-        rows = positions.unsqueeze(1) if positions.ndim == 2 and axes > 1 else positions
-        if (
-            rows.shape[-1] == count
-            and (rows.ndim == 1 or rows.shape[-2] in (1, batch))
-            and rows.shape[:-2] in ((), wanted[:-2])
-        ):
-            return rows.expand(wanted)
-    front = "" if axes == 1 else f"{axes}, "
-    raise invalid(
-        call,
-        "positions",
-        f"int32, int64, float32 or float64 of shape ({count},) or ({front}{batch}, {count})",
-        positions,
-        "There is one for each token of the call.",
-    )
-
-
-def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
-    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
-    if not positions.is_floating_point() and kept == torch.int64:
-        return positions.long()
-    _check_exact(positions)
-    return positions.double()
-
-
-def _check_exact(positions: Tensor) -> None:
-    """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
-    if positions.is_floating_point() or not positions.numel() or not may_read_values(positions):
-        return
-    if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
-        raise WhorlError(
-            "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
-            "Count from a later start, or pass all positions as integers."
-        )
-
-
 def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: int, room: int) -> Tensor:
     """Memory for slots up to ``stop`` with what ``kept`` has in the first ``start``: itself, if it is large enough."""
     if not start:
@@ -186,7 +168,7 @@ def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: i
     own = _zeros(shape, dtype, like.device)
     if kept is not None and start:
         if dtype == torch.float64:
-            _check_exact(kept.narrow(axis, 0, start))
+            check_exact(kept.narrow(axis, 0, start))
         own.narrow(axis, 0, start).copy_(kept.narrow(axis, 0, start))
     return own
 

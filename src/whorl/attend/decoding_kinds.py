@@ -1,0 +1,66 @@
+"""Kinds of decoding steps: all that decides what runs a plain step of a cache, and what does."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from whorl.attend.decoding import Asked, DecodingStep, decoding_step, why_not_decode
+from whorl.attend.decoding_cpu import CpuStep, why_not_step
+from whorl.attend.slots import Slots, State
+from whorl.encodings.base import Encoding
+from whorl.kernels.choose import Impl
+from whorl.kernels.launches import kinds_of
+from whorl.tracing import operators_are_watched
+
+Kind = tuple[Any, ...]
+
+
+class ReadyStep(NamedTuple):
+    """What runs a kind of step."""
+
+    kind: Kind
+    encoding: Encoding
+    step: DecodingStep | CpuStep
+    unfit: str | None  # why it is none of a GPU's kernels
+
+
+def kind_of_step(
+    slots: Slots | None,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor | None,
+    length: int | None,
+    scale: float | None,
+    softcap: float | None,
+    impl: Impl,
+) -> Kind | None:
+    """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
+    if slots is None or operators_are_watched():
+        return None
+    try:
+        asked = length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type)
+        given = kinds_of(q, k, v) if hidden is None else kinds_of(q, k, v, hidden)
+        return *given, slots.room, slots.padded, slots.counted, slots.follows, *asked
+    except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
+        return None
+
+
+def step_for(
+    state: State, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, asked: Asked, impl: Impl
+) -> tuple[DecodingStep | CpuStep | None, str | None]:
+    """What runs plain steps of this kind, if not ``attention``, and why it is none of a GPU's kernels."""
+    encoding, slots, policy = state.encoding, state.slots, state.policy
+    if q.is_cuda or impl == "triton":
+        unfit = why_not_decode(encoding, slots, q, k, v, asked=asked, policy=policy, hidden=hidden)
+        if slots is None or unfit is not None:
+            return None, unfit
+        return decoding_step(encoding, slots, q, v, asked, policy), None
+    if policy == "raw":
+        return None, "keys are kept raw and placed anew at every step"
+    unfit = why_not_step(encoding, slots, q, v, asked)
+    made = CpuStep(encoding, slots, asked) if slots is not None and unfit is None and impl == "auto" else None
+    return made, unfit or "the tensors are on the CPU"
