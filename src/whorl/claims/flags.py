@@ -12,10 +12,10 @@ from torch import Tensor
 
 from whorl import __version__, registry
 from whorl.attend.cache import KVCache
-from whorl.attend.features import feature_map
-from whorl.attend.linear import linear_attention
 from whorl.attend.softmax import attention
 from whorl.claims import evidence
+from whorl.claims.flag_linear import linear
+from whorl.claims.flag_words import CACHED, EQUAL, FOLDED, GATED, HOW, KEPT, RATIO, SAID, SEEN
 from whorl.claims.ledger import FLAGS, NOTHING, Both, Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
@@ -34,7 +34,7 @@ from whorl.claims.probes import (
 from whorl.encodings.alibi import Alibi
 from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
-from whorl.encodings.parts import Fade, Input, QueryScale, RowLessColumn, first
+from whorl.encodings.parts import Input, RowLessColumn, first
 from whorl.encodings.rope import Rope
 from whorl.errors import WhorlError
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
@@ -45,11 +45,6 @@ Make = Callable[[], Encoding]
 # The hooks that change vectors; an encoding with none of them has no norms to keep.
 VECTORS = ("add_to_input", "transform_qk", "branches", "adjust_output")
 
-EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float32
-SEEN = 1e-4  # weights that differ by more count as different
-KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
-FOLD = 1e-4  # folded products are summed in float64 from a float32 bias of up to 64
-RATIO = 4.0
 DRAWS = 6
 
 # Settings that change what an encoding claims.
@@ -59,88 +54,6 @@ VARIANTS: dict[str, Make] = {
     "rope+alibi": lambda: Combined(Rope(head_dim=16), Alibi(heads=4)),
     "alibi+hf_bf16": lambda: Alibi(heads=4, rounding="hf_bf16"),
 }
-
-SAID = {
-    ("relative", True): (
-        "{}: scores depend on the distance of query and key only.",
-        "{}：注意力分数只取决于查询与键的距离。",
-    ),
-    ("relative", False): (
-        "{}: scores depend on more than the distance of query and key: on the place, or on the tokens between.",
-        "{}：注意力分数不只取决于查询与键的距离，还取决于所在位置或两者之间的词。",
-    ),
-    ("norm_preserving", True): ("{}: vectors keep their length.", "{}：向量的范数保持不变。"),
-    ("norm_preserving", False): ("{}: vectors change their length.", "{}：向量的范数会改变。"),
-    ("linear_attention", True): (
-        "{}: works in linear attention, without the score matrix.",
-        "{}：可用于线性注意力，不必构造分数矩阵。",
-    ),
-    ("linear_attention", False): (
-        "{}: linear attention does not take it.",
-        "{}：线性注意力不接受它。",
-    ),
-    ("decays", True): (
-        "{}: by construction, a farther key weighs less than a nearer one that is alike.",
-        "{}：由构造保证，内容相同的键越远权重越小。",
-    ),
-    ("decays", False): (
-        "{}: a farther key may weigh as much as a nearer one that is alike, or more.",
-        "{}：内容相同时，远处的键可能不比近处的键权重小。",
-    ),
-    ("extrapolates", True): ("{}: quality holds past the trained length.", "{}：超过训练长度后质量仍能保持。"),
-    ("extrapolates", False): ("{}: quality does not hold past the trained length.", "{}：超过训练长度后质量不能保持。"),
-}
-
-# What an encoding is whose bias folds: scores are products after all, of longer queries and keys.
-FOLDED = Both(
-    "{}: linear attention does not take it as it is; its scores are products of queries and keys of {} more "
-    "dimensions, so a softmax-free form exists at that cost.",
-    "{}：线性注意力不直接接受它；但其分数是多加 {} 维的查询与键的内积，因此以此代价存在不含 softmax 的形式。",
-)
-
-# What an encoding is whose term is a number of the query less one of the key.
-GATED = Both(
-    "{}: linear attention does not take it as it is; its term is a number of the query less one of the key, so a "
-    "gated, softmax-free form exists at the cost of one number per token and head.",
-    "{}：线性注意力不直接接受它；但其项是查询的一个数减去键的一个数，因此以每个词、每个头一个数为代价，存在带门的、"
-    "不含 softmax 的形式。",
-)
-
-HOW = {
-    "relative": Both(
-        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, and a "
-        f"pair's score when the tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
-        "随机词（远近都有）在所有位置平移前后的注意力权重，以及改变两词之间的词后该对的分数："
-        f"相差不到 {EQUAL:g} 为相对，变化超过 {SEEN:g} 则不是。",
-    ),
-    "norm_preserving": Both(
-        "Norms before and after every hook that changes a vector, at positions near and far: equal to "
-        f"{KEPT:g} of themselves are kept, a change above {SEEN:g} is one.",
-        f"每个改变向量的环节前后的范数，位置远近都取：相对差不到 {KEPT:g} 为保持，变化超过 {SEEN:g} 为改变。",
-    ),
-    "linear_attention": Both(
-        f"Weights against those of placed queries and keys, and the linear form against the quadratic, to {EQUAL:g}; "
-        f"where it is refused, weights differ from those by more than {SEEN:g}, or normalising takes away a factor on "
-        f"queries, to {KEPT:g}; and the scores of folded queries and keys are compared with its own, to {FOLD:g}.",
-        f"权重与放好位置的查询、键的权重比较，线性形式与平方形式比较，容差 {EQUAL:g}；"
-        f"被拒绝时，权重之差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}）；"
-        f"并把偏置折入查询与键后的分数与其自身比较，容差 {FOLD:g}。",
-    ),
-    "decays": Both(
-        "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
-        "内容全部相同的词的各行权重，取若干词与若干组可学习的数。",
-    ),
-    "extrapolates": Both(
-        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a "
-        f"mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
-        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）："
-        f"各次比较中平均上升都不超过 {evidence.HELD:g} 算保持。",
-    ),
-}
-CACHED = Both(
-    "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, float64.",
-    "十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段注意力比较，float64。",
-)
 
 
 def of_registry() -> Iterator[Claim]:
@@ -288,99 +201,6 @@ def _changed(encoding: Encoding, positions: Tensor) -> Iterator[tuple[Tensor, Te
     if "adjust_output" in encoding.enters():
         weights = torch.eye(positions.shape[-1], dtype=torch.float64).expand(1, heads, -1, -1)  # each token sees itself
         yield k, encoding.adjust_output(k, weights, k, positions, positions)
-
-
-def linear(encoding: Encoding, stated: bool) -> Finding:
-    """Whether weights are products of placed queries and keys, and the linear form computes them."""
-    encoding = moved(encoding)
-    positions = spread(encoding, 12, reach(encoding))
-    given = tokens(encoding, positions)
-    apart = largest(weights_at(encoding, positions) - _weights_of_products(encoding, given.q, given.k, positions))
-    numbers = {"weights against products of placed vectors": apart}
-    if not stated:
-        refused = refusal(lambda: linear_attention(*given[:3], encoding=encoding, positions=positions))
-        taken = Both("linear attention takes it", "线性注意力接受了它")
-        return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, taken)
-    a, b = feature_map(given.q, "elu+1"), feature_map(given.k, "elu+1")
-    quadratic = _quadratic(encoding, a, b, given.v, positions)
-    worst = largest(linear_attention(*given[:3], encoding=encoding, positions=positions, chunk=4, eps=0.0) - quadratic)
-    if apart > EQUAL:
-        text = Both(f"weights are no products, off by {apart:.3g}", f"权重不是内积，相差 {apart:.3g}")
-    else:
-        text = Both(f"the linear form is off by {worst:.3g}", f"线性形式相差 {worst:.3g}")
-    return within(max(apart, worst), EQUAL, numbers | {"linear against quadratic": worst}, text)
-
-
-def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:
-    """Whether linear attention is right to refuse the encoding."""
-    if first(encoding, QueryScale):  # weights are products then, but normalising takes the factor away
-        left = _after_normalising(encoding)
-        numbers = numbers | {"left of the factor after normalising": left}
-        return decide(left < KEPT, numbers, Both("its factor stays after normalising", "归一化之后因子仍在"))
-    (apart,) = numbers.values()
-    products = Both("weights are products of placed queries and keys", "权重就是放好位置的查询与键的内积")
-    if encoding.folds:
-        off = _off_when_folded(encoding)
-        numbers = numbers | {"folded products against the bias": off, "further dimensions": encoding.fold_dims}
-        if off > FOLD:
-            return decide(False, numbers, Both(f"folded products are off by {off:.3g}", f"折入后的内积相差 {off:.3g}"))
-    if first(encoding, RowLessColumn):
-        off = _off_when_separated(encoding)
-        numbers = numbers | {"the term against a number of the query less one of the key": off}
-        if off > EQUAL:
-            return decide(False, numbers, Both(f"the term is off by {off:.3g}", f"该项相差 {off:.3g}"))
-    uneven = first(encoding, Fade) is not None  # refused because it leaves heads out, not because it has no linear form
-    return decide(apart > SEEN or uneven, numbers, products)
-
-
-def _off_when_folded(encoding: Encoding) -> float:
-    """The difference between the bias and the products of the further dimensions, up to a number per query."""
-    positions = torch.arange(40)
-    a, b = encoding.fold(positions, positions, torch.float64, 1.0)
-    bias = encoding.score_bias(positions, positions)
-    assert bias is not None  # what folds is a bias
-    off = (a @ b.mT - bias.double()).tril()
-    return largest((off - off[..., :1]).tril())
-
-
-def _off_when_separated(encoding: Encoding) -> float:
-    """How far the terms of two queries are from differing by one number for all keys."""
-    heads, _, _ = sizes_of(encoding)
-    positions = torch.arange(12)
-    given = tokens(encoding, positions)
-    assert given.hidden is not None  # what gates are read from
-    kept, zeros = encoding.remember(given.hidden), torch.zeros(1, heads, 12, 12, dtype=torch.float64)
-    term = encoding.adjust_scores(zeros, given.q, given.k, positions, positions, kept, scale=1.0)
-    apart = term[..., -1, :11] - term[..., -2, :11]
-    return largest(apart - apart[..., :1])
-
-
-def _weights_of_products(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
-    """Causal softmax weights of queries and keys placed by ``transform_qk`` alone."""
-    q, k = encoding.transform_qk(q, k, positions, positions)
-    scores = q @ k.mT * encoding.softmax_scale(q.shape[-1])
-    hidden = torch.ones_like(scores, dtype=torch.bool).triu(1)
-    return scores.masked_fill(hidden, -torch.inf).softmax(-1)[0]
-
-
-def _quadratic(encoding: Encoding, a: Tensor, b: Tensor, v: Tensor, positions: Tensor) -> Tensor:
-    """RoFormer's equation 19 with the whole matrix of weights: placed features above, plain ones below."""
-    placed_a, placed_b = encoding.transform_qk(a, b, positions, positions)
-    top, bottom = (placed_a @ placed_b.mT).tril(), (a @ b.mT).tril()
-    return top @ v / bottom.sum(-1, keepdim=True)
-
-
-def _after_normalising(encoding: Encoding) -> float:
-    """The change that a factor on queries makes to weights that are divided by their sum."""
-    heads, head_dim, _ = sizes_of(encoding)
-    positions = spread(encoding, 12, 16_500)
-    q, k = feature_map(normal(2, 1, heads, 12, head_dim), "elu+1")
-
-    def weights(a: Tensor, b: Tensor) -> Tensor:
-        products = (a @ b.mT).tril()[..., 1:, :]  # the first query sees one key
-        return products / products.sum(-1, keepdim=True)
-
-    return largest(weights(*encoding.transform_qk(q, k, positions, positions)) - weights(q, k))
 
 
 def decays(encoding: Encoding, stated: bool) -> Finding:

@@ -13,8 +13,8 @@ from whorl import registry
 from whorl.attend.features import feature_map
 from whorl.attend.linear import LinearState, linear_attention
 from whorl.attend.softmax import attention
-from whorl.claims import flags
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
+from whorl.claims.flag_linear import linear
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
 from whorl.encodings.base import Encoding
@@ -280,7 +280,7 @@ def only_rope_linear() -> Finding:
     for name in registry.names():
         encoding = build(name)
         stated = encoding.claims.relative and encoding.claims.linear_attention
-        if stated and flags.linear(encoding, True).verdict.kind == "holds within":
+        if stated and linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
     others = [name for name in works if first(build(name), Input, Fade)]
     numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}

@@ -1,0 +1,94 @@
+"""What flags say in words, how each is measured, and the tolerances that are named there."""
+
+from __future__ import annotations
+
+from whorl.claims import evidence
+from whorl.claims.ledger import Both
+
+EQUAL = 1e-6  # weights that differ by no more count as equal: biases are float32
+SEEN = 1e-4  # weights that differ by more count as different
+KEPT = 1e-9  # norms that differ by no more count as equal: they are float64
+FOLD = 1e-4  # folded products are summed in float64 from a float32 bias of up to 64
+RATIO = 4.0
+
+SAID = {
+    ("relative", True): (
+        "{}: scores depend on the distance of query and key only.",
+        "{}：注意力分数只取决于查询与键的距离。",
+    ),
+    ("relative", False): (
+        "{}: scores depend on more than the distance of query and key: on the place, or on the tokens between.",
+        "{}：注意力分数不只取决于查询与键的距离，还取决于所在位置或两者之间的词。",
+    ),
+    ("norm_preserving", True): ("{}: vectors keep their length.", "{}：向量的范数保持不变。"),
+    ("norm_preserving", False): ("{}: vectors change their length.", "{}：向量的范数会改变。"),
+    ("linear_attention", True): (
+        "{}: works in linear attention, without the score matrix.",
+        "{}：可用于线性注意力，不必构造分数矩阵。",
+    ),
+    ("linear_attention", False): (
+        "{}: linear attention does not take it.",
+        "{}：线性注意力不接受它。",
+    ),
+    ("decays", True): (
+        "{}: by construction, a farther key weighs less than a nearer one that is alike.",
+        "{}：由构造保证，内容相同的键越远权重越小。",
+    ),
+    ("decays", False): (
+        "{}: a farther key may weigh as much as a nearer one that is alike, or more.",
+        "{}：内容相同时，远处的键可能不比近处的键权重小。",
+    ),
+    ("extrapolates", True): ("{}: quality holds past the trained length.", "{}：超过训练长度后质量仍能保持。"),
+    ("extrapolates", False): ("{}: quality does not hold past the trained length.", "{}：超过训练长度后质量不能保持。"),
+}
+
+# What an encoding is whose bias folds: scores are products after all, of longer queries and keys.
+FOLDED = Both(
+    "{}: linear attention does not take it as it is; its scores are products of queries and keys of {} more "
+    "dimensions, so a softmax-free form exists at that cost.",
+    "{}：线性注意力不直接接受它；但其分数是多加 {} 维的查询与键的内积，因此以此代价存在不含 softmax 的形式。",
+)
+
+# What an encoding is whose term is a number of the query less one of the key.
+GATED = Both(
+    "{}: linear attention does not take it as it is; its term is a number of the query less one of the key, so a "
+    "gated, softmax-free form exists at the cost of one number per token and head.",
+    "{}：线性注意力不直接接受它；但其项是查询的一个数减去键的一个数，因此以每个词、每个头一个数为代价，存在带门的、"
+    "不含 softmax 的形式。",
+)
+
+HOW = {
+    "relative": Both(
+        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, and a "
+        f"pair's score when the tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
+        "随机词（远近都有）在所有位置平移前后的注意力权重，以及改变两词之间的词后该对的分数："
+        f"相差不到 {EQUAL:g} 为相对，变化超过 {SEEN:g} 则不是。",
+    ),
+    "norm_preserving": Both(
+        "Norms before and after every hook that changes a vector, at positions near and far: equal to "
+        f"{KEPT:g} of themselves are kept, a change above {SEEN:g} is one.",
+        f"每个改变向量的环节前后的范数，位置远近都取：相对差不到 {KEPT:g} 为保持，变化超过 {SEEN:g} 为改变。",
+    ),
+    "linear_attention": Both(
+        f"Weights against those of placed queries and keys, and the linear form against the quadratic, to {EQUAL:g}; "
+        f"where it is refused, weights differ from those by more than {SEEN:g}, or normalising takes away a factor on "
+        f"queries, to {KEPT:g}; and the scores of folded queries and keys are compared with its own, to {FOLD:g}.",
+        f"权重与放好位置的查询、键的权重比较，线性形式与平方形式比较，容差 {EQUAL:g}；"
+        f"被拒绝时，权重之差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}）；"
+        f"并把偏置折入查询与键后的分数与其自身比较，容差 {FOLD:g}。",
+    ),
+    "decays": Both(
+        "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
+        "内容全部相同的词的各行权重，取若干词与若干组可学习的数。",
+    ),
+    "extrapolates": Both(
+        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a "
+        f"mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
+        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）："
+        f"各次比较中平均上升都不超过 {evidence.HELD:g} 算保持。",
+    ),
+}
+CACHED = Both(
+    "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, float64.",
+    "十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段注意力比较，float64。",
+)
