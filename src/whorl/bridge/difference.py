@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from whorl.analysis.wavelengths import Array
+from whorl.bridge.aligned_layers import TURNING, aligned, rotation_of
 from whorl.bridge.model import Group, Model, read
 from whorl.bridge.programs import program_of, read_as
 from whorl.dialects.reading import Described, Reading
@@ -26,7 +27,6 @@ TOLERANCE = 1e-6
 UNCLAIMED = 4096  # positions that are compared where neither file claims a length
 STEP = 8  # between two lengths of the table of differences
 MOST_POSITIONS = 4096  # at which cosines are compared; a longer text is sampled
-TURNING = ("rope", "mrope")
 ROTATION = ("rotary_dim", "layout", "slice", "rotated_heads", "sections", "arrangement", "learnable")
 MOVED = "the layouts differ by the rows of queries and keys that llama.cpp's converter moves: not compared"
 
@@ -167,7 +167,7 @@ def compare(
     lengths = _lengths((a, b), served)
     groups = [
         _group(kind, places, one, other, lengths, ROTATION if layouts and not moved else _WITHOUT_LAYOUT)
-        for kind, places, one, other in _aligned(Model(a), Model(b))
+        for kind, places, one, other in aligned(Model(a), Model(b))
     ]
     return Difference(
         a=labels[0], b=labels[1], claimed_length=(claims[0], claims[1]), groups=tuple(groups), notes=tuple(notes)
@@ -193,53 +193,6 @@ def _lengths(readings: Sequence[Reading], length: int) -> tuple[int, ...]:
         one.value("original_length") for one in scalings if one is not None and one.name in ("longrope", "dynamic_ntk")
     ]
     return tuple(sorted({length, *(one for one in begins if isinstance(one, int) and one < length)}))
-
-
-Aligned = tuple[str, tuple[int, ...] | None, Group, Group]  # what layers are called, which they are, and both groups
-
-
-def _aligned(a: Model, b: Model) -> list[Aligned]:
-    """Groups of layers that are alike in both."""
-    if any(group.indices is None for model in (a, b) for group in model.groups):
-        pairs = list(zip(a.groups, b.groups, strict=False))
-        if len(a.groups) != len(b.groups):
-            raise WhorlError(
-                f"diff: {len(a.groups)} kinds of layers against {len(b.groups)}, and a file does not say how many "
-                "layers of each there are. Add num_hidden_layers."
-            )
-        return [(one.kind, None, one, other) for one, other in pairs]
-    layers = [{index: group for group in model.groups for index in group.indices or ()} for model in (a, b)]
-    if len(layers[0]) != len(layers[1]):
-        return _by_kind(a, b)
-    groups: dict[tuple[int, int], list[int]] = {}
-    for index in sorted(layers[0]):
-        key = (a.groups.index(layers[0][index]), b.groups.index(layers[1][index]))
-        groups.setdefault(key, []).append(index)
-    return [
-        (a.groups[one].kind, tuple(places), a.groups[one], b.groups[other]) for (one, other), places in groups.items()
-    ]
-
-
-def _by_kind(a: Model, b: Model) -> list[Aligned]:
-    """Groups of one kind, of which those that rotate are compared with each other, and those that do not.
-
-    Drafts and targets have as many layers as they have, so places say nothing. Where no kind rotates in both, the first
-    layers that rotate are compared whatever they are called.
-    """
-    kinds: list[dict[tuple[str, bool], list[Group]]] = [{}, {}]
-    for model, of_kind in zip((a, b), kinds, strict=True):
-        for group in model.groups:
-            of_kind.setdefault((group.kind, _turning(group) is not None), []).append(group)
-    pairs: list[Aligned] = [
-        (kind[0], None, *pair)
-        for kind in kinds[0]
-        for pair in zip(kinds[0][kind], kinds[1].get(kind, ()), strict=False)
-    ]
-    first, second = (min(model.groups, key=lambda group: _turning(group) is None) for model in (a, b))
-    rotates = _turning(first) is not None or _turning(second) is not None
-    if not pairs or (rotates and all(_turning(group) is None for *_, group, _ in pairs)):
-        pairs.insert(0, (first.kind, None, first, second))
-    return pairs
 
 
 def sentence(found: Difference) -> str:
@@ -280,7 +233,7 @@ def in_words(value: Any) -> str:
 def _group(
     kind: str, places: tuple[int, ...] | None, a: Group, b: Group, lengths: Sequence[int], names: Sequence[str]
 ) -> GroupDifference:
-    turning = [_turning(group) for group in (a, b)]
+    turning = [rotation_of(group) for group in (a, b)]
     settings = [*_beside(a, b, lengths[-1]), *_rotation_settings(turning[0], turning[1], names)]
     rotations = ()
     if turning[0] is not None and turning[1] is not None:
@@ -289,10 +242,6 @@ def _group(
         if not all(one.equal for one in rotations):
             settings = [*_why(turning[0], turning[1]), *settings]
     return GroupDifference(kind=kind, layers=places, settings=tuple(settings), rotations=rotations)
-
-
-def _turning(group: Group) -> Described | None:
-    return next((one for one in group.layers.encodings if one.name in TURNING), None)
 
 
 def _rope(group: Group) -> Rope:
