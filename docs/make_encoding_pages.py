@@ -26,7 +26,7 @@ from whorl.claims.redirects import REDIRECTS
 from whorl.claims.report import TITLES
 from whorl.cli import examples, listing
 from whorl.config import Config
-from whorl.results import AS_TRAINED
+from whorl.result_rows import AS_TRAINED
 
 # A line of a config's docstring that explains a setting: its name, a gap, what it is.
 NAMED = r"^\w+ {2,}\S"

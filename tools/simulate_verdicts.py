@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from whorl.lab.differences import LOSS, Score, Scores, best_label, differences
-from whorl.results import AS_TRAINED
+from whorl.result_rows import AS_TRAINED
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 VARIANCES, RATES = EXPERIMENTS / "seed-variance.json", EXPERIMENTS / "verdict-rates.json"

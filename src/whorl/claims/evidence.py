@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from whorl.claims.ledger import BETWEEN, Both, Finding, decide, inconclusive, needs_training, shared
 from whorl.errors import WhorlError
-from whorl.results import AS_TRAINED, ComparisonResult, Row
+from whorl.result_rows import AS_TRAINED, Row
+from whorl.results import ComparisonResult
 
 # A difference of losses, in bits per byte, that is too small to matter: an interval inside it is a tie.
 TIE = 0.02

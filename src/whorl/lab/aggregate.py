@@ -25,18 +25,8 @@ from whorl.lab.settings import in_full
 from whorl.lab.statistics import interval, share_interval
 from whorl.lab.storage import RESULT, read_result
 from whorl.registry import from_dict
-from whorl.results import (
-    AS_TRAINED,
-    COMPARISON,
-    COMPARISON_SCHEMA,
-    PROTOCOLS,
-    RECALL,
-    TASK,
-    WINDOW,
-    ComparisonResult,
-    Difference,
-    RunResult,
-)
+from whorl.result_rows import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW
+from whorl.results import COMPARISON, COMPARISON_SCHEMA, ComparisonResult, Difference, RunResult
 
 # Settings that a label names where they tell runs apart.
 MAY_DIFFER = (

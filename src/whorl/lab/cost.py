@@ -9,7 +9,7 @@ from whorl.lab import probes
 from whorl.lab.batches import open_batches
 from whorl.lab.evaluate import windows
 from whorl.lab.settings import RunConfig
-from whorl.results import WINDOW
+from whorl.result_rows import WINDOW
 
 BACKWARD = 2  # passes forward that one back costs
 

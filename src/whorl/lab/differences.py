@@ -23,7 +23,8 @@ import numpy as np
 from whorl.errors import unknown
 from whorl.lab.report.published import orders
 from whorl.lab.statistics import Array, Spread, estimate, judge, pooled
-from whorl.results import AS_TRAINED, RECALL, WHOLE, WINDOW, Difference, finite
+from whorl.result_rows import AS_TRAINED, RECALL, WHOLE, WINDOW, finite
+from whorl.results import Difference
 
 LOSS, EXACT = "same_last", "exact_match"
 PROBED: dict[str, str] = dict(zip(RECALL, ("repeated", "retrieval"), strict=True))  # where the probes of a score are

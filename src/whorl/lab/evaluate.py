@@ -47,7 +47,7 @@ from whorl.lab.settings import RunConfig
 from whorl.lab.storage import PeakMemory
 from whorl.lab.tokens import Tokenizer
 from whorl.models.decoder import Decoder
-from whorl.results import AS_TRAINED, PROTOCOLS
+from whorl.result_rows import AS_TRAINED, PROTOCOLS
 
 BINS = 32  # of positions in the per-position loss
 # A pass holds at most so many tokens, and so many scores of a layer where they are formed: on a CPU, what caches hold.

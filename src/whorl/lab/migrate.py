@@ -28,7 +28,7 @@ from whorl.lab.settings import RunConfig, cautions, identity, label_of
 from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, make_once, read_json, space_needed
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
-from whorl.results import PROTOCOLS
+from whorl.result_rows import PROTOCOLS
 
 SCHEMA = "whorl-lab-migration/1"
 GENTLE = 0.2  # of the rate the run was trained at

@@ -27,7 +27,7 @@ from whorl.encodings.position_remaps import LeakyReRope, ReRope
 from whorl.encodings.rope import Rope
 from whorl.encodings.score_scaling import LogN
 from whorl.errors import WhorlError, unknown
-from whorl.results import AS_TRAINED
+from whorl.result_rows import AS_TRAINED
 from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 from whorl.rotary.scalings.linear import Linear
 from whorl.rotary.scalings.ntk import Ntk

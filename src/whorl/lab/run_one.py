@@ -26,7 +26,8 @@ from whorl.lab.tasks import score_each, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.lab.validation import watched, watching, written
 from whorl.models.decoder import Decoder
-from whorl.results import AS_TRAINED, RunResult
+from whorl.result_rows import AS_TRAINED
+from whorl.results import RunResult
 
 MOST_ROWS = 200  # of metrics in a result
 

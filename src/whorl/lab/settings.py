@@ -19,7 +19,7 @@ from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.recipe import Recipe
 from whorl.models.layers import Activation
-from whorl.results import PROTOCOLS
+from whorl.result_rows import PROTOCOLS
 
 PLAN = "plan"  # the name of an encoding that differs between layers
 MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names

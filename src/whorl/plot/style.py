@@ -13,7 +13,7 @@ import numpy as np
 from whorl.config import Config
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
-from whorl.results import AS_TRAINED, WINDOW
+from whorl.result_rows import AS_TRAINED, WINDOW
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

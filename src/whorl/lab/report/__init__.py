@@ -18,7 +18,8 @@ from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import LANGUAGES, Words
 from whorl.lab.storage import replace_whole
-from whorl.results import COMPARISON, PROTOCOLS, RECALL, TASK, ComparisonResult
+from whorl.result_rows import PROTOCOLS, RECALL, TASK
+from whorl.results import COMPARISON, ComparisonResult
 
 __all__ = ["write_all", "write_csv", "write_json", "write_report"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from whorl.lab.report.words import Words, number, percent, ratio
 from whorl.plot.style import COLOURS
-from whorl.results import Cell
+from whorl.result_rows import Cell
 
 PHONE = (372.0, 320.0)  # a panel of a phone 390 pixels wide
 RADIUS = 3.0

@@ -10,7 +10,7 @@ from whorl.lab.report.charts import Line, Panel, Style
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import Words
 from whorl.plot.style import Look, looks
-from whorl.results import PROTOCOLS, RECALL, TASK, WHOLE, Cell, Row, finite
+from whorl.result_rows import PROTOCOLS, RECALL, TASK, WHOLE, Cell, Row, finite
 
 BIG = (510.0, 350.0)
 BROAD = (760.0, 380.0)  # where one big panel stands alone

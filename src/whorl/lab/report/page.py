@@ -19,20 +19,8 @@ from whorl.lab.report.sentences import Sentences, source_of
 from whorl.lab.report.verdict import HOLD, Findings, Standing
 from whorl.lab.report.words import Words, count, number, plain, ratio, signed, size
 from whorl.plot.style import COLOURS
-from whorl.results import (
-    AS_TRAINED,
-    PROTOCOLS,
-    RECALL,
-    TASK,
-    WHOLE,
-    WINDOW,
-    Cell,
-    ComparisonResult,
-    Difference,
-    Row,
-    finite,
-    lengths_of,
-)
+from whorl.result_rows import AS_TRAINED, PROTOCOLS, RECALL, TASK, WHOLE, WINDOW, Cell, Row, finite, lengths_of
+from whorl.results import ComparisonResult, Difference
 
 if TYPE_CHECKING:
     import jinja2

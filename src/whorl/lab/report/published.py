@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from whorl.results import AS_TRAINED, ComparisonResult, Row
+from whorl.result_rows import AS_TRAINED, Row
+from whorl.results import ComparisonResult
 
 Outcome = Literal["reproduced", "tied", "reversed"]
 OUTCOMES: dict[int, Outcome] = {1: "reproduced", 0: "tied", -1: "reversed"}  # by the sign of the worse less the better

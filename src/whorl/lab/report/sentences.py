@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from whorl.lab.report.published import RAMP_LENGTH, Check, fair
 from whorl.lab.report.verdict import FAILED, HOLD, SOLVED, Findings, Order, Recall, Repair, Standing, Task
 from whorl.lab.report.words import Words, count, number, percent, plain, ratio, short_count, signed
-from whorl.results import WHOLE, Difference, Row
+from whorl.result_rows import WHOLE, Row
+from whorl.results import Difference
 
 UNTRAINED = 4.0  # bits per byte; the frequencies of bytes alone give some 4.5 to 5 on text
 MOST = 3  # sentences of a verdict

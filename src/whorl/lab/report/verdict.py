@@ -19,7 +19,8 @@ from typing import Literal
 
 from whorl.lab.report.published import Check, check_losses, check_tasks
 from whorl.lab.statistics import share_low
-from whorl.results import PROTOCOLS, RECALL, WHOLE, ComparisonResult, Difference, Row
+from whorl.result_rows import PROTOCOLS, RECALL, WHOLE, Row
+from whorl.results import ComparisonResult, Difference
 
 HOLD = 0.15  # bits per byte
 FAR = 8  # how many times the trained length "holds" is about, where that was tested

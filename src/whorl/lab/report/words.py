@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl.errors import unknown
-from whorl.results import AS_TRAINED, WINDOW
+from whorl.result_rows import AS_TRAINED, WINDOW
 
 LANGUAGES = ("en", "zh")
 
