@@ -69,9 +69,8 @@ class AlibiConfig(Config):
     def check(self) -> None:
         call = self.call()
         self.check_positive("heads")
-        if self.form == "split" and self.heads % 2:
-            remedy = "Half of the heads looks left, half looks right."
-            raise invalid(call, "heads", "even for form='split'", self.heads, remedy)
+        even, remedy = self.heads % 2 == 0, "Half of the heads looks left, half looks right."
+        self.must(even or self.form != "split", "heads", "even for form='split'", remedy=remedy)
         self.check_positive("scale")
         if (self.offset is None) == (self.form == "offset"):
             raise WhorlError(
@@ -93,8 +92,7 @@ class AlibiConfig(Config):
         if len(self.slopes) != self.sloped:
             half = "heads / 2" if self.form == "split" else "heads"
             raise WhorlError(f"{self.call()}: slopes must have {half} = {self.sloped} numbers, got {len(self.slopes)}.")
-        if min(self.slopes) < 0:
-            raise invalid(self.call(), "slopes", "zero or positive", self.slopes, "A slope discounts distant keys.")
+        self.must(min(self.slopes) >= 0, "slopes", "zero or positive", remedy="A slope discounts distant keys.")
 
     @property
     def sloped(self) -> int:

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from whorl.config import config
 from whorl.encodings.rotary import Rotary, RotaryConfig
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.position_checks import check_positions
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
@@ -89,28 +89,21 @@ class AxialRopeConfig(RotaryConfig):
 
     def check(self) -> None:
         super().check()
-        call = self.call()
         if self.base is None:
             object.__setattr__(self, "base", self.fixed.base)
-        elif self.base <= 1:
-            raise invalid(call, "base", "larger than 1", self.base, f"{self.convention} uses {self.fixed.base:g}.")
-        if self.axes < 2:
-            raise invalid(call, "axes", "2 or more", self.axes, "With one axis use Rope.")
+        else:
+            self.must(self.base > 1, "base", "larger than 1", remedy=f"{self.convention} uses {self.fixed.base:g}.")
+        self.must(self.axes >= 2, "axes", "2 or more", remedy="With one axis use Rope.")
         if self.fixed.images_only and self.axes != 2:
             more = " or ".join(repr(name) for name, each in CONVENTIONS.items() if not each.images_only)
             raise WhorlError(
-                f"{call}: convention={self.convention!r} is for images, with 2 axes, got axes={self.axes}. Use {more}."
+                f"{self.call()}: convention={self.convention!r} is for images, with 2 axes, got axes={self.axes}. "
+                f"Use {more}."
             )
         step = 2 * self.axes
-        if self.head_dim < step or (self.head_dim % step and not self.fixed.leaves_rest):
-            above = self.head_dim + step - self.head_dim % step
-            raise invalid(
-                call,
-                "head_dim",
-                f"a multiple of {step}",
-                self.head_dim,
-                f"{self.axes} axes share its pairs equally; use head_dim={above}, or MRope for unequal shares.",
-            )
+        fits, above = self.head_dim % step == 0 or self.fixed.leaves_rest, self.head_dim + step - self.head_dim % step
+        remedy = f"{self.axes} axes share its pairs equally; use head_dim={above}, or MRope for unequal shares."
+        self.must(self.head_dim >= step and fits, "head_dim", f"a multiple of {step}", remedy=remedy)
 
     @property
     def fixed(self) -> Convention:

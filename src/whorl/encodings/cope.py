@@ -21,7 +21,7 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.content import ContentTerms, Pairs
 from whorl.encodings.pairs import check_head, products
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 
 
 @config
@@ -40,10 +40,8 @@ class CopeConfig(Config):
 
     def check(self) -> None:
         self.check_positive("head_dim")
-        if self.max_position < 2:
-            raise invalid(
-                self.call(), "max_position", "at least 2", self.max_position, "One position is the same for every key."
-            )
+        remedy = "One position is the same for every key."
+        self.must(self.max_position >= 2, "max_position", "at least 2", remedy=remedy)
 
 
 def contextual_positions(logits: Tensor, max_position: int, causal: bool) -> Tensor:

@@ -28,7 +28,7 @@ from whorl.encodings.base import Claims
 from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.tracing import making_graph, may_keep_tensors, takes_derivatives
 
 # Rows of a table for each pair of a key, from which on it is cheaper to take the rows of pairs than all products.
@@ -59,21 +59,14 @@ class DebertaConfig(Config):
     position_to_content: Literal["code", "paper"] | None = "code"
 
     def check(self) -> None:
-        call = self.call()
         self.check_positive("heads", "head_dim", "width", "max_distance")
-        if self.span < 2:
-            raise invalid(call, "span", "at least 2", self.span, "DeBERTa version 1 has 512, version 3 has 256.")
-        if self.max_distance is not None and self.max_distance - 1 <= self.span // 2:
-            raise invalid(
-                call,
-                "max_distance",
-                f"larger than span / 2 + 1 = {self.span // 2 + 1}",
-                self.max_distance,
-                "The logarithmic buckets lie between; use max_distance=None to clip at span.",
-            )
+        self.must(self.span >= 2, "span", "at least 2", remedy="DeBERTa version 1 has 512, version 3 has 256.")
+        half, remedy = self.span // 2, "The logarithmic buckets lie between; use max_distance=None to clip at span."
+        wide = self.max_distance is None or self.max_distance - 1 > half
+        self.must(wide, "max_distance", f"larger than span / 2 + 1 = {half + 1}", remedy=remedy)
         if self.terms == 1:
             raise WhorlError(
-                f"{call}: content_to_position=False and position_to_content=None leave no position. "
+                f"{self.call()}: content_to_position=False and position_to_content=None leave no position. "
                 "Switch one of them on."
             )
         if self.width is None:

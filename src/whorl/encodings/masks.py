@@ -20,7 +20,6 @@ from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import distances
-from whorl.errors import invalid
 
 
 @config
@@ -36,8 +35,7 @@ class WindowConfig(Config):
     symmetric: bool = False
 
     def check(self) -> None:
-        if self.size <= 0:
-            raise invalid(self.call(), "size", "positive", self.size, "A window of 1 is the token itself.")
+        self.must(self.size > 0, "size", "positive", remedy="A window of 1 is the token itself.")
 
 
 @config
@@ -52,8 +50,7 @@ class SinksConfig(WindowConfig):
 
     def check(self) -> None:
         super().check()
-        if self.count <= 0:
-            raise invalid(self.call(), "count", "positive", self.count, "Without sinks use Window.")
+        self.must(self.count > 0, "count", "positive", remedy="Without sinks use Window.")
 
 
 def within(distance: Tensor, size: int, symmetric: bool) -> Tensor:

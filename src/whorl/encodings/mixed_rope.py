@@ -47,20 +47,16 @@ class MixedRopeConfig(RotaryConfig):
 
     def check(self) -> None:
         super().check()
-        call = self.call()
         self.check_positive("heads")
-        if self.rotated_heads is not None and max(self.rotated_heads) >= self.heads:
-            raise invalid(call, "rotated_heads", f"between 0 and {self.heads - 1}", self.rotated_heads)
-        if self.head_dim % 4:
-            above = self.head_dim + 4 - self.head_dim % 4
-            remedy = f"Pairs start in two directions at right angles; use head_dim={above}."
-            raise invalid(call, "head_dim", "a multiple of 4", self.head_dim, remedy)
-        if self.base <= 1:
-            raise invalid(call, "base", "larger than 1", self.base, "RoPE-Mixed uses 10.")
-        if self.seed < 0:
-            raise invalid(call, "seed", "between 0 and 2^63 - 1", self.seed)
+        there = self.rotated_heads is None or max(self.rotated_heads) < self.heads
+        self.must(there, "rotated_heads", f"between 0 and {self.heads - 1}")
+        above = self.head_dim + 4 - self.head_dim % 4
+        remedy = f"Pairs start in two directions at right angles; use head_dim={above}."
+        self.must(self.head_dim % 4 == 0, "head_dim", "a multiple of 4", remedy=remedy)
+        self.must(self.base > 1, "base", "larger than 1", remedy="RoPE-Mixed uses 10.")
+        self.must(self.seed >= 0, "seed", "between 0 and 2^63 - 1")
         if self.angles == "float32":
-            raise WhorlError(f"{call}: learned frequencies have no float32 mode. Use angles='exact'.")
+            raise WhorlError(f"{self.call()}: learned frequencies have no float32 mode. Use angles='exact'.")
 
     @property
     def axes(self) -> int:

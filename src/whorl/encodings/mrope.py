@@ -22,7 +22,7 @@ from torch import Tensor
 
 from whorl.config import config
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 
 Arrangement = Literal["chunked", "interleaved", "ernie", "alternating"]
@@ -53,14 +53,9 @@ class MRopeConfig(RopeConfig):
         if self.sections is None:
             object.__setattr__(self, "sections", shares(self.pairs, self.arrangement))
         call, sections = self.call(), self.shared
-        if len(sections) < 2 or min(sections) < 1:
-            raise invalid(
-                call,
-                "sections",
-                "at least 2 positive integers",
-                sections,
-                "Each is the number of pairs one axis turns; with one axis use Rope.",
-            )
+        remedy = "Each is the number of pairs one axis turns; with one axis use Rope."
+        several = len(sections) >= 2 and min(sections) >= 1
+        self.must(several, "sections", "at least 2 positive integers", sections, remedy)
         if sum(sections) != self.pairs:
             raise WhorlError(
                 f"{call}: sections must sum to rotary_dim / 2 = {self.pairs}, got {sections}, which sum to "

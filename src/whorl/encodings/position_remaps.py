@@ -28,7 +28,6 @@ from whorl.encodings import parts
 from whorl.encodings.base import Branch, Claims
 from whorl.encodings.pairs import distances
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.errors import invalid
 
 
 @config
@@ -45,10 +44,8 @@ class ReRopeConfig(RopeConfig):
 
     def check(self) -> None:
         super().check()
-        if self.window <= 0:
-            raise invalid(
-                self.call(), "window", "positive", self.window, "A quarter to a half of the trained length works best."
-            )
+        remedy = "A quarter to a half of the trained length works best."
+        self.must(self.window > 0, "window", "positive", remedy=remedy)
 
 
 @config
@@ -63,8 +60,7 @@ class LeakyReRopeConfig(ReRopeConfig):
 
     def check(self) -> None:
         super().check()
-        if self.factor < 1:
-            raise invalid(self.call(), "factor", "at least 1", self.factor, "With 1 it is RoPE, without bound ReRoPE.")
+        self.must(self.factor >= 1, "factor", "at least 1", remedy="With 1 it is RoPE, without bound ReRoPE.")
 
 
 @config
@@ -82,8 +78,7 @@ class SelfExtendConfig(RopeConfig):
     def check(self) -> None:
         super().check()
         for name in ("window", "group"):
-            if getattr(self, name) <= 0:
-                raise invalid(self.call(), name, "positive", getattr(self, name), "The paper uses 1024 and 4 to 8.")
+            self.must(getattr(self, name) > 0, name, "positive", remedy="The paper uses 1024 and 4 to 8.")
 
 
 def rerope_far(q_positions: Tensor, k_positions: Tensor, window: int) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from whorl.config import config
 from whorl.encodings.rotary import Rotary, RotaryConfig
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Factors, Scaling
@@ -64,24 +64,17 @@ class RopeConfig(RotaryConfig):
         return super().replace(**changes)
 
     def _check_dims(self) -> None:
-        call = self.call()
         if self.rotary_dim is None:
-            if self.head_dim % 2:
-                raise invalid(
-                    call,
-                    "head_dim",
-                    "even",
-                    self.head_dim,
-                    f"Rotary pairs dimensions; use head_dim={self.head_dim + 1} or rotary_dim={self.head_dim - 1}.",
-                )
+            remedy = f"Rotary pairs dimensions; use head_dim={self.head_dim + 1} or rotary_dim={self.head_dim - 1}."
+            self.must(self.head_dim % 2 == 0, "head_dim", "even", remedy=remedy)
             object.__setattr__(self, "rotary_dim", self.head_dim)
-        if self.pairs <= 0 or self.rotary_dim % 2:  # pyright: ignore[reportOptionalOperand]
-            raise invalid(call, "rotary_dim", "even and positive", self.rotary_dim, "Rotary pairs dimensions.")
-        if isinstance(self.slice, int) and self.slice < 0:
-            raise invalid(call, "slice", "'leading', 'trailing' or an index from 0", self.slice)
+        even = self.pairs > 0 and self.rotary_dim == 2 * self.pairs
+        self.must(even, "rotary_dim", "even and positive", remedy="Rotary pairs dimensions.")
+        placed = not isinstance(self.slice, int) or self.slice >= 0
+        self.must(placed, "slice", "'leading', 'trailing' or an index from 0")
         if self.start < 0 or self.start + 2 * self.pairs > self.head_dim:
             raise WhorlError(
-                f"{call}: rotary_dim={self.rotary_dim} from dimension {max(self.start, 0)} does not fit "
+                f"{self.call()}: rotary_dim={self.rotary_dim} from dimension {max(self.start, 0)} does not fit "
                 f"head_dim={self.head_dim}. Use a smaller rotary_dim or slice='leading'."
             )
 
@@ -89,8 +82,8 @@ class RopeConfig(RotaryConfig):
         if self.frequencies is None:
             if self.base is None:
                 object.__setattr__(self, "base", DEFAULT_BASE)
-            elif self.base <= 1:
-                raise invalid(self.call(), "base", "larger than 1", self.base, "RoFormer uses 10,000.")
+            else:
+                self.must(self.base > 1, "base", "larger than 1", remedy="RoFormer uses 10,000.")
             return
         if self.base is not None:
             raise WhorlError(f"{self.call()}: base would be ignored, frequencies are given. Pass base=None.")

@@ -47,10 +47,8 @@ class RotaryConfig(Config):
     def check(self) -> None:
         self.check_positive("head_dim")
         heads = self.rotated_heads
-        if heads is not None and (not heads or min(heads) < 0 or len(set(heads)) != len(heads)):
-            raise invalid(
-                self.call(), "rotated_heads", "distinct head indices from 0", heads, "Use None for all heads."
-            )
+        distinct = heads is None or (heads and min(heads) >= 0 and len(set(heads)) == len(heads))
+        self.must(distinct, "rotated_heads", "distinct head indices from 0", remedy="Use None for all heads.")
 
     @property
     def dtype(self) -> torch.dtype:

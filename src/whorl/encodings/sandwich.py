@@ -21,7 +21,6 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.encodings.sinusoidal import sinusoidal
-from whorl.errors import invalid
 from whorl.position_checks import check_one_axis
 from whorl.position_ids import from_last_key
 
@@ -41,13 +40,10 @@ class SandwichConfig(Config):
     base: float = 10_000.0
 
     def check(self) -> None:
-        call = self.call()
         self.check_positive("heads")
-        if self.code_width <= 0 or self.code_width % 2:
-            remedy = "A code has a sine and a cosine of each frequency."
-            raise invalid(call, "code_width", "even and positive", self.code_width, remedy)
-        if self.base <= 1:
-            raise invalid(call, "base", "larger than 1", self.base, "The paper uses 10,000.")
+        even, remedy = self.code_width % 2 == 0, "A code has a sine and a cosine of each frequency."
+        self.must(even and self.code_width > 0, "code_width", "even and positive", remedy=remedy)
+        self.must(self.base > 1, "base", "larger than 1", remedy="The paper uses 10,000.")
 
 
 def code_product(distance: Tensor, width: int, base: float) -> Tensor:

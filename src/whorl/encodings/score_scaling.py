@@ -38,10 +38,7 @@ class LogNConfig(Config):
     trained_length: int = 512
 
     def check(self) -> None:
-        if self.trained_length < 2:
-            raise invalid(
-                self.call(), "trained_length", "at least 2", self.trained_length, "The factor divides by its log."
-            )
+        self.must(self.trained_length >= 2, "trained_length", "at least 2", remedy="The factor divides by its log.")
 
 
 @config

@@ -50,10 +50,8 @@ class SinusoidalConfig(Config):
 
     def check(self) -> None:
         self.check_positive("width")
-        if self.base <= 1:
-            raise invalid(self.call(), "base", "larger than 1", self.base, "The paper uses 10,000.")
-        if self.scale == 0:
-            raise invalid(self.call(), "scale", "other than 0", self.scale, "For no position at all use NoPE.")
+        self.must(self.base > 1, "base", "larger than 1", remedy="The paper uses 10,000.")
+        self.must(self.scale != 0, "scale", "other than 0", remedy="For no position at all use NoPE.")
 
 
 def sinusoidal(

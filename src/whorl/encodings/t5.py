@@ -29,7 +29,6 @@ from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
-from whorl.errors import invalid
 from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
 from whorl.tracing import kept_where_plain
@@ -58,22 +57,14 @@ class T5Config(Config):
     scaled: bool = False
 
     def check(self) -> None:
-        call = self.call()
         self.check_positive("heads")
-        if self.bidirectional and (self.buckets < 4 or self.buckets % 2):
-            raise invalid(call, "buckets", "even and at least 4", self.buckets, "Each side has half of them.")
-        if self.buckets < 2:
-            raise invalid(call, "buckets", "at least 2", self.buckets)
-        if self.max_distance <= self.one_sided // 2:
-            raise invalid(
-                call,
-                "max_distance",
-                f"larger than {self.one_sided // 2}",
-                self.max_distance,
-                "So many distances have a bucket of their own, and the logarithmic buckets come after them.",
-            )
-        if self.length is not None and self.length <= 0:
-            raise invalid(call, "length", "positive or None", self.length)
+        halves = not self.bidirectional or (self.buckets >= 4 and self.buckets % 2 == 0)
+        self.must(halves, "buckets", "even and at least 4", remedy="Each side has half of them.")
+        self.must(self.buckets >= 2, "buckets", "at least 2")
+        near = self.one_sided // 2
+        remedy = "So many distances have a bucket of their own, and the logarithmic buckets come after them."
+        self.must(self.max_distance > near, "max_distance", f"larger than {near}", remedy=remedy)
+        self.must(self.length is None or self.length > 0, "length", "positive or None")
 
     @property
     def one_sided(self) -> int:

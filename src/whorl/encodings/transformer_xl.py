@@ -25,7 +25,6 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
-from whorl.errors import invalid
 from whorl.kernels.tables import exact_tables
 from whorl.position_ids import from_last_key
 from whorl.rotary.rotation import turn_pairs
@@ -54,10 +53,8 @@ class TransformerXLConfig(Config):
         self.check_positive("heads", "head_dim", "width", "clamp")
         if self.width is None:
             object.__setattr__(self, "width", self.heads * self.head_dim)
-        if self.width == 1:
-            raise invalid(self.call(), "width", "at least 2", 1, "A code has a sine and a cosine.")
-        if self.base <= 1:
-            raise invalid(self.call(), "base", "larger than 1", self.base, "Transformer-XL uses 10,000.")
+        self.must(self.width != 1, "width", "at least 2", remedy="A code has a sine and a cosine.")
+        self.must(self.base > 1, "base", "larger than 1", remedy="Transformer-XL uses 10,000.")
 
 
 def waves(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,7 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.encodings.rope import Rope, RopeConfig
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.kernels.rotate_checks import check_input
 from whorl.kernels.rotate_torch import wide_dtype
 from whorl.position_checks import check_positions
@@ -55,8 +55,7 @@ class XPosConfig(RopeConfig):
     def check(self) -> None:
         super().check()
         for name, usual in (("scale_base", 512), ("gamma", 0.4)):
-            if getattr(self, name) <= 0:
-                raise invalid(self.call(), name, "positive", getattr(self, name), f"The paper uses {usual}.")
+            self.must(getattr(self, name) > 0, name, "positive", remedy=f"The paper uses {usual}.")
 
     @property
     def rates(self) -> tuple[float, ...]:

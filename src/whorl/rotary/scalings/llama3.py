@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
-from whorl.errors import invalid
 from whorl.rotary.frequencies import Ladder, wavelengths
 from whorl.rotary.scalings.base import Scaling
 
@@ -33,14 +32,9 @@ class Llama3(Scaling):
     def check(self) -> None:
         self.check_at_least_one("factor")
         self.check_positive("original_length", "low_freq_factor", "high_freq_factor")
-        if self.high_freq_factor < self.low_freq_factor:
-            raise invalid(
-                "Llama3",
-                "high_freq_factor",
-                f"at least low_freq_factor={self.low_freq_factor:g}",
-                self.high_freq_factor,
-                "Both are turns within original_length; Meta uses 1 and 4.",
-            )
+        low, remedy = self.low_freq_factor, "Both are turns within original_length; Meta uses 1 and 4."
+        higher = self.high_freq_factor >= low
+        self.must(higher, "high_freq_factor", f"at least low_freq_factor={low:g}", remedy=remedy)
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         plain = ladder.frequencies()

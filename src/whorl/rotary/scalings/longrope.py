@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Factors, Scaling
 
@@ -36,8 +36,7 @@ class LongRope(Scaling):
         self.check_positive("original_length", "attention_factor")
         for name in ("short_factor", "long_factor"):
             for i, value in enumerate(getattr(self, name)):
-                if value <= 0:
-                    raise invalid("LongRope", f"{name}[{i}]", "positive", value)
+                self.must(value > 0, f"{name}[{i}]", "positive", value)
         if self.factor is not None:
             self.check_at_least_one("factor")
         if (self.factor is None) == (self.attention_factor is None):
@@ -45,8 +44,8 @@ class LongRope(Scaling):
                 "LongRope: exactly one of factor and attention_factor sets what multiplies cos and sin. "
                 "Pass factor=(longest length / original_length), or attention_factor=1.0 for none."
             )
-        if self.original_length == 1 and self.factor is not None:
-            raise invalid("LongRope", "original_length", "at least 2", 1, "The attention factor divides by its log.")
+        longer, remedy = self.original_length > 1, "The attention factor divides by its log."
+        self.must(longer or self.factor is None, "original_length", "at least 2", remedy=remedy)
 
     def check_ladder(self, ladder: Ladder) -> None:
         for name in ("short_factor", "long_factor"):

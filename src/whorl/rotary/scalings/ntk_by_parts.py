@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Scaling
 from whorl.rotary.scalings.ntk import ntk_base
@@ -46,14 +46,8 @@ class NtkByParts(Scaling):
         for name, default in (("alpha", 1.0), ("beta", 32.0)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
-        if not self.turns[0] < self.turns[1]:
-            raise invalid(
-                "NtkByParts",
-                "beta",
-                f"larger than alpha={self.alpha}",
-                self.beta,
-                "Pairs with more than beta turns are kept, with fewer than alpha interpolated.",
-            )
+        remedy = "Pairs with more than beta turns are kept, with fewer than alpha interpolated."
+        self.must(self.turns[0] < self.turns[1], "beta", f"larger than alpha={self.alpha}", remedy=remedy)
 
     @property
     def turns(self) -> tuple[float, float]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
-from whorl.errors import invalid
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Scaling
 
@@ -28,8 +27,7 @@ class Proportional(Scaling):
 
     def check(self) -> None:
         self.check_at_least_one("factor")
-        if not 0 <= self.fraction <= 1:
-            raise invalid("Proportional", "fraction", "between 0 and 1", self.fraction)
+        self.must(0 <= self.fraction <= 1, "fraction", "between 0 and 1")
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         turning = int(self.fraction * ladder.dim // 2)

@@ -19,7 +19,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from whorl.config import config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Factors, Scaling
 from whorl.rotary.scalings.ramp import pair_range, ramp
@@ -46,16 +46,10 @@ class Yarn(Scaling):
     def check(self) -> None:
         self.check_at_least_one("factor")
         self.check_positive("original_length", "beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
-        if not self.beta_slow <= self.beta_fast:  # Kimi-K2 has them equal, for a step in place of a ramp
-            raise invalid(
-                "Yarn",
-                "beta_fast",
-                f"larger than beta_slow={self.beta_slow:g}",
-                self.beta_fast,
-                "Pairs with more than beta_fast turns are kept, with fewer than beta_slow interpolated.",
-            )
-        if not 0 <= self.extrapolation_factor <= 1:
-            raise invalid("Yarn", "extrapolation_factor", "between 0 and 1", self.extrapolation_factor)
+        slow, fast = self.beta_slow, self.beta_fast  # Kimi-K2 has them equal, for a step in place of a ramp
+        remedy = "Pairs with more than beta_fast turns are kept, with fewer than beta_slow interpolated."
+        self.must(slow <= fast, "beta_fast", f"larger than beta_slow={slow:g}", remedy=remedy)
+        self.must(0 <= self.extrapolation_factor <= 1, "extrapolation_factor", "between 0 and 1")
         self._check_temperature()
 
     def _check_temperature(self) -> None:
