@@ -21,6 +21,13 @@ def invalid(call: str, name: str, expected: str, got: object, remedy: str = "") 
     return WhorlError(f"{sentence} {remedy}".rstrip())
 
 
+def check_counts(call: str, **counts: object) -> None:
+    """Raises a WhorlError unless each of these is a positive integer."""
+    for name, value in counts.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise invalid(call, name, "a positive integer", value)
+
+
 def unknown(what: str, got: object, known: Iterable[str], call: str = "") -> WhorlError:
     """The error for a name that does not exist: suggests the nearest one, else lists what there is."""
     names = sorted(known)

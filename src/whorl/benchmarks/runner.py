@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from whorl.benchmarks import registry
-from whorl.errors import invalid
+from whorl.errors import check_counts
 from whorl.machine import load, machine_facts
 
 SAMPLE = 0.005  # seconds a sample lasts at least: shorter work is repeated within it
@@ -134,8 +134,7 @@ def run(
     >>> report.correct
     True
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise invalid("bench", "repeats", "a positive integer", repeats)
+    check_counts("bench", repeats=repeats)
     complete = registry.complete_settings(name, settings or {})
     import torch
 

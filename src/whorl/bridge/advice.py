@@ -34,7 +34,7 @@ from whorl.dialects.names import LENGTHS, ORIGINAL
 from whorl.dialects.reading import Layers
 from whorl.dialects.values import whole_number
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, check_counts
 from whorl.rotary.scalings.base import factor_for
 from whorl.rotary.scalings.ntk import ntk_base
 
@@ -90,9 +90,8 @@ def advise(
     >>> advice.scheme, advice.factor
     ('yarn', 4.0)
     """
-    for name, value in (("length", length), ("data_length", data_length)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise invalid("advise", name, "a positive integer", value)
+    given = {"length": length, "data_length": data_length}
+    check_counts("advise", **{name: value for name, value in given.items() if value is not None})
     origin = origin_of(source, None, assume)
     if not has_fields(origin):
         why = "no layer rotates"

@@ -21,7 +21,7 @@ from whorl.bridge.model import Group, Model, read
 from whorl.bridge.programs import program_of, read_as
 from whorl.dialects.reading import Described, Reading
 from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, check_counts, invalid
 
 TOLERANCE = 1e-6
 UNCLAIMED = 4096  # positions that are compared where neither file claims a length
@@ -134,8 +134,8 @@ def diff(
         raise WhorlError(
             "diff: one file and one reader have nothing to differ in. Pass a second file, or two programs."
         )
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise invalid("diff", "length", "a positive integer", length)
+    if length is not None:
+        check_counts("diff", length=length)
     sources = (a, a if b is None else b)
     readings = [_read(source, name, length, assume) for source, name in zip(sources, names, strict=True)]
     letters = ("a", "a" if b is None else "b")

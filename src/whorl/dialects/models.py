@@ -6,7 +6,7 @@ import math
 import sys
 from typing import Any
 
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_counts, invalid, unknown
 
 # The most that a size of a model may be, so that a file someone else wrote does not ask for more than there is.
 MOST = 2**20
@@ -35,8 +35,7 @@ class ModelFields:
             value = self.config.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise invalid(self.call, name, "a positive integer", value)
+            check_counts(self.call, **{name: value})
             most = MOST_ROWS if name in TABLES else MOST
             if value > most:
                 raise invalid(self.call, name, f"at most {most:,}", value)

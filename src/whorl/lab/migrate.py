@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_counts, unknown
 from whorl.lab.batches import open_batches
 from whorl.lab.evaluate import Evaluation
 from whorl.lab.language import language_loss
@@ -176,8 +176,7 @@ def _target(source: RunConfig, to: str | dict[str, Any], steps: int | None, rate
         raise WhorlError(f"migrate: {source.corpus} has no text to score. Give a run on text.")
     length, batch, _ = source.stages[-1]
     steps = max(1, source.steps // 5) if steps is None else steps
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise invalid("migrate", "steps", "a positive integer", steps)
+    check_counts("migrate", steps=steps)
     encoding = with_usual(dict(to) if isinstance(to, dict) else read_name(to), **source.sizes)
     config = source.replace(
         protocols=PROTOCOLS,  # every token is scored, whatever the run itself was scored by

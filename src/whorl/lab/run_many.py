@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from whorl import registry
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, check_counts
 from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig, leaves
 from whorl.lab.storage import RESULT, BusyError, check_output, forget_diverged, read_result, space_needed
@@ -79,8 +79,8 @@ def run_many(
 
 def check_workers(workers: int | None) -> None:
     """Raises a WhorlError for what is no count of runs side by side."""
-    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int) or workers < 1):
-        raise invalid("lab", "workers", "a positive integer", workers)
+    if workers is not None:
+        check_counts("lab", workers=workers)
 
 
 def _runner(on: str) -> Callable[..., dict[str, str]]:

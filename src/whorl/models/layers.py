@@ -18,7 +18,7 @@ from whorl.attend.softmax import attention
 from whorl.encodings.base import Encoding
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.parts import Input
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_counts, invalid, unknown
 from whorl.graphs import equals_any
 from whorl.position_checks import INTEGERS
 from whorl.registry import build_for
@@ -139,9 +139,7 @@ def check_settings(
         raise unknown("activation", activation, ACTIVATIONS, call=call)
     if not 0 <= dropout < 1:
         raise invalid(call, "dropout", "at least 0 and below 1", dropout)
-    for name, value in {"width": width, "heads": heads, "head_dim": head_dim or 1, **counts}.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise invalid(call, name, "a positive integer", value)
+    check_counts(call, width=width, heads=heads, head_dim=head_dim or 1, **counts)
     if head_dim is None and width % heads:
         raise invalid(call, "width", f"a multiple of heads={heads}", width)
     return {"heads": heads, "head_dim": head_dim or width // heads, "width": width}

@@ -16,7 +16,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_counts, invalid, unknown
 from whorl.forks import uncut
 from whorl.position_checks import INTEGERS
 from whorl.rotary.tables import Tables
@@ -36,9 +36,7 @@ class TableCache:
     def __init__(self, policy: Policy = "hybrid", *, length: int = 8192, max_bytes: int = 256 * 2**20) -> None:
         if policy not in get_args(Policy):
             raise unknown("policy", policy, get_args(Policy), call="TableCache")
-        for name, value in (("length", length), ("max_bytes", max_bytes)):
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise invalid("TableCache", name, "a positive integer", value)
+        check_counts("TableCache", length=length, max_bytes=max_bytes)
         self.policy: Policy = policy
         self.length = length
         self.max_bytes = max_bytes

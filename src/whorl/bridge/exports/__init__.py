@@ -13,7 +13,7 @@ from whorl.bridge.difference import compare, sentence
 from whorl.bridge.exports import gguf, hf, llama_cpp, megatron, params, sglang, vllm
 from whorl.bridge.exports.draft import Draft, Origin, origin_of
 from whorl.bridge.inexpressible import InexpressibleError
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_counts, unknown
 
 # The target "onnx" is a file of its own with an extra, and gives a model instead of text: whorl.bridge.exports.onnx.
 TARGETS: dict[str, Callable[[Origin], Draft]] = {
@@ -47,10 +47,10 @@ def export(
         raise WhorlError("export: onnx gives a model in place of text. Use whorl.bridge.export_onnx, or --out FILE.")
     if target not in TARGETS:
         raise unknown("target of export:", target, (*TARGETS, ONNX))
-    if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 1):
-        raise invalid("export", "length", "a positive integer", length)
-    if length is not None and target not in SERVERS:
-        raise WhorlError(f"export: --length is for programs that serve ({', '.join(SERVERS)}). Leave it out.")
+    if length is not None:
+        check_counts("export", length=length)
+        if target not in SERVERS:
+            raise WhorlError(f"export: --length is for programs that serve ({', '.join(SERVERS)}). Leave it out.")
     return write(origin_of(source, length, assume), target)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 from torch import Tensor
 
 from whorl.config import Config, config
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, check_counts
 from whorl.rotary.frequencies import Ladder
 
 
@@ -45,9 +45,8 @@ class Scaling(Config):
         """Raises a WhorlError where the scheme cannot serve a head of this size."""
 
     def check_at_least_one(self, name: str) -> None:
-        value = getattr(self, name)
-        if value < 1.0:
-            raise invalid(self.call(), name, "at least 1", value, "A factor of 4 serves 4 times the trained length.")
+        remedy = "A factor of 4 serves 4 times the trained length."
+        self.must(getattr(self, name) >= 1.0, name, "at least 1", remedy=remedy)
 
     def check_more_than_one_pair(self, ladder: Ladder) -> None:
         if ladder.dim == 2:
@@ -66,7 +65,5 @@ def factor_for(length: int, *, trained_length: int) -> float:
     >>> round(factor_for(8192, trained_length=3072), 4)
     2.6667
     """
-    for name, value in (("length", length), ("trained_length", trained_length)):
-        if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-            raise invalid("factor_for", name, "a positive integer", value)
+    check_counts("factor_for", length=length, trained_length=trained_length)
     return max(1.0, length / trained_length)
