@@ -213,13 +213,18 @@ def _integer(call: str, name: str, value: Any) -> int:
     return number
 
 
-def _number(call: str, name: str, value: Any) -> float:
+def as_float(call: str, name: str, value: Any) -> float:
+    """The value as a float, infinity where it is beyond every float; a WhorlError where it is no number."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise invalid(call, name, "a number", value)
     try:
-        number = float(value)
-    except OverflowError:  # an integer or a fraction beyond every float
-        number = math.inf
+        return float(value)
+    except OverflowError:  # an integer or a fraction
+        return math.inf
+
+
+def _number(call: str, name: str, value: Any) -> float:
+    number = as_float(call, name, value)
     if not math.isfinite(number):
         raise invalid(call, name, "finite", value)
     return number

@@ -25,6 +25,7 @@ from typing import Literal
 
 import torch
 
+from whorl.config import as_float
 from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.position_ids import Device, Integers, grid, positions, whole_number, whole_numbers
 
@@ -184,12 +185,7 @@ def check_rule(call: str, rule: object) -> None:
 
 def _fraction(call: str, name: str, value: object) -> Fraction:
     """The ratio a float stands for: in floats 49 frames of 2/49 s are below 2 s, and floor loses an id."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise invalid(call, name, "a number", value)
-    try:
-        number = float(value)
-    except OverflowError:  # an integer or a fraction beyond every float
-        number = math.inf
+    number = as_float(call, name, value)
     if not 0 < number < math.inf:
         raise invalid(call, name, "finite and above 0", value)
     if number > LONGEST:
