@@ -68,7 +68,10 @@ def ours(dim: int, written: bool) -> None:
     inputs = [x.clone().requires_grad_() for x in tokens]
     options: dict[str, Any] = {"encoding": Rope(head_dim=dim), "impl": "triton"}
     run = torch.no_grad()(lambda: linear_attention(*tokens, **options))
-    train = lambda: torch.autograd.grad(linear_attention(*inputs, **options), inputs, tokens[2])  # noqa: E731
+
+    def train() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(linear_attention(*inputs, **options), inputs, tokens[2])
+
     line(f"dim {dim}", "written" if written else "fused", milliseconds(run), milliseconds(train))
 
 
@@ -78,7 +81,10 @@ def peer(dim: int) -> None:
     tokens = [x.transpose(1, 2).contiguous() for x in drawn(*SHAPES[dim])[:3]]
     inputs = [x.clone().requires_grad_() for x in tokens]
     run = torch.no_grad()(lambda: chunk_linear_attn(*tokens, normalize=False)[0])
-    train = lambda: torch.autograd.grad(chunk_linear_attn(*inputs, normalize=False)[0], inputs, tokens[2])  # noqa: E731
+
+    def train() -> tuple[Tensor, ...]:
+        return torch.autograd.grad(chunk_linear_attn(*inputs, normalize=False)[0], inputs, tokens[2])
+
     line(f"dim {dim}", "flash-linear-attention", milliseconds(run), milliseconds(train))
 
 
