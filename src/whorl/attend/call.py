@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from whorl.attend.inputs import check_device, check_key_mask, check_shapes
+from whorl.attend.inputs import check_device, check_key_mask, check_shapes, with_positions
 from whorl.attend.visibility import Causal, Visibility
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
@@ -17,7 +17,6 @@ from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
 from whorl.position_checks import FLOATS, INTEGERS
-from whorl.position_ids import positions as make_positions
 
 NO_ENCODING = NoPE()
 
@@ -156,21 +155,7 @@ def checked(
 def _positions(
     q: Tensor, queries: int, keys: int, positions: Tensor | None, key_positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    if key_positions is None:
-        if positions is None:
-            key_positions = make_positions(keys, device=q.device)
-        elif queries == keys:
-            key_positions = positions
-        else:
-            raise WhorlError(
-                f"attention: positions of {queries} queries do not tell those of {keys} keys. Pass key_positions too."
-            )
-    if positions is None:
-        if queries > keys:
-            raise WhorlError(
-                f"attention: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
-            )
-        positions = key_positions if queries == keys else key_positions[..., keys - queries :]
+    positions, key_positions = with_positions("attention", q, keys, positions, key_positions)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
         if not isinstance(ids, Tensor) or not ids.ndim or ids.shape[-1] != count:
             raise invalid("attention", name, f"a tensor with {count} on its last axis", ids)

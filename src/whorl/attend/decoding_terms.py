@@ -17,7 +17,7 @@ from whorl.attend.slots import Slots
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.content import RowsByDistance
-from whorl.encodings.made_of import MadeOf
+from whorl.encodings.made_of import Made, MadeOf
 from whorl.encodings.parts import Branches, Fade, OutputTerm, Placement, QueryScale, ScoreTerm, every, first
 from whorl.kernels.decode import Sums
 
@@ -74,7 +74,7 @@ class Terms:
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
 
 
-def _kept(encoding: Encoding, key: Any, room: int, make: Callable[[], RowsByDistance]) -> MadeOf[RowsByDistance]:
+def _kept(encoding: Encoding, key: Any, room: int, make: Callable[[], Made]) -> MadeOf[Made]:
     """The tables for so much room or more, shared by all layers of one encoding."""
     kept = encoding._calls.get(key)
     if kept is None or kept[0] < room:
@@ -201,13 +201,10 @@ def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> MadeOf
     if not scales or not slots.counted or encoding.axes > 1 or not all(part.by_position for part in scales):
         return None
     sources: list[Any] = [part.encoding for part in scales]
-    key, room = ("factors", device), slots.room
+    room = slots.room
 
     def make() -> Tensor:
         ids = torch.arange(room, device=device)
         return math.prod(source.query_factor(ids) for source in sources).float().contiguous()  # pyright: ignore[reportAttributeAccessIssue]
 
-    kept = encoding._calls.get(key)
-    if kept is None or kept[0] < room:
-        kept = encoding._calls[key] = room, MadeOf(encoding, make)
-    return kept[1]
+    return _kept(encoding, ("factors", device), room, make)

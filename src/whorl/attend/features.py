@@ -1,7 +1,4 @@
-"""What queries and keys become before linear attention sums them: a feature map, then the encoding's rotation.
-
-Rotation comes after the feature map, because a map such as elu + 1 does not commute with it: rotated first, the
-weights would no longer depend on the distance alone.
+"""Feature maps and forms of linear attention, and which encodings have a linear form.
 
 An encoding whose ``transform_qk`` also scales queries and keys by their positions (xPos) would overflow if it were
 applied to the whole length. Linear attention fades its sums by ``linear_decay`` instead, and takes ``linear_qk``.
@@ -9,7 +6,7 @@ applied to the whole length. Linear attention fades its sums by ``linear_decay``
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -47,18 +44,6 @@ REASONS: dict[type[Part], str] = {
 }
 
 
-class Terms(NamedTuple):
-    """out_i = sum_j (a_i . b_j) values_j over sum_j plain_a_i . plain_b_j, or over the same weights' sum.
-
-    Axes are (batch, key heads, groups, length, dim): query heads are key heads times groups.
-    """
-
-    a: Tensor
-    b: Tensor  # one group; zero for keys that are left out
-    values: Tensor  # one group; a last column of ones where the weights' sum is needed
-    plain: tuple[Tensor, Tensor] | None
-
-
 def feature_map(x: Tensor, feature: Feature) -> Tensor:
     """The feature of every entry.
 
@@ -78,47 +63,6 @@ def unit(x: Tensor) -> Tensor:
     x = x / peak.masked_fill(peak == 0, 1.0)
     squares = x.square().sum(-1, keepdim=True)
     return x * squares.masked_fill(peak == 0, 1.0).rsqrt()
-
-
-def make_terms(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    encoding: Encoding | None,
-    feature: Feature,
-    form: Form,
-    q_positions: Tensor,
-    k_positions: Tensor,
-    key_mask: Tensor | None,
-    length: int | None,
-    ones: bool,
-) -> Terms:
-    """What a form sums, in float32 or, for float64 input, in float64; with ``ones`` always a column of ones."""
-    wide = torch.float64 if q.dtype == torch.float64 else torch.float32
-    a, b, values = feature_map(q.to(wide), feature), feature_map(k.to(wide), feature), v.to(wide)
-    if form == "one_plus_cosine":
-        a, b = unit(a), unit(b)
-    plain = None if form == "unnormalised" or _one_sum(encoding, form) else (a, b)
-    if encoding is not None:
-        a, b = encoding.linear_qk(a, b, q_positions, k_positions, length)
-    if form == "one_plus_cosine":
-        a, b = (torch.cat((x, torch.ones_like(x[..., :1])), dim=-1) for x in (a, b))
-    if ones or (form != "unnormalised" and plain is None):
-        values = torch.cat((values, torch.ones_like(values[..., :1])), dim=-1)
-    if key_mask is not None:  # the values too: 0 * NaN is NaN
-        hidden = ~key_mask[:, None, :, None]
-        b, values = b.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
-        plain = None if plain is None else (plain[0], plain[1].masked_fill(hidden, 0.0))
-    by_group = (k.shape[1], q.shape[1] // k.shape[1])
-    if plain is not None:
-        plain = (plain[0].unflatten(1, by_group), plain[1].unsqueeze(2))
-    return Terms(a.unflatten(1, by_group), b.unsqueeze(2), values.unsqueeze(2), plain)
-
-
-def _one_sum(encoding: Encoding | None, form: Form) -> bool:
-    """Whether the denominator is the sum of the numerator's weights."""
-    return form in ("both", "one_plus_cosine") or encoding is None or not first(encoding, Placement, QueryScale)
 
 
 def check_encoding(call: str, encoding: Encoding | None) -> None:

@@ -1,4 +1,4 @@
-"""What both kinds of attention ask of queries, keys, values and the mask of padding."""
+"""What both kinds of attention ask of queries, keys, values, their positions and the mask of padding."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from whorl.errors import WhorlError, invalid
 from whorl.memory import check_dense
 from whorl.position_checks import INTEGERS
+from whorl.position_ids import positions as make_positions
 from whorl.tracing import may_read_values
 
 
@@ -57,6 +58,26 @@ def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
         raise WhorlError(
             f"{call}: {name} must be on the device of q, {q.device}, got {given.device}. Move it with .to()."
         )
+
+
+def with_positions(
+    call: str, q: Tensor, keys: int, positions: Tensor | None, key_positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them; not checked yet."""
+    queries = q.shape[2]
+    if key_positions is None:
+        if positions is not None and queries != keys:
+            raise WhorlError(
+                f"{call}: positions of {queries} queries do not tell those of {keys} keys. Pass key_positions too."
+            )
+        key_positions = make_positions(keys, device=q.device) if positions is None else positions
+    if positions is None:
+        if queries > keys:
+            raise WhorlError(
+                f"{call}: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
+            )
+        positions = key_positions if queries == keys else key_positions[..., keys - queries :]
+    return positions, key_positions
 
 
 def row_numbers(call: str, rows: Sequence[int] | Tensor, batch: int) -> Tensor:

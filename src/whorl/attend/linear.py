@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.attend.features import Feature, Form, Terms, make_terms, position_axes
+from whorl.attend.features import Feature, Form, position_axes
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
 from whorl.attend.linear_kernel import run_triton, why_not_triton
+from whorl.attend.linear_terms import Terms, make_terms
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
@@ -103,7 +104,7 @@ def linear_attention(
     fade = fading(rule, q, k, causal, places, consecutive=positions is None)
     size = chunk_of(rule, fade)
     with without_autocast(q.device.type):  # it would round the sums
-        terms = _terms(rule, q, k, v, places, key_mask, ones=return_stats)
+        terms = make_terms(rule, q, k, v, places, key_mask, ones=return_stats)
         given = (terms.a, terms.b, terms.values, fade, size)
         sums = past_keys(*given)[0] if causal else all_keys(*given)
         bottom = None if form == "unnormalised" else sums[..., -1]
@@ -176,7 +177,7 @@ class LinearState:
         size = chunk_of(rule, fade)
         plain = self.plain
         with without_autocast(q.device.type):  # it would round the sums
-            terms = _terms(rule, q, k, v, places, key_mask, ones=False)
+            terms = make_terms(rule, q, k, v, places, key_mask, ones=False)
             sums, kept = go_on(terms.a, terms.b, terms.values, fade, size, self.sums)
             bottom = None if rule.form == "unnormalised" else sums[..., -1]
             if terms.plain is not None:
@@ -222,24 +223,6 @@ class LinearState:
             return None
         before = key_mask.new_full(key_mask.shape[:1], self._shapes is not None) if self._seen is None else self._seen
         return (key_mask.cumsum(-1) > 0) | before[:, None]
-
-
-def _terms(
-    rule: Rule, q: Tensor, k: Tensor, v: Tensor, places: tuple[Tensor, Tensor], key_mask: Tensor | None, *, ones: bool
-) -> Terms:
-    return make_terms(
-        q,
-        k,
-        v,
-        encoding=rule.encoding,
-        feature=rule.feature,
-        form=rule.form,
-        q_positions=places[0],
-        k_positions=places[1],
-        key_mask=key_mask,
-        length=rule.length,
-        ones=ones,
-    )
 
 
 def _finish(rule: Rule, top: Tensor, bottom: Tensor | None, seen: Tensor | None) -> Tensor:

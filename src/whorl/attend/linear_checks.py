@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding, decay_rates, position_axes
+from whorl.attend.inputs import with_positions
 from whorl.attend.linear_forms import Fade
 from whorl.constants import numbers_on
 from whorl.encodings.base import Encoding
@@ -19,7 +20,6 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
 from whorl.position_checks import check_positions
 from whorl.position_ids import difference, wide
-from whorl.position_ids import positions as make_positions
 from whorl.tracing import may_read_values
 
 Decay = float | Sequence[float] | Tensor | None
@@ -107,18 +107,7 @@ def place(
             f"{call}: key_positions would be ignored, with causal=True queries and keys are the same tokens. "
             "Pass positions alone."
         )
-    if key_positions is None:
-        if positions is not None and queries != keys:
-            raise WhorlError(
-                f"{call}: positions of {queries} queries do not tell those of {keys} keys. Pass key_positions too."
-            )
-        key_positions = make_positions(keys, device=q.device) if positions is None else positions
-    if positions is None:
-        if queries > keys:
-            raise WhorlError(
-                f"{call}: {queries} queries cannot be the last of {keys} keys. Pass positions and key_positions."
-            )
-        positions = key_positions if queries == keys else key_positions[..., keys - queries :]
+    positions, key_positions = with_positions(call, q, keys, positions, key_positions)
     axes = position_axes(rule.encoding)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
         batched = check_positions(call, ids, axes).ndim == 3
