@@ -14,6 +14,7 @@ from torch import Tensor
 
 from whorl.attend.call import Call
 from whorl.attend.flex import flex_attention_of
+from whorl.encodings.base import Encoding
 
 
 def attend_branches(call: Call) -> Any:
@@ -27,19 +28,18 @@ def placed_by_branch(call: Call) -> Iterator[tuple[Tensor, Tensor]]:
     """Queries and keys where each branch puts them."""
     encoding = call.encoding
     q = encoding.scale_queries(call.q, call.q_positions, call.length)
-    for places in places_by_branch(call):
+    for places in places_by_branch(encoding, call.q_positions, call.k_positions):
         yield encoding.transform_branch(q, call.k, *places, call.length)
 
 
-def places_by_branch(call: Call) -> list[tuple[Tensor, Tensor]]:
+def places_by_branch(encoding: Encoding, q_positions: Tensor, k_positions: Tensor) -> list[tuple[Tensor, Tensor]]:
     """The positions of queries and keys in each branch.
 
     A query is put somewhere whatever key it meets, so one key is enough to ask, and the masks that come along are of
     one row or one column.
     """
-    encoding = call.encoding
-    by_query = encoding.branches(call.q_positions, call.k_positions[..., :1])
-    by_key = encoding.branches(call.q_positions[..., :1], call.k_positions)
+    by_query = encoding.branches(q_positions, k_positions[..., :1])
+    by_key = encoding.branches(q_positions[..., :1], k_positions)
     assert by_query is not None and by_key is not None
     return [(one.q_positions, two.k_positions) for one, two in zip(by_query, by_key, strict=True)]
 

@@ -9,8 +9,8 @@ All a cache knows is one record, and every call makes a new one and puts it in p
 whatever it was and wherever, leaves the cache as it was: memory behind the filled slots may have been written into,
 and nobody reads it but for the positions to come, which the record says are there or not.
 
-On a GPU a plain step, the next tokens of a text, goes to kernels that were made ready for its kind
-(``attend/decoding.py``); everything else goes through ``attention``.
+A plain step, the next tokens of a text, goes to what was made ready for steps of its kind: kernels on a GPU, or one
+call of torch's (``attend/decoding_kinds.py``). Everything else goes through ``attention``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,10 @@ import torch
 from torch import Tensor
 
 from whorl.attend.call import Call, checked
-from whorl.attend.changed_encoding import CALL as CHANGE
-from whorl.attend.changed_encoding import moved_slots, try_next_step
+from whorl.attend.changed_encoding import CHANGE, moved_slots, try_next_step
 from whorl.attend.clock import Clock
-from whorl.attend.decoding import Asked, DecodingStep
-from whorl.attend.decoding_cpu import CpuStep
-from whorl.attend.decoding_kinds import Kind, ReadyStep, kind_of_step, step_for
+from whorl.attend.decoding import Asked
+from whorl.attend.decoding_kinds import Kind, ReadyStep, Step, kind_of_step, step_for
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
 from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
 from whorl.attend.slots import Policy, Slots, State, appended, check_fit
@@ -325,7 +323,7 @@ class KVCache:
         slots = self._state.slots
         return slots is not None and (self._clock is not None or slots.filled + q.shape[2] <= slots.room)
 
-    def _decode(self, step: DecodingStep | CpuStep, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+    def _decode(self, step: Step, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
         """The attention output of the next tokens by kernels, which keep the tokens."""
         state, slots, count = self._state, self._state.slots, q.shape[2]
         assert slots is not None

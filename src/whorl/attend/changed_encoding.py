@@ -15,7 +15,7 @@ from whorl.encodings.parts import Placement, ScoreTerm, every, first
 from whorl.encodings.rerotation import on_axes, rerotate
 from whorl.errors import WhorlError
 
-CALL = "KVCache.change_encoding"
+CHANGE = "KVCache.change_encoding"
 
 
 def moved_slots(old: State, slots: Slots, encoding: Encoding, policy: Policy, positions: Tensor | None) -> Slots:
@@ -23,9 +23,9 @@ def moved_slots(old: State, slots: Slots, encoding: Encoding, policy: Policy, po
     filled = slots.filled
     here, keys = slots.positions[..., :filled], slots.keys[:, :, :filled]
     if positions is None:
-        there = on_axes(CALL, here, old.encoding.axes, encoding.axes)
+        there = on_axes(CHANGE, here, old.encoding.axes, encoding.axes)
     else:
-        there = as_kept(by_row(CALL, positions, encoding.axes, keys.shape[0], filled))
+        there = as_kept(by_row(CHANGE, positions, encoding.axes, keys.shape[0], filled))
     before = old.encoding if old.policy == "transformed" else None
     after = encoding if policy == "transformed" else None
     moved = _moved_keys(keys, before, after, here, there, heads=slots.heads)
@@ -73,7 +73,7 @@ def _moved_keys(
     if before is not None:
         if before.rotary is None:
             raise WhorlError(
-                f"{CALL}: what {before.name} did to the kept keys cannot be undone. "
+                f"{CHANGE}: what {before.name} did to the kept keys cannot be undone. "
                 "Build the cache with policy='raw' to change encodings freely."
             )
         keys = before.rotary.rotate(keys, here, inverse=True)
@@ -91,7 +91,7 @@ def _same_memory(old: Encoding, new: Encoding) -> bool:
     if reader is _reader(old):
         return True
     raise WhorlError(
-        f"{CALL}: {type(reader).__name__} reads hidden states of the tokens so far, and a cache does "
+        f"{CHANGE}: {type(reader).__name__} reads hidden states of the tokens so far, and a cache does "
         "not keep them. Reset the cache, change the encoding, and attend to the tokens again."
     )
 

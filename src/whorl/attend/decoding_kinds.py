@@ -16,6 +16,7 @@ from whorl.kernels.launches import kinds_of
 from whorl.tracing import operators_are_watched
 
 Kind = tuple[Any, ...]
+Step = DecodingStep | CpuStep
 
 
 class ReadyStep(NamedTuple):
@@ -23,7 +24,7 @@ class ReadyStep(NamedTuple):
 
     kind: Kind
     encoding: Encoding
-    step: DecodingStep | CpuStep
+    step: Step
     unfit: str | None  # why it is none of a GPU's kernels
 
 
@@ -51,7 +52,7 @@ def kind_of_step(
 
 def step_for(
     state: State, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, asked: Asked, impl: Impl
-) -> tuple[DecodingStep | CpuStep | None, str | None]:
+) -> tuple[Step | None, str | None]:
     """What runs plain steps of this kind, if not ``attention``, and why it is none of a GPU's kernels."""
     encoding, slots, policy = state.encoding, state.slots, state.policy
     if q.is_cuda or impl == "triton":

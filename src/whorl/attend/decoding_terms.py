@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from whorl.attend.branches import places_by_branch
 from whorl.attend.slots import Slots
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
@@ -176,10 +177,7 @@ def _by_branch(
     if kept is None or kept[0].shape[2] < room:
         with torch.inference_mode(False), torch.no_grad():
             ids = torch.arange(room, device=device)
-            # one key is enough to ask where queries are put, and one query for keys
-            by_query, by_key = encoding.branches(ids, ids[:1]), encoding.branches(ids[:1], ids)
-            assert by_query is not None and by_key is not None
-            sides = [(a.q_positions, b.k_positions) for a, b in zip(by_query[:2], by_key[:2], strict=True)]
+            sides = places_by_branch(encoding, ids, ids)[:2]
             tables = [[rotary.tables(at, length) for at in side] for side in sides]
             cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
             kept = encoding._calls[key] = cos, sin

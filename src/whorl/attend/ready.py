@@ -110,7 +110,8 @@ def _by_tiles(call: Call) -> Ready | None:
 
 def _by_branches(call: Call, branches: Branches) -> Ready:
     encoding, positions, length = call.encoding, call.q_positions, call.length
-    (near, far), settings = places_by_branch(call)[:2], branch_settings(call, branches)
+    near, far = places_by_branch(encoding, positions, call.k_positions)[:2]
+    settings = branch_settings(call, branches)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q = encoding.scale_queries(q, positions, length)
