@@ -401,7 +401,7 @@ def test_beams_are_reordered():
 
 
 @pytest.mark.parametrize("form", ["numerator", "unnormalised"])
-@pytest.mark.parametrize("where", ["_terms", "_finish", "position_axes"])
+@pytest.mark.parametrize("where", ["make_terms", "_finish", "position_axes"])
 def test_a_step_that_fails_leaves_a_state_as_it_was(form, where, monkeypatch):
     from whorl.attend import linear
 
