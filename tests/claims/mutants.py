@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from whorl import position_checks
-from whorl.attend import cache, linear, linear_checks
+from whorl.attend import cache, decoding_kinds, linear, linear_checks, linear_terms
 from whorl.attend.softmax import attention
 from whorl.claims.flags import of_registry
 from whorl.claims.probes import build
@@ -722,7 +722,7 @@ def a_cache_off_by_one(patch: Patch) -> None:
         return found._replace(new=found.new + (1 if len(self) else 0))
 
     patch.setattr(cache.KVCache, "_new_positions", placed)
-    patch.setattr(cache, "why_not_step", lambda *_: "steps that count by themselves are left out")
+    patch.setattr(decoding_kinds, "why_not_step", lambda *_: "steps that count by themselves are left out")
 
 
 def every_cache() -> tuple[str, ...]:
@@ -771,10 +771,8 @@ def a_state_that_fades(patch: Patch) -> None:
 
 @mutant("linear.one-plus-cosine-sharp", "linear.one-plus-cosine")
 def cosines_of_vectors_that_are_not_of_length_one(patch: Patch) -> None:
-    from whorl.attend import features
-
-    own = features.unit
-    patch.setattr(features, "unit", lambda x: 2 * own(x))
+    own = linear_terms.unit
+    patch.setattr(linear_terms, "unit", lambda x: 2 * own(x))
 
 
 @mutant("linear.cost")
