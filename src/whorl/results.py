@@ -15,7 +15,7 @@ import itertools
 import json
 import math
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +32,7 @@ WINDOW = "window"
 PROTOCOLS = ("same_last", "sliding", "non_overlapping")  # bits per byte; verdicts read the first one measured
 RECALL = ("repeated_text_accuracy", "retrieval_accuracy")
 TASK = ("exact_match", "token_accuracy")
+LEVEL = 0.05  # the rate of false calls, over all differences that are judged together
 WHOLE = 0.5  # bits per byte that a model may lose past the trained length and still be whole, not broken
 
 
@@ -138,6 +139,19 @@ class Difference:
         if self.low is None or self.high is None:
             return 0
         return (self.low > 0) - (self.high < 0)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """What each p is to be multiplied by, after Holm: the smallest of m by m, the next by m − 1, and never less in all.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [1.5, 3.0, 2.0]
+    """
+    times, most = [1.0] * len(chances), 0.0
+    for place, i in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
+        most = max(most, (len(chances) - place) * chances[i])
+        times[i] = most / chances[i] if chances[i] > 0 else float(len(chances) - place)
+    return times
 
 
 @dataclass(frozen=True)

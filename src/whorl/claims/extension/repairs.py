@@ -72,9 +72,8 @@ def factor_from_data_helps() -> Finding:
     "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
     how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the lab. "
-    "It is so where the interval of one comparison lies above zero and of none below.",
-    how_zh="实验室各次比较中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。有比较的区间在零以上、且没有在零以下的，"
-    "才算成立。",
+    f"{evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def pi_untrained() -> Finding:
@@ -86,10 +85,9 @@ def pi_untrained() -> Finding:
     "Without any training, NTK-aware scaling is better than nothing at four times the trained length.",
     "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
-    "lab. It is so where the interval of one comparison lies above zero and of none below.",
-    how_zh="实验室各次比较中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。有比较的区间在零以上、且没有在零"
-    "以下的，才算成立。",
+    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the lab. "
+    f"{evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def ntk_untrained() -> Finding:
@@ -98,7 +96,7 @@ def ntk_untrained() -> Finding:
 
 def _repair(variant: str) -> Finding:
     """Whether a repair of a trained RoPE is better than nothing at 4 times its length."""
-    bare, repaired = (evidence.losses("rope", what) for what in (evidence.AS_TRAINED, variant))
+    bare, repaired = (("rope", what) for what in (evidence.AS_TRAINED, variant))
     what = f"loss that {variant} takes off at 4x, bits per byte"
     chinese = f"{variant} 在 4 倍长度处减少的损失（比特每字节）"
     return evidence.judge(what, chinese, evidence.gaps(bare, repaired, 4.0), evidence.command_for("rope"))
