@@ -211,9 +211,14 @@ def answers(**differences: tuple[float, float]) -> dict[str, Any]:
     made = {}
     for question, (low, high) in differences.items():
         gap = {"mean": (low + high) / 2, "low": low, "high": high, "n": 5}
-        row = {"setting": "of the data", "difference": gap, "by_length": {"64": {"difference": gap}}}
-        rows = [{"setting": "usual", "difference": None}, row]
-        made[question.replace("_", "-")] = {"rows": rows, "largest |a_i|": gap}
+        row = {
+            "setting": "of the data",
+            "difference": gap,
+            "by_length": {length: {"difference": gap} for length in ("64", "256")},
+        }
+        rows = [{"setting": "usual", "difference": None}, *[row] * (2 if question == "slow_pairs" else 1)]
+        more = {"stages": [], "longest less those beside": gap}
+        made[question.replace("_", "-")] = {"rows": rows, "largest |a_i|": gap, **more}
     return {"schema": "whorl-trained-questions/1", "questions": made}
 
 
@@ -229,6 +234,9 @@ def answers(**differences: tuple[float, float]) -> dict[str, Any]:
         ("question.learned-frequencies", "learned_frequencies", (0.01, 0.02), "holds"),
         ("question.learned-frequencies", "learned_frequencies", (0.01, 0.2), "inconclusive"),
         ("question.learned-frequencies", "learned_frequencies", (0.2, 0.3), "fails"),
+        ("note.longer-stages", "longer_stages", (0.01, 0.02), "holds"),
+        ("note.longer-stages", "longer_stages", (-0.01, 0.02), "inconclusive"),
+        ("note.longer-stages", "longer_stages", (-0.02, -0.01), "fails"),
     ],
 )
 def test_small_runs_decide_a_question(id, question, interval, kind, experiments):
