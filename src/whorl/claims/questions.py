@@ -347,8 +347,8 @@ def extrapolation_limit() -> Finding:
 def _less(name: str, other: str, rise: bool) -> Finding:
     """Whether an encoding's loss, or its rise at 4 times the trained length, is below another's."""
     what, chinese = ("rise at 4x", "4 倍处的上升") if rise else ("loss at 1x", "1 倍处的损失")
-    rows = ((label, evidence.AS_TRAINED) for label in (other, name))
-    found = evidence.gaps(*rows, 4.0 if rise else 1.0, rise=rise)
+    first, second = ((label, evidence.AS_TRAINED) for label in (other, name))
+    found = evidence.gaps(first, second, 4.0 if rise else 1.0, rise=rise)
     command = f"whorl compare {name} {other} --preset laptop --seeds 3"
     names = f"{what}, {other} less {name}, bits per byte"
     return evidence.judge(names, f"{chinese}，{other} 减 {name}（比特每字节）", found, command)

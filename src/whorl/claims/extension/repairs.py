@@ -13,8 +13,8 @@ about_rope = About("rope")
 
 @about_rope.holds(
     "extension.factor-from-data",
-    "Texts that end at 3,072 of a window of 4,096, served to 8,192, need a factor of 8/3 to stay below 3,072, and of "
-    "8191/3071 for none to pass 3,071, the last one seen; 2 is not enough.",
+    "For texts that end at 3,072 of a window of 4,096, served to 8,192, a factor of 8/3 keeps every position below "
+    "3,072; that none passes 3,071, the last one seen, takes 8191/3071; 2 is not enough.",
     "窗口 4096 而文本只到 3072，要服务 8192：因子 8/3 使位置都小于 3072；要不超过见过的最后位置 3071 则需 8191/3071；"
     "因子 2 不够。",
     says="study notes, as reverse extrapolation, with 8/3",
