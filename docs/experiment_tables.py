@@ -82,6 +82,13 @@ def position_by_depth() -> list[str]:
     return table(["after layer", *map(str, range(len(layers)))], [["R²", *(f"{cell['mean']:.3f}" for cell in layers)]])
 
 
+def stages() -> list[str]:
+    """The accuracy of masked tokens by stage of pre-training."""
+    found = document("trained-questions")["questions"]["longer-stages"]["stages"]
+    cells = (f"{stage['accuracy']['mean']:.3f}" for stage in found)
+    return table(["length of the stage", *(str(stage["length"]) for stage in found)], [["accuracy", *cells]])
+
+
 def entropy_by_length() -> list[str]:
     """Entropy of the last token's attention by length, in nats."""
     rows = document("trained-questions")["questions"]["entropy-by-length"]["rows"]

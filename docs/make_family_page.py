@@ -17,12 +17,15 @@ def page() -> str:
     """The text of the page."""
     return f"""# Families
 
-How each family of models handles positions, as `whorl.read` and `whorl inspect` take it. Layout, rotated part and base
-are those of a file that is silent about them; what a file states goes before. All families of transformers {version()}
-that rotate are here. A family that is not here is unknown, and read as Llama's only with a warning.
+How each family of models handles positions, as `whorl.read` and `whorl inspect` take it. Layout, rotated part, base and
+scaling are those of a file that does not state them; what a file states wins. All families of transformers {version()}
+that rotate are here. A family that is not here is unknown, and is read as Llama's only with a warning.
 
-Queries and keys are where the family's code has them: the rotated part is counted in the head that it rotates, which
-for latent attention (DeepSeek-V2 and later) is the `qk_rope_head_dim` dimensions beside the others.
+- *rotated* is the part of a head that is turned: all, a share at its start (leading) or end (trailing), or the fastest
+  share of its pairs. In latent attention (DeepSeek-V2 and later) it is counted in the `qk_rope_head_dim` dimensions.
+- *beside* is what else the family's code does, or what a field of the file changes.
+- *read in* is where that was read: in a version of transformers, in vLLM or copies of the model's own code, or nowhere:
+  names that were only reported to be another family's were not opened.
 
 {markdown()}
 

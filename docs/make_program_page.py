@@ -16,10 +16,11 @@ def page() -> str:
     """The text of the page."""
     return f"""# Programs
 
-What each program does with the rotary fields of a `config.json`, with the version it was read in and the file where.
-`whorl diff --as` reads a config by these rows. They are about the code that all families share: where a family has
-code of its own in a program, that was read for DeepSeek-V2, V3 and V3.2 alone, and others with latent attention are
-refused. Nothing here was run beside transformers 5: the sources were read.
+What each program does with the rotary fields of a `config.json`, the version of the program, and the source file where
+it was read. `whorl diff --as` reads a config by these rows. Only transformers 5 was also run; of the others the source
+code was read. The rows are about code that all families of a program share, and about those families that a row names.
+Other code that a program has for one family alone was read for DeepSeek-V2, V3 and V3.2 only; `whorl diff` refuses
+other families with latent attention.
 
 {versions_markdown()}
 

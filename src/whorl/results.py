@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,6 +23,8 @@ from whorl.result_rows import PROTOCOLS, RECALL, TASK, Row, lengths_of, mapping,
 RUN_SCHEMA = "whorl-lab-result/1"
 COMPARISON_SCHEMA = "whorl-lab-comparison/1"
 COMPARISON = "comparison.json"
+
+LEVEL = 0.05  # the rate of false calls, over all differences that are judged together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +113,19 @@ class Difference:
         if self.low is None or self.high is None:
             return 0
         return (self.low > 0) - (self.high < 0)
+
+
+def holm(chances: Sequence[float]) -> list[float]:
+    """What each p is to be multiplied by, after Holm: the smallest of m by m, the next by m − 1, and never less in all.
+
+    >>> holm([0.04, 0.01, 0.03])
+    [1.5, 3.0, 2.0]
+    """
+    times, most = [1.0] * len(chances), 0.0
+    for place, i in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
+        most = max(most, (len(chances) - place) * chances[i])
+        times[i] = most / chances[i] if chances[i] > 0 else float(len(chances) - place)
+    return times
 
 
 @dataclass(frozen=True)

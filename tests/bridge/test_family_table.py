@@ -4,11 +4,16 @@ import json
 import runpy
 from pathlib import Path
 
+import pytest
+
+import whorl
 from whorl.bridge.family_table import HEADER, families
 from whorl.cli.app import run
 from whorl.dialects.class_defaults import all_defaults
 from whorl.dialects.families import ALIASES, ALIASES_BY_POSITIONS, FAMILIES, UNROTATED
 from whorl.dialects.images import TOWERS
+from whorl.encodings.rope import RopeConfig
+from whorl.errors import WhorlError
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -53,6 +58,45 @@ def test_a_row_says_what_a_silent_file_means():
     assert rows["telechat3"]["read in"] == "vLLM or copies"
     assert rows["kimi_k2"]["read in"] == "reported, not opened"
     assert rows["exaone4_5"]["read in"] == "transformers 5.22.2"
+
+
+def silent_file(name: str) -> dict[str, str] | None:
+    """A file of a family that states nothing but its name, where transformers has a class with all the sizes."""
+    classes = [f"{name}{end}" for end in ("", "_text", "_model", "_text_model")]
+    rotating = [one for one in classes if {"rope_parameters", "rotary_dim"} & all_defaults().get(one, {}).keys()]
+    return {"model_type": rotating[0]} if rotating else None
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_the_table_says_what_the_reader_makes_of_a_silent_file():
+    compared = 0
+    for row in families():
+        given = silent_file(row["family"]) if row["positions"].startswith(("RoPE", "M-RoPE")) else None
+        try:
+            encodings = [group.encoding for group in whorl.read(given).groups] if given else []
+        except WhorlError:  # sizes that the class does not have, or that contradict each other
+            continue
+        parts = [one.config for encoding in encodings for one in getattr(encoding, "encodings", [encoding]) if one]
+        for config in (one for one in parts if isinstance(one, RopeConfig)):
+            assert f"{config.base:g}" in row["base"], row
+            assert config.layout == row["layout"], row
+            assert turned(config, row["rotated"]), row
+            compared += 1
+    assert compared > 180
+
+
+def turned(config: RopeConfig, said: str) -> bool:
+    """Whether one of the parts of a head that a row says are rotated is this one's."""
+    for one in (part.partition(" (")[0].split() for part in said.split(", ")):
+        if one[-1] == "dimensions":
+            share = float(one[1])
+        elif one[0] in ("all", "fastest"):  # of all pairs some stand still
+            share = config.head_dim
+        else:
+            share = float(one[1]) * config.head_dim
+        if abs(share - config.rotary_dim) < 2:  # pairs are whole
+            return True
+    return False
 
 
 def test_the_command_prints_the_table(capsys):

@@ -94,6 +94,10 @@ REWORDED: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
         "(min=0.0) + first", "(min=0.0) + first + 1",
     ),
     ("alibi with the sign of its offset changed", "alibi", alibi.offset_bias, "distance + offset", "distance - offset"),
+    (
+        "falcon's slopes not rounded", "alibi", alibi.key_form,
+        "round_to_bfloat16(slope), round_to_bfloat16(position)", "slope, round_to_bfloat16(position)",
+    ),
     ("t5 sides alike", "t5", t5.buckets_of, "(signed < 0)", "(signed > 0)"),
     ("kerple's product a sum", "kerple", kerple.log_kernel, "a * distance", "a + distance"),
     ("fire with the smaller reach", "fire", fire.progress, "torch.maximum", "torch.minimum"),
@@ -128,6 +132,14 @@ REWORDED: tuple[tuple[str, str, Callable[..., Any], str, str], ...] = (
     (
         "the first ramp upside down", "rope+ntk_by_parts", ntk_by_parts.NtkByParts._blend,
         "slow * (1 - keep) + fast * keep", "slow * keep + fast * (1 - keep)",
+    ),
+    (
+        "a doubled step too far", "rope+dynamic_ntk", dynamic_ntk.DynamicNtk.served,
+        "while step < length", "while step <= length",
+    ),
+    (
+        "a pair at the edge kept", "rope+llama3", llama3.Llama3.frequencies,
+        "return torch.where(between, plain / self.factor, scaled)", "return scaled",
     ),
     ("llama3's band from elsewhere", "rope+llama3", llama3.Llama3.frequencies, "/ turn - self", "/ turn + self"),
     ("longrope's factor without one", "rope+longrope", longrope.LongRope.factors, "1 + math.log", "math.log"),

@@ -41,8 +41,8 @@ from whorl.claims.formulas import DIM, HEADS, TOKENS
 LAYOUTS = ("half", "interleaved", "interleaved_to_half")
 FILE = Path(formulas.__file__).with_name("golden.json")
 
-ROWS, COLUMNS, FAR, IN_ORDER = (
-    ids.tolist() for ids in (formulas.ROWS, formulas.COLUMNS, formulas.FAR, formulas.IN_ORDER)
+ROWS, COLUMNS, ROUNDED, FAR, IN_ORDER = (
+    ids.tolist() for ids in (formulas.ROWS, formulas.COLUMNS, formulas.ROUNDED, formulas.FAR, formulas.IN_ORDER)
 )
 PLANES = formulas.PLANES.tolist()
 Q, K, V = (x[0].numpy() for x in formulas.queries_keys_values())
@@ -269,6 +269,9 @@ def papers():
             "as Falcon rounds it": by_key(
                 [[0.5 * bfloat16(m * bfloat16(j)) for j in COLUMNS] for m in alibi.slopes(6)]
             ),
+            "as Falcon rounds it, 12 heads": [
+                [bfloat16(bfloat16(m) * bfloat16(j)) for j in ROUNDED] for m in alibi.slopes(12)
+            ],
             "folded into products": alibi.bias(ROWS, COLUMNS, alibi.slopes(6)),
             "by key": [[m * j for j in COLUMNS] for m in alibi.slopes(6, "geometric")],
         },
@@ -312,7 +315,11 @@ def papers():
             "mixed": plain_scaling(f.ntk_mixed(16, 10000, 4, 0.625)),
         },
         "rope+dynamic_ntk": {
-            "lengths": of_scaling(*((f.dynamic_ntk(16, 10000, 2, 64, n), 1, 1) for n in (None, 64, 65, 300)))
+            "lengths": of_scaling(*((f.dynamic_ntk(16, 10000, 2, 64, n), 1, 1) for n in (None, 64, 65, 300))),
+            # Qwen-1: the next doubling of 64 stands for each
+            "in doubled steps": of_scaling(
+                *((f.dynamic_ntk(16, 10000, 2, 64, n), 1, 1) for n in (64, 128, 128, 256, 512))
+            ),
         },
         "rope+ntk_by_parts": {
             "paper": plain_scaling(f.ntk_by_parts(16, 10000, 4, 2048)),
@@ -321,6 +328,10 @@ def papers():
         "rope+llama3": {
             "bands": plain_scaling(f.llama3(32, 10000, 8, 1, 4, 2048)),
             "no band between": plain_scaling(f.llama3(16, 10000, 8, 2, 2, 2048)),
+            # four turns are kept; two and fewer divided by 8, as in transformers' code
+            "a pair at the edge where there is no band": [
+                1000 * 2 * math.pi * w for w in (1 / 512, 1 / 1024 / 8, 1 / 2048 / 8, 0)
+            ],
         },
         "rope+longrope": {
             "lengths": of_scaling(

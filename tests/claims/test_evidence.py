@@ -1,6 +1,8 @@
 """Results of the lab, and the claims that they decide."""
 
 import json
+from collections.abc import Iterator
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -17,8 +19,8 @@ def comparison(**rows: dict[float, float]) -> dict[str, Any]:
         "train_length": 64,
         "rows": [
             {
-                "label": key.partition("__")[0],
-                "variant": key.partition("__")[2].replace("_", " ") or "as trained",
+                "label": key_of(key)[0],
+                "variant": key_of(key)[1],
                 "by_length": [
                     {"length": int(64 * ratio), "ratio": ratio, "bits_per_byte": {"same_last": {"mean": loss, "n": 3}}}
                     for ratio, loss in losses.items()
@@ -26,7 +28,25 @@ def comparison(**rows: dict[float, float]) -> dict[str, Any]:
             }
             for key, losses in rows.items()
         ],
+        "differences": [made for one, other in permutations(rows, 2) for made in differences(one, other, rows, 0.001)],
     }
+
+
+def differences(one: str, other: str, rows: dict[str, dict[float, float]], p: float) -> Iterator[dict[str, Any]]:
+    """The differences of two rows as the lab judged them, with this p: twice as wide as they are for p = 0.2."""
+    for ratio in rows[one].keys() & rows[other].keys():
+        mean, length = rows[one][ratio] - rows[other][ratio], int(64 * ratio)
+        half = abs(mean) * (2.0 if p > 0.05 else 0.5)
+        yield {
+            "kind": "encoding", "measure": "same_last", "row": key_of(one), "other": key_of(other), "length": length,
+            "from_length": length, "mean": mean, "low": mean - half, "high": mean + half, "p": p, "least": None,
+            "seeds": 3, "samples": 100, "scored_bytes": 1000,
+        }  # fmt: skip
+
+
+def key_of(name: str) -> list[str]:
+    label, _, variant = name.partition("__")
+    return [label, variant.replace("_", " ") or "as trained"]
 
 
 @pytest.fixture
@@ -68,10 +88,12 @@ def test_results_decide_and_are_named(experiments):
     assert rows["t5.flag.extrapolates"].verdict.kind == "holds"
     assert all(row.finding.source == "experiments/demo/comparison.json" for row in rows.values())
     assert rows["extension.pi-untrained"].verdict.kind == "fails"
-    assert "-0.40 ± 0.00" in rows["extension.pi-untrained"].finding.counterexample
+    assert "-0.40 [-0.60, -0.20], p 0.001" in rows["extension.pi-untrained"].finding.counterexample
     assert rows["question.converges-faster"].numbers == {
         "loss at 1x, sinusoidal less rope, bits per byte, demo": pytest.approx(0.1),
-        "half its interval, demo": 0.0,
+        "low, demo": pytest.approx(0.05),
+        "high, demo": pytest.approx(0.15),
+        "p, demo": 0.001,
     }
 
 
@@ -140,25 +162,48 @@ def test_that_decay_is_what_helps_is_red_where_nothing_else_holds(experiments):
     assert row.as_expected and row.finding.counterexample.startswith("window hold as well")
 
 
-def with_halves(half: float, **rows: dict[float, float]) -> dict[str, Any]:
-    """A comparison whose losses have intervals of this half width."""
-    made = comparison(**rows)
-    for row in made["rows"]:
-        for cell in row["by_length"]:
-            loss = cell["bits_per_byte"]["same_last"]
-            loss |= {"low": loss["mean"] - half, "high": loss["mean"] + half}
-    return made
+def judged(p: float, sinusoidal: float) -> dict[str, Any]:
+    """A comparison of sinusoidal codes and RoPE at the trained length, whose difference has this p."""
+    rows = {"rope": {1.0: 2.3}, "sinusoidal": {1.0: sinusoidal}}
+    return comparison(**rows) | {"differences": list(differences("sinusoidal", "rope", rows, p))}
 
 
 def test_a_difference_inside_its_interval_decides_nothing(experiments):
-    near = {"rope": {1.0: 2.3}, "sinusoidal": {1.0: 2.35}}
-    experiments("one.json", with_halves(0.1, **near))
+    experiments("one.json", judged(0.2, sinusoidal=2.35))
     row = lab("question.converges-faster")["question.converges-faster"]
-    assert row.verdict.kind == "inconclusive" and not row.as_expected and "+0.05 ± 0.14" in row.finding.counterexample
-    experiments("two.json", with_halves(0.01, **near))
+    assert row.verdict.kind == "inconclusive" and not row.as_expected
+    assert "+0.05 [-0.05, +0.15], p 0.2" in row.finding.counterexample
+    experiments("two.json", judged(0.001, sinusoidal=2.35))
     assert lab("question.converges-faster")["question.converges-faster"].verdict.kind == "holds"
-    experiments("three.json", with_halves(0.01, rope={1.0: 2.4}, sinusoidal={1.0: 2.3}))
+    experiments("three.json", judged(0.001, sinusoidal=2.2))
     assert lab("question.converges-faster")["question.converges-faster"].verdict.kind == "fails"
+
+
+def test_comparisons_are_judged_together(experiments):
+    """One of two that is barely beyond its interval shows nothing: either could have been."""
+    experiments("one.json", judged(0.04, sinusoidal=2.2))
+    assert lab("question.converges-faster")["question.converges-faster"].verdict.kind == "fails"
+    experiments("two.json", judged(0.2, sinusoidal=2.2))
+    row = lab("question.converges-faster")["question.converges-faster"]
+    assert row.verdict.kind == "inconclusive" and row.numbers["p, one"] == pytest.approx(0.08)
+
+
+def test_differences_are_those_of_the_report():
+    """On the committed comparisons the ledger has the report's intervals, the other way round where it asks so."""
+    with ledger.fresh():
+        found = {source: result for source, result in evidence.comparisons().items() if "comparison/" in source}
+        gaps = evidence.gaps(("rope", "as trained"), ("rope", "pi"), 4.0)
+        rises = evidence.gaps(("sinusoidal", "as trained"), ("rope", "as trained"), 4.0, rise=True)
+    assert [gap.source for gap in gaps] == list(found) and len(found) == 2
+    for gap, result in zip(gaps, found.values(), strict=True):
+        row = next(row for row in result.rows if (row.label, row.variant) == ("rope", "pi"))
+        own = result.difference("repair", row, 4 * result.trained, "same_last")
+        assert own is not None and own.low is not None and own.high is not None
+        assert gap == (gap.source, -own.mean, -own.high, -own.low, own.p)
+    (rise,) = rises
+    losses = {one.source: one for one in evidence.losses("sinusoidal")}[rise.source]
+    plain = {one.source: one for one in evidence.losses("rope")}[rise.source]
+    assert rise.mean == pytest.approx((losses.rise(4.0) or 0.0) - (plain.rise(4.0) or 0.0)) and rise.p is None
 
 
 def answers(**differences: tuple[float, float]) -> dict[str, Any]:
@@ -166,9 +211,14 @@ def answers(**differences: tuple[float, float]) -> dict[str, Any]:
     made = {}
     for question, (low, high) in differences.items():
         gap = {"mean": (low + high) / 2, "low": low, "high": high, "n": 5}
-        row = {"setting": "of the data", "difference": gap, "by_length": {"64": {"difference": gap}}}
-        rows = [{"setting": "usual", "difference": None}, row]
-        made[question.replace("_", "-")] = {"rows": rows, "largest |a_i|": gap}
+        row = {
+            "setting": "of the data",
+            "difference": gap,
+            "by_length": {length: {"difference": gap} for length in ("64", "256")},
+        }
+        rows = [{"setting": "usual", "difference": None}, *[row] * (2 if question == "slow_pairs" else 1)]
+        more = {"stages": [], "longest less those beside": gap}
+        made[question.replace("_", "-")] = {"rows": rows, "largest |a_i|": gap, **more}
     return {"schema": "whorl-trained-questions/1", "questions": made}
 
 
@@ -184,6 +234,9 @@ def answers(**differences: tuple[float, float]) -> dict[str, Any]:
         ("question.learned-frequencies", "learned_frequencies", (0.01, 0.02), "holds"),
         ("question.learned-frequencies", "learned_frequencies", (0.01, 0.2), "inconclusive"),
         ("question.learned-frequencies", "learned_frequencies", (0.2, 0.3), "fails"),
+        ("note.longer-stages", "longer_stages", (0.01, 0.02), "holds"),
+        ("note.longer-stages", "longer_stages", (-0.01, 0.02), "inconclusive"),
+        ("note.longer-stages", "longer_stages", (-0.02, -0.01), "fails"),
     ],
 )
 def test_small_runs_decide_a_question(id, question, interval, kind, experiments):

@@ -75,11 +75,11 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     if family.still or family.refusal:
         return _empty(name) | {"positions": (family.still or family.refusal).partition(".")[0]}
     several = family.sections is not None or family.arrangement != "chunked"
-    layers = {kind: layer.base for kind, layer in family.layers.items()}
     step = next((one["no_rope_layer_interval"] for one in _classes(name) if "no_rope_layer_interval" in one), None)
+    silent = _silent(name, family)
     beside = [*family.unsupported]
     beside += ["softmax scaled by mscale_all_dim"] * family.scale_softmax
-    beside += ["a scaling of its own where the file has none"] * family.needs_parameters
+    beside += [f"{scaling} by its class where the file has no scaling" for scaling in _scalings(silent)]
     beside += ["a log scale per pair in the weights"] * family.learnable
     beside += ["pairs turn backwards"] * family.backwards
     beside += [f"head {head} alone" for head in family.rotated_heads or ()]
@@ -87,12 +87,53 @@ def _row(name: str, family: Family) -> dict[str, Any]:
         "family": name,
         "positions": f"M-RoPE, {family.arrangement}" if several else "RoPE",
         "layout": family.layout,
-        "rotated": "all" if family.partial == 1 else f"{family.slice} {family.partial:g}",
-        "base": ", ".join(f"{value:g} ({kind})" for kind, value in layers.items()) or f"{family.base:g}",
+        "rotated": _by_kind({kind: _share(name, family, one) for kind, one in silent.items()}),
+        "base": _by_kind({kind: f"{one['rope_theta']:g}" for kind, one in silent.items()}),
         "layers without rotation": f"one in {step}, or by no_rope_layers" if step else ", ".join(family.unrotated),
         "beside": "; ".join(beside),
         "read in": _where(name),
     }
+
+
+def _silent(name: str, family: Family) -> dict[str, dict[str, Any]]:
+    """The rotary settings of a file that states none, by the kind of layer, or all under "" where kinds do not differ.
+
+    Those of the class come first, as in the reader, then those of the family.
+    """
+    own = next((one["rope_parameters"] for one in _classes(name) if one.get("rope_parameters")), {})
+    nested = {kind: one for kind, one in own.items() if isinstance(one, Mapping)}
+    kinds = nested or (dict.fromkeys(family.layers, own) if family.layers else {"": own})
+    return {
+        kind: {"rope_theta": family.layers[kind].base if kind in family.layers else family.base}
+        | {"partial_rotary_factor": family.partial}
+        | {key: value for key, value in one.items() if value is not None}
+        for kind, one in kinds.items()
+    }
+
+
+def _share(name: str, family: Family, settings: Mapping[str, Any]) -> str:
+    """The part of a head that is rotated, in words."""
+    turned = next((one["rotary_dim"] for one in _classes(name) if one.get("rotary_dim")), None)
+    if turned is not None:
+        return f"{family.slice} {turned} dimensions"
+    partial = settings["partial_rotary_factor"]
+    if partial == 1 or any("qk_rope_head_dim" in one for one in _classes(name)):  # counted in the part that turns
+        return "all"
+    which = "fastest" if settings.get("rope_type") == "proportional" else family.slice
+    return f"{which} {partial:g}"
+
+
+def _scalings(silent: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The scalings among the settings, by name."""
+    kinds = (one.get("rope_type", "default") for one in silent.values())
+    return [kind for kind in dict.fromkeys(kinds) if kind != "default"]
+
+
+def _by_kind(found: Mapping[str, str]) -> str:
+    """One text where all kinds of layers have the same, else that of each kind."""
+    if len(set(found.values())) == 1:
+        return next(iter(found.values()))
+    return ", ".join(f"{value} ({kind})" for kind, value in found.items())
 
 
 def _classes(name: str) -> list[Mapping[str, Any]]:

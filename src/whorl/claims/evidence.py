@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from whorl.claims.ledger import BETWEEN, Both, Finding, decide, inconclusive, needs_training, shared
 from whorl.errors import WhorlError
 from whorl.result_rows import AS_TRAINED, Row
-from whorl.results import ComparisonResult
+from whorl.results import LEVEL, ComparisonResult, holm
 
 # A difference of losses, in bits per byte, that is too small to matter: an interval inside it is a tie.
 TIE = 0.02
@@ -48,7 +48,6 @@ class Loss(NamedTuple):
 
     source: str
     by_ratio: dict[float, float]
-    halves: dict[float, float]  # half the interval of each: over seeds, or over documents where there is one seed
 
     def rise(self, ratio: float) -> float | None:
         """The rise of the loss from the trained length to ``ratio`` times it, in bits per byte."""
@@ -58,24 +57,19 @@ class Loss(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """A difference and half its interval, from one source."""
+    """A difference of two rows of a comparison, with the interval that the lab judged it by.
+
+    ``p`` is the lab's, after Holm; None where the interval was joined of two, and it alone tells.
+    """
 
     source: str
     mean: float
-    half: float
-
-    @property
-    def above(self) -> bool:
-        """Whether the whole interval is above zero."""
-        return self.mean - self.half > 0
-
-    @property
-    def below(self) -> bool:
-        """Whether the whole interval is below zero."""
-        return self.mean + self.half < 0
+    low: float
+    high: float
+    p: float | None
 
     def __str__(self) -> str:
-        return f"{self.mean:+.2f} ± {self.half:.2f}"
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
 
 
 def folder() -> Path | None:
@@ -108,9 +102,8 @@ def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
     made = []
     for source, found, row in _rows(label):
         if row.variant == variant:
-            cells = {length / found.trained: cell for length, cell in row.cells.get(SCORE, {}).items()}
-            means, halves = ({r: getattr(cell, what) for r, cell in cells.items()} for what in ("mean", "half"))
-            made.append(Loss(source, means, halves))
+            cells = row.cells.get(SCORE, {})
+            made.append(Loss(source, {length / found.trained: cell.mean for length, cell in cells.items()}))
     return made
 
 
@@ -155,38 +148,77 @@ def largest_rise(name: str, ratio: float = 4.0) -> Rise | None:
     return largest(rises(name, ratio))
 
 
-def gaps(first: list[Loss], second: list[Loss], ratio: float, *, rise: bool = False) -> list[Gap]:
-    """The loss of the first less that of the second, or their rises, in each comparison that has both.
+Which = tuple[str, str]  # label and variant of a row
 
-    Runs of two encodings are not independent, so their intervals joined as if they were are wider than the truth.
+
+def gaps(first: Which, second: Which, ratio: float, *, rise: bool = False) -> list[Gap]:
+    """The loss of the first less that of the second, or their rises, in each comparison that has judged it.
+
+    The differences are those of the lab's reports, paired over seeds and samples of text. That of two rises is the
+    difference at the longer length less that at the trained one: its interval is at most as wide as both together.
     """
     found = []
-    for one in first:
-        for other in (other for other in second if other.source == one.source):
-            ratios = (1.0, ratio) if rise else (ratio,)
-            if all(r in loss.by_ratio for loss in (one, other) for r in ratios):
-                means = [loss.by_ratio[ratio] - (loss.by_ratio[1.0] if rise else 0.0) for loss in (one, other)]
-                half = math.hypot(*(loss.halves[r] for loss in (one, other) for r in ratios))
-                found.append(Gap(one.source, means[0] - means[1], half))
+    for source, result in comparisons().items():
+        gap = _gap(source, result, first, second, ratio)
+        if gap is not None and rise:
+            start = _gap(source, result, first, second, 1.0)
+            gap = start and Gap(source, gap.mean - start.mean, gap.low - start.high, gap.high - start.low, None)
+        found += [gap] if gap is not None else []
     return found
+
+
+def _gap(source: str, result: ComparisonResult, first: Which, second: Which, ratio: float) -> Gap | None:
+    """The difference that a comparison has judged at this many times the trained length, whichever way round."""
+    for one in result.differences:
+        # published orders are judged among others than a report's own comparisons, and rises are of one row
+        if one.kind not in ("encoding", "repair") or one.measure != SCORE or one.length != ratio * result.trained:
+            continue
+        if one.low is None or one.high is None:
+            continue
+        if (one.row, one.other) == (first, second):
+            return Gap(source, one.mean, one.low, one.high, one.p)
+        if (one.row, one.other) == (second, first):
+            return Gap(source, -one.mean, -one.high, -one.low, one.p)
+    return None
 
 
 def judge(what: str, what_zh: str, found: list[Gap], command: str) -> Finding:
     """Whether a difference is above zero: holds where some source shows it and none the contrary.
 
-    A source whose interval holds zero decides nothing; where all do, it is inconclusive.
+    A source shows what its interval excludes zero for, and still does when the sources are judged together (Holm).
+    Where none shows anything, it is inconclusive.
     """
     if not found:
         return needs_training(command)
-    numbers = {f"{what}, {short_name(gap.source)}": gap.mean for gap in found}
-    numbers |= {f"half its interval, {short_name(gap.source)}": gap.half for gap in found}
-    said = "; ".join(f"{short_name(gap.source)}: {gap}" for gap in found)
+    together = dict(zip((gap.source for gap in found), _together(found), strict=True))
+    numbers: dict[str, float] = {}
+    for gap in found:
+        name = short_name(gap.source)
+        numbers |= {f"{what}, {name}": gap.mean, f"low, {name}": gap.low, f"high, {name}": gap.high}
+        numbers |= {f"p, {name}": p} if (p := together[gap.source]) is not None else {}
+    said = "; ".join(f"{short_name(gap.source)}: {gap}{_told(together[gap.source])}" for gap in found)
     source = BETWEEN.join(gap.source for gap in found)
-    text = Both(f"{what}: {said}", f"{what_zh}：{said}")
-    against, shown = [gap for gap in found if gap.below], [gap for gap in found if gap.above]
+    several = len(found) > 1 and any(p is not None for p in together.values())
+    text = Both(
+        f"{what}: {said}{' (each p among all of them)' if several else ''}",
+        f"{what_zh}：{said}{'（p 为一并判定之值）' if several else ''}",
+    )
+    telling = [gap for gap in found if (together[gap.source] or 0.0) <= LEVEL]
+    against, shown = [gap for gap in telling if gap.high < 0], [gap for gap in telling if gap.low > 0]
     if not against and not shown:
         return inconclusive(numbers, text, source)
     return decide(not against, numbers, text, source)
+
+
+def _together(found: list[Gap]) -> list[float | None]:
+    """p of each source among all of them, after Holm."""
+    known = [gap.p for gap in found if gap.p is not None]
+    raised = iter([min(1.0, p * times) for p, times in zip(known, holm(known), strict=True)])
+    return [None if gap.p is None else next(raised) for gap in found]
+
+
+def _told(p: float | None) -> str:
+    return "" if p is None else f", p {p:.2g}"
 
 
 def short_name(source: str) -> str:
@@ -199,6 +231,14 @@ def command_for(name: str) -> str:
     """The comparison that would train an encoding of the ledger, or try it on a trained RoPE model."""
     what = f"rope --repairs {REPAIRS[name]}" if name in REPAIRS else SPELLED.get(name, name)
     return f"whorl compare {what} --preset laptop --seeds 3"
+
+
+# How ``judge`` decides, for the claims that it decides.
+JUDGED = Both(
+    "Each difference is paired over seeds and samples of text, as in the lab's report, and the comparisons are judged "
+    "together (Holm, 5 %): it is so where one shows it and none the contrary.",
+    "每个差按种子与文本样本配对，与实验室报告相同；各次比较一并判定（Holm，5%）：有比较显示如此、且没有显示相反的，才算成立。",
+)
 
 
 class Difference(NamedTuple):
@@ -280,8 +320,11 @@ def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference
     return made
 
 
-# Committed benchmarks of attention, by the number of tokens.
-BENCHMARKS = {n: f"benchmarks/results/2026-11-16-attention-{n}-h200.json" for n in (2048, 4096, 16_384)}
+# The newest committed benchmarks of attention, by the number of tokens.
+BENCHMARKS = {
+    n: f"benchmarks/results/{date}-attention-{n}-h200.json"
+    for n, date in ((2048, "2026-11-16"), (4096, "2026-11-18"), (16_384, "2026-11-18"))
+}
 
 
 def benchmark(path: str) -> dict[str, dict[str, Any]]:

@@ -12,8 +12,9 @@ It is added to the scaled scores and not multiplied by 1/sqrt(d) itself. Encoder
                          and what is right of it, -inf elsewhere; both halves have the slopes of heads / 2 heads
     form="offset"        -m (i - j) to the left, -m (j - i + offset) to the right
 The distance is taken in whole numbers and multiplied in float32. m j alone differs from m (j - i) by a number per row,
-which no softmax sees, and rounds badly: in bfloat16 it is off by 1 at 512 keys and by 8 at 8192. BLOOM and Falcon
-compute it so in transformers; ``rounding`` gives what they compute, for checkpoints that were used with it:
+which no softmax sees, and rounds badly: in bfloat16 and with a slope of 1/2, two keys are off each other by up to 1 at
+512 keys and by up to 16 at 8192. BLOOM and Falcon compute it so in transformers; ``rounding`` gives what they compute,
+for checkpoints that were used with it:
     rounding="hf_bf16"   BLOOM loaded in bfloat16: m j rounded to bfloat16
     rounding="hf_falcon" Falcon in any dtype: m and j rounded to bfloat16, and their product again. Falcon divides the
                          bias by sqrt(d) as well: scale=head_dim**-0.5

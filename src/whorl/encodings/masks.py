@@ -6,7 +6,7 @@ Beltagy, Peters, Cohan 2020, "Longformer: The Long-Document Transformer"; Xiao, 
 "Efficient Streaming Language Models with Attention Sinks"; Han et al. 2023, "LM-Infinite".
 The query's own key counts: a window of 1 is the token itself. Keys after the query are the causal mask's matter.
 Position enters in every layer, as a mask by position ids. No parameters. A window as long as the training text keeps
-a language model's loss flat at any length, and forgets all that lies outside: the baseline every claim of
+the loss of the lab's models flat at every length tried, and forgets all that lies outside: the baseline every claim of
 extrapolation has to beat. Language models that learned to rest on their first tokens need the sinks as well.
 """
 

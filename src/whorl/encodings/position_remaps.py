@@ -11,8 +11,8 @@ far pairs as remapped, and each pair's score is that of its own placement.
     leaky_rerope far   query at i/k + w (1 - 1/k), key at j/k
     self_extend far    query at floor(i/G) + w - floor(w/G), key at floor(j/G)
 Position enters in every layer, on queries and keys, twice. No parameters; twice the score products. They serve a model
-trained with plain RoPE past its length without training, best with w a quarter to a half of that length, and with log-n
-scaling beside them; training with them does not extrapolate. A key's rotation depends on the query it meets, so
+trained with plain RoPE past its length without training. Su takes w a quarter to a half of that length; log-n scaling
+may stand beside them. A key's rotation depends on the query it meets, so
 caches keep keys unrotated.
 """
 

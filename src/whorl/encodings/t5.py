@@ -7,7 +7,7 @@ Raffel et al. 2019, "Exploring the Limits of Transfer Learning with a Unified Te
     bidirectional  the same on |i - j| with B / 2 buckets for each side, those of keys after the query second
 The first distance of each bucket is found in whole numbers, so no logarithm can round an edge to the wrong side.
 The last bucket begins before max_distance (at 113 of 128) and holds everything beyond. It is learned only from
-texts that are as long: past the trained length a bias with max_distance > length reads numbers never trained, so
+texts that are as long: past the trained length a bias with max_distance > length may read numbers never trained;
 that raises a warning where ``length`` is given.
 T5 does not divide scores by sqrt(d), and neither does ``softmax_scale`` here unless scaled=True.
 Position enters in the scores; one table is shared by all layers, as one encoding given to a model is.

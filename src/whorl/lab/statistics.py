@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from whorl.errors import WhorlError
+from whorl.results import LEVEL, holm
 
-LEVEL = 0.05  # the rate of false calls, over all that are judged together
 POWER = 0.8  # with which the least difference would be found
 
 Found = dict[str, Any]
@@ -210,16 +210,3 @@ def _judged(one: Estimate, chance: float, times: float, count: int) -> Judged:
     half = t_quantile(one.freedom, LEVEL / times / 2) * one.error
     least = (t_quantile(one.freedom, LEVEL / count / 2) + t_quantile(one.freedom, 1 - POWER)) * one.error
     return Judged(one, one.mean - half, one.mean + half, min(1.0, chance * times), least)
-
-
-def holm(chances: Sequence[float]) -> list[float]:
-    """What each p is to be multiplied by, after Holm: the smallest of m by m, the next by m − 1, and never less in all.
-
-    >>> holm([0.04, 0.01, 0.03])
-    [1.5, 3.0, 2.0]
-    """
-    times, most = [1.0] * len(chances), 0.0
-    for place, i in enumerate(sorted(range(len(chances)), key=lambda i: chances[i])):
-        most = max(most, (len(chances) - place) * chances[i])
-        times[i] = most / chances[i] if chances[i] > 0 else float(len(chances) - place)
-    return times

@@ -83,7 +83,7 @@ LLAMA_CPP = Program(
         ),
         Fact(
             "rope_type llama3",
-            "written out as the tensor rope_freqs for Llama and its sisters; dropped elsewhere",
+            "written out as the tensor rope_freqs for the families that Llama's converter serves; dropped elsewhere",
             "conversion/llama.py",
         ),
         Fact(

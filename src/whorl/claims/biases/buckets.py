@@ -74,16 +74,20 @@ def t5_unscaled() -> Finding:
 
 @about_t5.holds(
     "t5.untrained-buckets",
-    "Past the trained length T5 reads numbers that were never trained, unless max_distance is within it.",
-    "超过训练长度后，T5 会读到从未训练过的数，除非 max_distance 不超过训练长度。",
+    "With max_distance within the trained length T5 reads no number past it that was never trained; with twice the "
+    "trained length it does.",
+    "max_distance 不超过训练长度时，T5 在其外不会读到从未训练过的数；取训练长度的两倍时则会。",
     says="whorl 0.2, docs/encodings/t5.md",
-    how="Buckets that 64 positions reach against those that 256 reach, with max_distance 32 and 128.",
-    how_zh="max_distance 取 32 与 128：64 个位置用到的桶与 256 个位置用到的桶比较。",
+    how="Buckets that 64 positions reach against those that 1,000 reach, with max_distance 17 … 64 and 128.",
+    how_zh="max_distance 取 17 … 64 与 128：64 个位置用到的桶与 1000 个位置用到的桶比较。",
 )
 def untrained_buckets() -> Finding:
-    read = {reach: buckets(T5(heads=1, max_distance=reach), torch.arange(256)).tolist() for reach in (32, 128)}
-    near, far = (len(set(found) - set(found[:64])) for found in read.values())
-    numbers = {"buckets never trained, max_distance 32": near, "buckets never trained, max_distance 128": far}
+    reaches = (*range(17, 65), 128)
+    read = [buckets(T5(heads=1, max_distance=reach), torch.arange(1000)).tolist() for reach in reaches]
+    *within_it, far = (len(set(found) - set(found[:64])) for found in read)
+    near = max(within_it)
+    numbers = {"buckets never trained, max_distance 17 … 64, at most": near}
+    numbers |= {"buckets never trained, max_distance 128": far}
     return decide(
         near == 0 < far, numbers, Both(f"{near} and {far} buckets are new", f"新的桶分别有 {near} 与 {far} 个")
     )

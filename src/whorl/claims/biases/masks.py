@@ -19,7 +19,7 @@ about_none = About("none")
     "A window of w shows a query w keys, its own among them, a symmetric one 2w - 1, and sinks show it the first "
     "ones as well.",
     "窗口 w 让查询看到 w 个键（含自身），对称窗口为 2w - 1 个，sinks 还让它看到最前面的几个。",
-    says="Jiang et al. 2023, Mistral 7B; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
+    says="Jiang et al. 2023, Mistral 7B, figure 1; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
     "docs/encodings/window.md",
     how="Keys that the last of 100 queries sees with window 16, and with 4 sinks and window 16; and the one at 50 "
     "with a symmetric window 16.",

@@ -84,9 +84,9 @@ def self_extend_far() -> Finding:
 
 @About("log_n").holds_within(
     "extension.log-n",
-    "log-n leaves the first L queries, L the trained length, as they are and multiplies the n-th after them by "
+    "log-n leaves the first L queries, L the trained length, as they are and multiplies the n-th query, n > L, by "
     "ln n / ln L.",
-    "log-n 不改动训练长度 L 以内的查询，之后把第 n 个查询乘以 ln n / ln L。",
+    "log-n 不改动训练长度 L 以内的查询，把第 n 个查询（n > L）乘以 ln n / ln L。",
     says="Su 2021, kexue.fm 8823; the factor of 1 up to L by his ReRoPE code",
     how="Factors of LogN(trained_length=512) at positions 0, 511, 512, 4,095 and 262,143, which are n = 1, 512, "
     "513, 4,096 and 262,144.",

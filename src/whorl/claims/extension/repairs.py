@@ -13,8 +13,8 @@ about_rope = About("rope")
 
 @about_rope.holds(
     "extension.factor-from-data",
-    "Texts that end at 3,072 of a window of 4,096, served to 8,192, need a factor of 8/3 to stay below 3,072, and of "
-    "8191/3071 for none to pass 3,071, the last one seen; 2 is not enough.",
+    "For texts that end at 3,072 of a window of 4,096, served to 8,192, a factor of 8/3 keeps every position below "
+    "3,072; that none passes 3,071, the last one seen, takes 8191/3071; 2 is not enough.",
     "窗口 4096 而文本只到 3072，要服务 8192：因子 8/3 使位置都小于 3072；要不超过见过的最后位置 3071 则需 8191/3071；"
     "因子 2 不够。",
     says="study notes, as reverse extrapolation, with 8/3",
@@ -72,9 +72,8 @@ def factor_from_data_helps() -> Finding:
     "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
     how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the lab. "
-    "It is so where the interval of one comparison lies above zero and of none below.",
-    how_zh="实验室各次比较中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。有比较的区间在零以上、且没有在零以下的，"
-    "才算成立。",
+    f"{evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def pi_untrained() -> Finding:
@@ -86,10 +85,9 @@ def pi_untrained() -> Finding:
     "Without any training, NTK-aware scaling is better than nothing at four times the trained length.",
     "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
-    "lab. It is so where the interval of one comparison lies above zero and of none below.",
-    how_zh="实验室各次比较中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。有比较的区间在零以上、且没有在零"
-    "以下的，才算成立。",
+    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the lab. "
+    f"{evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def ntk_untrained() -> Finding:
@@ -98,7 +96,7 @@ def ntk_untrained() -> Finding:
 
 def _repair(variant: str) -> Finding:
     """Whether a repair of a trained RoPE is better than nothing at 4 times its length."""
-    bare, repaired = (evidence.losses("rope", what) for what in (evidence.AS_TRAINED, variant))
+    bare, repaired = (("rope", what) for what in (evidence.AS_TRAINED, variant))
     what = f"loss that {variant} takes off at 4x, bits per byte"
     chinese = f"{variant} 在 4 倍长度处减少的损失（比特每字节）"
     return evidence.judge(what, chinese, evidence.gaps(bare, repaired, 4.0), evidence.command_for("rope"))

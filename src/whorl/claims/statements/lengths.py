@@ -63,7 +63,8 @@ def rope_twice() -> Finding:
         return needs_training(evidence.command_for("rope"))
     numbers = {f"rise at 2x, bits per byte, {evidence.short_name(source)}": rise for source, rise in rises.items()}
     said = " and ".join(f"{rise:+.2f}" for rise in rises.values())
-    text = Both(f"the loss rises by {said} bits per byte", f"损失上升 {said} 比特每字节")
+    said_zh = "、".join(f"{rise:+.2f}" for rise in rises.values())
+    text = Both(f"the loss rises by {said} bits per byte", f"损失上升 {said_zh} 比特每字节")
     return decide(largest.held, numbers, text, largest.source)
 
 
@@ -94,26 +95,35 @@ def roformer_1024() -> Finding:
     return decide(min(long) <= max(short), numbers, text, "experiments/matching.json")
 
 
-@About("rope", says=NOTES).holds(
+@About("rope", says=NOTES).inconclusive(
     "note.longer-stages",
     "Longer stages of pre-training raise the accuracy of masked tokens.",
     "预训练中较长的阶段会提高掩码预测的准确率。",
-    how="Accuracy by stage of a scaled-down rerun of RoFormer's six stages, one seed: the least of the two longest "
-    "stages is above all others.",
-    how_zh="按比例缩小重跑 RoFormer 的六个阶段（一个种子）：两个最长阶段中较低的准确率也高于其余各阶段。",
+    how="Accuracy by stage of RoFormer's six stages, steps divided by 1,000 and lengths by 8, five seeds: the two "
+    "longest stages, each less the mean of the stages before and after it, seed by seed; Student's 95 % interval must "
+    "lie above zero.",
+    how_zh="RoFormer 的六个阶段，步数除以 1000、长度除以 8，五个种子：两个最长阶段的准确率各减去其前后两阶段的均值，"
+    "逐种子计算；Student 95% 区间须在零以上。",
     trained=True,
 )
 def longer_stages() -> Finding:
-    stages = evidence.document("pretraining.json").get("stages", [])
-    if not stages:
-        return needs_training("whorl lab pretrain")
-    longest = max(stage["length"] for stage in stages)
-    long, rest = ([s["accuracy"] for s in stages if (s["length"] == longest) is own] for own in (True, False))
-    numbers = {"least accuracy of a long stage": min(long), "largest of the others": max(rest), "seeds": 1}
+    found = evidence.answer("longer-stages")
+    if not found:
+        return needs_training(evidence.answer_command("longer-stages"))
+    numbers = {
+        f"accuracy, stage {number} of length {stage['length']}": stage["accuracy"]["mean"]
+        for number, stage in enumerate(found["stages"], start=1)
+    }
+    gap = found["longest less those beside"]
+    numbers |= {"longest less those beside": gap["mean"], "low": gap["low"], "high": gap["high"]}
+    span = f"{gap['mean']:+.3f} [{gap['low']:+.3f}, {gap['high']:+.3f}]"
     text = Both(
-        f"a long stage has {min(long):.3f}, another {max(rest):.3f}", f"长阶段 {min(long):.3f}，其余 {max(rest):.3f}"
+        f"in a model so little trained the longest stages less those beside them differ by {span}",
+        f"在训练如此之少的模型中，最长阶段与其前后阶段之差为 {span}",
     )
-    return decide(min(long) > max(rest), numbers, text, "experiments/pretraining.json")
+    if gap["low"] <= 0 <= gap["high"]:
+        return inconclusive(numbers, text, evidence.QUESTIONS)
+    return decide(gap["low"] > 0, numbers, text, evidence.QUESTIONS)
 
 
 @About("rope", says="study notes, of the CAIL2019-SCM table").fails(
@@ -160,7 +170,8 @@ def learned_inside() -> Finding:
     codes, rope = (evidence.difference_of(row, 64) for row in found["rows"][1:])
     numbers = {f"{one.setting} less learned, bits per byte": one.mean for one in (codes, rope)}
     said = "; ".join(f"{one.setting} less learned: {one}" for one in (codes, rope))
-    text = Both(f"{said} bits per byte", f"与可学习位置之差（比特每字节）：{said}")
+    said_zh = "；".join(f"{one.setting} 减 learned：{one}" for one in (codes, rope))
+    text = Both(f"{said} bits per byte", f"与可学习位置之差（比特每字节）：{said_zh}")
     if not (codes.apart and rope.apart):
         return inconclusive(numbers, text, evidence.QUESTIONS)
     on = Both("what they are compared with", "与哪种编码比较")
