@@ -1,6 +1,7 @@
 """Settings of the whole test run."""
 
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,6 +15,10 @@ torch.set_num_threads(1)
 # Triton's kernels run in its interpreter where there is no GPU. It is asked for before anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        import triton_interpreter
+
+        triton_interpreter.spare()
 
 
 def pytest_collection_modifyitems(items):
