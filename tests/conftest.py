@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What is there before the first test stays to the end: looking for garbage in it would take a tenth of the run."""
+    """What is there before the first test stays to the end: nobody need look for garbage in it again and again."""
     gc.freeze()
 
 
