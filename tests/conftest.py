@@ -36,6 +36,10 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    gc.unfreeze()  # so that the end of the process finds it
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     """A file that cannot be imported for want of an optional package is skipped, and not an error."""
