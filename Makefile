@@ -15,7 +15,8 @@ test: $(VENV)/.installed lint types
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu and not large" -q
 
-# The same with every randomised test at its full size, which takes longer than a change should wait for.
+# The same with every randomised test at its full size and every combination of cases, which takes longer than a change
+# should wait for.
 test-all: $(VENV)/.installed lint types
 	@echo "== tests, at full size =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q

@@ -1,6 +1,8 @@
 """Settings of the whole test run."""
 
+import gc
 import os
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -14,6 +16,10 @@ torch.set_num_threads(1)
 # Triton's kernels run in its interpreter where there is no GPU. It is asked for before anything imports Triton.
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
+    if find_spec("triton"):
+        import triton_interpreter
+
+        triton_interpreter.spare()
 
 
 def pytest_collection_modifyitems(items):
@@ -23,6 +29,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))
+
+
+def pytest_collection_finish():
+    """What is there before the first test stays to the end: nobody need look for garbage in it again and again."""
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # so that the end of the process finds it
 
 
 @pytest.hookimpl(wrapper=True)

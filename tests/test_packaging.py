@@ -13,6 +13,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -172,7 +173,13 @@ def target_of(home: str, name: str) -> str:
     return f"whorl.{whorl._HOMES[name]}" if home == "whorl" and name in whorl._HOMES else home
 
 
-def source_imports() -> Iterator[tuple[str, str, bool]]:
+@cache
+def source_imports() -> tuple[tuple[str, str, bool], ...]:
+    """Every import of the sources: in which module, of which, and whether at the top of the file."""
+    return tuple(imports_of_files())
+
+
+def imports_of_files() -> Iterator[tuple[str, str, bool]]:
     for path in sorted(SOURCE.rglob("*.py")):
         module = module_of(path)
         package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -353,11 +360,16 @@ def test_the_wheel_holds_the_package_alone_and_runs_where_it_is_installed(tmp_pa
         capture_output=True,
     )
     env = {"PYTHONPATH": str(home), "NO_COLOR": "1"}
-    assert python("import whorl; print(whorl.__file__)", env=env, cwd=tmp_path).startswith(str(home))
-    lines = "from whorl.lab import write_report; rows = [{'label': 'rope'}]"
-    for lang in ("en", "zh"):  # the template and the texts are there too
-        made = f"{lines}; write_report({{'train_length': 64, 'rows': rows}}, 'report.html', lang='{lang}')"
-        python(made, env=env, cwd=tmp_path)
+    said = python(
+        "import whorl\n"
+        "from whorl.lab import write_report\n"
+        "for lang in ('en', 'zh'):  # the template and the texts are there too\n"
+        "    write_report({'train_length': 64, 'rows': [{'label': 'rope'}]}, f'{lang}.html', lang=lang)\n"
+        "print(whorl.__file__)",
+        env=env,
+        cwd=tmp_path,
+    )
+    assert said.startswith(str(home))
     script = next(home.glob("bin/whorl*"))
     done = subprocess.run([script, "list"], capture_output=True, text=True, env={**os.environ, **env}, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

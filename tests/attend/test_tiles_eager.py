@@ -13,7 +13,7 @@ from whorl.encodings.made_of import MadeOf
 pytest.importorskip("triton")
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
-HEADS, DIM, WIDTH, LENGTH = 4, 16, 12, 40
+HEADS, DIM, WIDTH, LENGTH = 2, 16, 12, 40
 
 
 def encodings():

@@ -21,10 +21,16 @@ def of_kind(kind):
     return [name for name, has in UNROTATED.items() if has == kind]
 
 
-def built(name, device):
-    """The default model of a family, and its config as its file would have it."""
+# sizes with which a model is made at once
+SMALL = {f"{part}_{what}": 1 for part in ("encoder", "decoder") for what in ("layers", "ffn_dim")}
+SMALL |= {"d_model": 96, "max_position_embeddings": 130, "vocab_size": 8}
+SMALL |= dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"), 1)
+
+
+def built(name, device, **settings):
+    """The model of a family, by default but for these settings, and its config as its file would have it."""
     transformers = optional("transformers", exact=True)
-    config = transformers.CONFIG_MAPPING[f"{name}_text_model" if name in ("clip", "siglip") else name]()
+    config = transformers.CONFIG_MAPPING[f"{name}_text_model" if name in ("clip", "siglip") else name](**settings)
     with torch.device(device):
         of_class = transformers.SiglipTextModel if name == "siglip" else transformers.AutoModel.from_config
         model = of_class(config)
@@ -47,7 +53,7 @@ def test_a_learned_table_has_the_width_and_rows_that_are_read(name):
 
 @pytest.mark.parametrize("name", of_kind(SINUSOIDAL))
 def test_waves_are_those_of_the_model(name):
-    model, config = built(name, "cpu")
+    model, config = built(name, "cpu", **SMALL)
     (group,) = whorl.read(config).groups
     for table in tables(model):
         ours = group.encoding.add_to_input(torch.zeros_like(table), torch.arange(len(table)))

@@ -121,7 +121,13 @@ def test_configs_and_weights_survive_every_journey(name):
         assert torch.equal(attend(other, inputs), expected)
 
 
-@every_encoding
+# one of each hook; tests/attend/test_compile_sizes.py compiles attention with every encoding, for all sizes
+COMPILED = ("alibi", "cope", "forgetting_gate", "learned", "rerope", "rope", "shaw", "sinks", "ssmax", "t5")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in COMPILED else pytest.mark.large) for name in NAMES]
+)
 def test_attention_compiles_without_a_break(name):
     torch._dynamo.reset()
     encoding, inputs = build(name), tokens(12)

@@ -1,6 +1,6 @@
 """Prints the shared memory that kernels take once compiled for a GPU, on a machine that may have none.
 
-    python tests/kernels/compiled_sizes.py decode|tiles <kilobytes of shared memory>
+    python tests/kernels/compiled_sizes.py <kilobytes of shared memory> …
 
 Launches compile where they would run, and everything before them is as on a device with so much memory. It is a program
 of its own because Triton's interpreter, in which other tests run kernels, compiles nothing.
@@ -19,6 +19,7 @@ from triton.compiler import ASTSource, compile
 
 from whorl.kernels import decode_triton
 from whorl.kernels.decode import Kept, Rules
+from whorl.kernels.launches import LAUNCHES
 from whorl.kernels.tiles import launch, op, sizes
 from whorl.kernels.triton_launch import Launch
 from whorl.rotary.rotation import Rotation
@@ -106,9 +107,15 @@ def tiles_all() -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    memory = int(sys.argv[2]) * 1024
     Launch.__call__ = compiled
-    decode_triton.shared_memory = sizes.shared_memory = lambda device: memory
     decode_triton.multiprocessors = lambda device: 132
-    decode_all() if sys.argv[1] == "decode" else tiles_all()
-    print(json.dumps(TAKEN))
+    found: dict[str, dict[str, dict[str, int]]] = {"decode": {}, "tiles": {}}
+    for kilobytes in sys.argv[1:]:
+        memory = int(kilobytes) * 1024
+        decode_triton.shared_memory = sizes.shared_memory = lambda device, memory=memory: memory
+        for kind, compile_all in (("decode", decode_all), ("tiles", tiles_all)):
+            LAUNCHES.clear()
+            TAKEN.clear()
+            compile_all()
+            found[kind][kilobytes] = dict(TAKEN)
+    print(json.dumps(found))

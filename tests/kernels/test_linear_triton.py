@@ -35,7 +35,7 @@ def short_segments(monkeypatch):
         monkeypatch.setattr(linear_triton, "tile_of", lambda *_: linear_triton.Tile(rows=64, warps=4, stages=1))
         monkeypatch.setitem(sizes.CHUNK, False, 64)
         for kernel, wide in sizes.TILES:
-            rows = {"features": 2, "key_sums": 16, "grad_rows": 16}.get(kernel, 32)
+            rows = {"features": 4, "key_sums": 16, "grad_rows": 16}.get(kernel, 32)
             monkeypatch.setitem(sizes.TILES, (kernel, wide), sizes.Tile(rows, warps=4, stages=1))
 
 
@@ -106,7 +106,7 @@ CASES = {
         "dims": (128, 128),
         "dtype": torch.bfloat16,
         "length": 70,
-        "heads": (4, 4),
+        "heads": (2, 2),
     },
     "wide float32": {"encoding": half(head_dim=128), "dims": (128, 128), "length": 70},
 }

@@ -244,9 +244,9 @@ def test_groups_of_tokens_and_more_rows_than_an_axis_of_a_grid_has(kernel, poiso
     monkeypatch.setattr(launches, "LAUNCHES", {})
     for what, limit in limits.items():
         monkeypatch.setattr(rotate_triton, what, limit)
-    shape = (3, 2, 150, 16) if order == "bhld" else (3, 150, 2, 16)
+    shape = (3, 2, 43, 16) if order == "bhld" else (3, 43, 2, 16)
     x = draw(*shape, dtype=torch.float32, device=device)
-    cos, sin = tables(3, 150, 8, dtype=torch.float32, device=device)
+    cos, sin = tables(3, 43, 8, dtype=torch.float32, device=device)
     same(
         whorl.rotate(x, cos, sin, "half", order=order, impl=name),
         whorl.rotate(x, cos, sin, "half", order=order, impl="torch"),

@@ -60,10 +60,18 @@ def test_elsewhere_than_in_the_main_thread_and_where_a_program_has_its_own_handl
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture(scope="module")
+def undisturbed(texts, tmp_path_factory):
+    """A run that nobody interrupts: its config, result and folder."""
+    config, folder = tiny(texts, steps=300, lengths=(16,), eval_bytes=64), tmp_path_factory.mktemp("whole")
+    return config, run_one(config, folder), folder
+
+
 @pytest.mark.parametrize("stopped", [6, 7])  # of 300 updates every third ends a row
-def test_a_run_that_is_interrupted_saves_where_it_stands_and_goes_on_bit_for_bit(texts, tmp_path, monkeypatch, stopped):
-    config = tiny(texts, steps=300, lengths=(16,), eval_bytes=64)
-    whole = run_one(config, tmp_path / "whole")
+def test_a_run_that_is_interrupted_saves_where_it_stands_and_goes_on_bit_for_bit(
+    undisturbed, tmp_path, monkeypatch, stopped
+):
+    config, whole, folder = undisturbed
     real = TextBatches.__call__
 
     def at(self, step):
@@ -81,12 +89,11 @@ def test_a_run_that_is_interrupted_saves_where_it_stands_and_goes_on_bit_for_bit
     assert [row["step"] for row in read_metrics(tmp_path / "stopped")] == [3, 6]
     again = run_one(config, tmp_path / "stopped")
     assert lasting(again) == lasting(whole)
-    rows = [lasting(read_metrics(tmp_path / name)) for name in ("whole", "stopped")]
-    assert rows[0] == rows[1]
+    assert lasting(read_metrics(tmp_path / "stopped")) == lasting(read_metrics(folder))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", [pytest.param("1", marks=pytest.mark.large), "2"])
 def test_an_interrupted_comparison_says_how_to_go_on_and_every_run_is_saved(texts, tmp_path, workers):
     words = ["compare", "rope", "alibi", "--corpus", str(texts), "--out", "out", "--workers", workers, *WORDS]
     code = "import sys; from whorl.cli.app import run; sys.exit(run(sys.argv[1:]))"

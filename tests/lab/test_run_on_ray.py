@@ -23,7 +23,7 @@ from whorl.errors import WhorlError
 from whorl.lab import run_on_ray
 from whorl.lab.run_many import run_many
 from whorl.lab.settings import RunConfig
-run_on_ray.LISTEN_SECONDS = 0.0
+run_on_ray.LISTEN_SECONDS = 0.05
 configs = [RunConfig.from_dict(one) for one in json.loads(Path(sys.argv[1]).read_text())]
 heard, flag = [], Path(sys.argv[3])
 

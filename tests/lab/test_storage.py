@@ -23,7 +23,7 @@ from whorl.lab.plan import plan
 from whorl.lab.settings import RunConfig, label_of, resolve
 from whorl.lab.storage import BusyError, check_output, locked, read_metrics, space_needed, write_atomic
 
-KILLS = int(os.environ.get("WHORL_KILLS", "4"))  # how often the sweep is killed; 20 is what the lab promises to bear
+KILLS = int(os.environ.get("WHORL_KILLS", "2"))  # how often the sweep is killed; 20 is what the lab promises to bear
 
 
 # -- identity ---------------------------------------------------------------------------------------------------------
@@ -349,7 +349,7 @@ def test_killing_a_sweep_loses_nothing_and_repeats_nothing(grid, tmp_path):
         watched = ("checkpoint.safetensors", "[!.]*")[kill % 2]  # imports take most of a short life
         before = stamps(tmp_path / "killed", watched)
         stood = saved_steps(tmp_path / "killed")
-        process = life(1 + (kill % 4 == 3))
+        process = life(1 + (kill % 4 == 1))
         while stamps(tmp_path / "killed", watched) == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(draw.uniform(0.0, (0.2, 0.8)[kill % 2]))  # soon after a checkpoint, a run is in the middle

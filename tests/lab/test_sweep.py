@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from whorl.errors import WhorlError
 from whorl.lab import run_many as many
 from whorl.lab import run_one, sweep
 from whorl.lab.run_many import run_many
-from whorl.lab.storage import BusyError
+from whorl.lab.storage import BusyError, locked
 from whorl.lab.sweep import combinations, read_grid
 
 RUN = "train_length = 16\nsteps = 3\nbatch = 4\nlengths = [8, 16, 32]\nlayers = 1\nheads = 2\neval_bytes = 256\n"
@@ -154,6 +155,20 @@ def test_a_run_of_another_sweep_is_left_to_it_and_waited_for_at_the_end(texts, t
     results, failed = run_many(configs, tmp_path, workers=1)
     assert asked == [("rope", False), ("alibi", False), ("rope", True)]
     assert failed == {} and [one.label for one in results] == ["rope", "alibi"]
+
+
+def test_a_worker_leaves_a_run_of_another_process_to_it_and_waits_for_it_at_the_end(texts, tmp_path):
+    configs, heard = [tiny(texts, name) for name in ("rope", "alibi")], []
+    with ExitStack() as taken:
+        taken.enter_context(locked(tmp_path / "runs" / configs[0].id))
+
+        def tell(config, event):
+            if event["kind"] == "done":
+                heard.append(config.encoding["name"])
+                taken.close()
+
+        failed = many._Workers(tmp_path, tell, 1, {}).run(configs, 1)
+    assert failed == {} and heard == ["alibi", "rope"]
 
 
 @config

@@ -31,7 +31,8 @@ print(json.dumps({"trained": trained, "results": [one.to_dict() for one in resul
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
+# test_sweep.py has a worker that finds a run taken
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.large)])
 def test_two_sweeps_share_the_work(tmp_path, workers):
     texts = write_texts(tmp_path / "texts")
     configs = [tiny(texts, name, seed=seed, steps=50) for name in ("rope", "alibi") for seed in (0, 1)]

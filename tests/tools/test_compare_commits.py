@@ -24,6 +24,12 @@ needs_git = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(autouse=True)
+def no_machine_code(monkeypatch):
+    """Rotations go by torch: copies of the sources find no code in numba's cache, and making it takes long."""
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+
+
 @pytest.fixture
 def own_folder(tmp_path, monkeypatch):
     """A folder for all that a comparison makes on its way, of which nothing is left behind."""
