@@ -19,8 +19,8 @@ QUIET_TYPES = ("modernbert", "modernbert-decoder")  # whose own files say "absol
 @RULES.add(
     "name-not-read",
     "warning",
-    "Find out whether the weights were trained with it. If so, state it by a name that the class reads, or run the code "
-    "that reads this one.",
+    "Find out whether the weights were trained with it. If so, state it by a name that the class reads, or run the "
+    "code that reads this one.",
 )
 def name_not_read(facts: Facts) -> Iterator[str]:
     if facts.reading is None or not facts.reading.dialect.startswith("transformers"):
