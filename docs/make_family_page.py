@@ -18,8 +18,9 @@ def page() -> str:
     return f"""# Families
 
 How each family of models handles positions, as `whorl.read` and `whorl inspect` take it. Layout, rotated part and base
-are those of a file that is silent about them; what a file states goes before. All families of transformers {version()}
-that rotate are here. A family that is not here is unknown, and read as Llama's only with a warning.
+are those of a file that is silent about them; what a file states goes before, by a name that the family's class reads:
+any other field counts for nothing, and the lint names it. All families of transformers {version()} that rotate are
+here. A family that is not here is unknown, and read as Llama's only with a warning.
 
 Queries and keys are where the family's code has them: the rotated part is counted in the head that it rotates, which
 for latent attention (DeepSeek-V2 and later) is the `qk_rope_head_dim` dimensions beside the others.
