@@ -161,7 +161,8 @@ def unknown_family(name: str, call: str, remedy: str) -> str:
 
 
 def _stripped(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type") or "").removesuffix("_model").removesuffix("_text")
+    given = config.get("model_type")  # which may be anything in a config that is only linted
+    return given.removesuffix("_model").removesuffix("_text") if isinstance(given, str) else ""
 
 
 def _global_and_local(global_base: float, local_base: float, **keys: Any) -> dict[str, LayerDefaults]:

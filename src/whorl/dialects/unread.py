@@ -40,8 +40,14 @@ def unread_fields(config: Mapping[str, Any], heeded: Collection[str] = ()) -> di
     nested = any(isinstance(value, dict) for rope in ropes.values() for value in rope.values())
     if nested:
         stated.pop("layer_types", None)  # its dicts are meant for these kinds of layers
-    if nested or any(rope.get("rope_type", rope.get("type", "default")) != "default" for rope in ropes.values()):
+    if nested or any(_scales(rope) for rope in ropes.values()):
         stated.pop(SHARE, None)  # what all classes share reads it then, and the class fails
     elif SHARE not in counted:
         stated |= {f"{name}.{SHARE}": rope[SHARE] for name, rope in ropes.items() if rope.get(SHARE) is not None}
     return found | stated
+
+
+def _scales(rope: Mapping[str, Any]) -> bool:
+    """Whether a rope dict names another type than the default one."""
+    kind = rope.get("rope_type", rope.get("type"))
+    return isinstance(kind, str) and kind != "default"

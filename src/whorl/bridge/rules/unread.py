@@ -11,6 +11,7 @@ from whorl.dialects.families import FULL, SLIDING, class_reads, class_rope, fami
 from whorl.dialects.names import BASES, HEAD_DIMS, SHARES
 from whorl.dialects.reading import Described
 from whorl.dialects.unread import SHARE, unread_fields
+from whorl.errors import shown
 
 RULES = Rules()
 QUIET_TYPES = ("modernbert", "modernbert-decoder")  # whose own files say "absolute", from the class they began as
@@ -47,9 +48,11 @@ def _own_scaling(config: Mapping[str, Any], name: str) -> Iterator[str]:
     """A base beside no rope dict, in a family whose class then takes a rope dict of its own."""
     family, rope = family_of(config), class_rope(config)
     base = config.get("rope_theta")
-    silent = not any(config.get(key) for key in ("rope_parameters", "rope_scaling"))
+    silent = not any(isinstance(config.get(key), dict) and config[key] for key in ("rope_parameters", "rope_scaling"))
+    if type(base) not in (int, float):
+        return
     own = {one.get("rope_theta") for one in (rope, *rope.values()) if isinstance(one, dict)} - {None}
-    if base is not None and family.needs_parameters and silent and not family.theta_beside and own - {base}:
+    if family.needs_parameters and silent and not family.theta_beside and own - {base}:
         yield (
             f"rope_theta={_shortened(base)} does nothing: where the file has no rope_parameters, {name}'s class takes "
             "its own, base and all"
@@ -90,13 +93,15 @@ def _share_that_fails(facts: Facts, name: str) -> Iterator[str]:
 def _says_nothing(place: str, value: Any, rotations: list[Described]) -> bool:
     """Whether a field that is not read says what the model does anyway, so that it does no harm."""
     field = place.rpartition(".")[2]
+    if type(value) not in (bool, int, float, str, list, dict):
+        return False
     if field == "rope_interleave" and rotations:
         return bool(value) == (rotations[0].value("layout") != "half")
     if value is False or (isinstance(value, (list, dict, str)) and not value):
         return True
     if field in ("layer_types", "no_rope_layers"):
         return isinstance(value, list) and all(
-            one == FULL if field == "layer_types" else one in (1, True) for one in value
+            isinstance(one, (str, int)) and one == (FULL if field == "layer_types" else 1) for one in value
         )
     if not rotations:  # the rule about dead rope fields speaks of the rest
         return "rope" in field or "rotary" in field
@@ -112,5 +117,4 @@ def _says_nothing(place: str, value: Any, rotations: list[Described]) -> bool:
 
 
 def _shortened(value: Any) -> str:
-    text = f"{value:g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+    return f"{value:g}" if isinstance(value, float) else shown(value)
