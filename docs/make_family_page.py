@@ -18,8 +18,9 @@ def page() -> str:
     return f"""# Families
 
 How each family of models handles positions, as `whorl.read` and `whorl inspect` take it. Layout, rotated part, base and
-scaling are those of a file that does not state them; what a file states wins. All families of transformers {version()}
-that rotate are here. A family that is not here is unknown, and is read as Llama's only with a warning.
+scaling are those of a file that does not state them; what a file states wins, under a name that the family's class
+reads: any other field counts for nothing, and the lint names it. All families of transformers {version()} that rotate
+are here. A family that is not here is unknown, and is read as Llama's only with a warning.
 
 - *rotated* is the part of a head that is turned: all, a share at its start (leading) or end (trailing), or the fastest
   share of its pairs. In latent attention (DeepSeek-V2 and later) it is counted in the `qk_rope_head_dim` dimensions.

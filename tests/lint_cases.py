@@ -216,7 +216,7 @@ CASES = {
         v4(truncate=False),
     ),
     "rotated-part": (
-        CLEAN | {"partial_rotary_factor": 0.5},
+        CLEAN | {"model_type": "phi3", "partial_rotary_factor": 0.5},
         "the leading 32 of 64 dimensions are rotated",
         CLEAN,
     ),

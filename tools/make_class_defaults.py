@@ -5,14 +5,19 @@
 Of every config class, the declared defaults of the fields that readers of positions look at. A default that the class
 computes from other fields (head_dim from hidden_size) is no constant and is left out, but for two: ``rope_parameters``,
 which depends on no size, and ``layer_types``, of which the shortest period is kept. ``parts`` names the classes of the
-configs inside a config, which are saved as differences from their defaults.
+configs inside a config, which are saved as differences from their defaults. ``reads`` names the fields of
+``POSITIONAL`` that the code of the family mentions, in its config class or its model: all others do nothing there. The
+code of one folder counts as one, with that of the folders it imports from.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import inspect
 import json
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING, CONFIG_MAPPING_NAMES
 
 from whorl.dialects.class_defaults import DATA, period
-from whorl.dialects.names import HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, SHARES, WIDTHS
+from whorl.dialects.names import HEAD_DIMS, HEADS, LAYERS, LENGTHS, ORIGINAL, PARTS, POSITIONAL, SHARES, WIDTHS
 
 KEPT = {
     *(*HEAD_DIMS, *WIDTHS, *HEADS, *LAYERS, *LENGTHS, ORIGINAL, *SHARES, "rotary_dim"),
@@ -59,7 +64,7 @@ def defaults_of(model_type: str) -> dict[str, Any]:
     try:
         config = CONFIG_MAPPING[model_type]()
     except Exception:  # each class fails in its own way
-        return {}
+        return {"reads": reads_of(model_type)}
     data = config.to_dict()
     declared = {field.name: field.default for field in dataclasses.fields(config)}
     kept = {
@@ -72,7 +77,28 @@ def defaults_of(model_type: str) -> dict[str, Any]:
     if data.get("layer_types") and "num_hidden_layers" in data:
         kept["layer_types"] = period(data["layer_types"])
     parts = {name: data[name]["model_type"] for name in PARTS if isinstance(data.get(name), dict)}
-    return kept | ({"parts": parts} if parts else {})
+    return kept | ({"parts": parts} if parts else {}) | {"reads": reads_of(model_type)}
+
+
+def reads_of(model_type: str) -> list[str]:
+    """The positional fields that the code of a model type mentions."""
+    return sorted(mentioned(Path(inspect.getfile(CONFIG_MAPPING[model_type])).parent) & POSITIONAL)
+
+
+@cache
+def mentioned(folder: Path) -> set[str]:
+    """The names that are read as attributes, or stand as strings, in the code of a folder and of those it imports."""
+    found: set[str] = set()
+    for path in (*folder.glob("modeling_*.py"), *folder.glob("configuration_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                found.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.add(node.value)
+            elif isinstance(node, ast.ImportFrom) and node.level == 2 and node.module:
+                other = folder.parent / node.module.partition(".")[0]
+                found |= mentioned(other) if other != folder and other.is_dir() and other.name != "auto" else set()
+    return found
 
 
 def plain(value: Any) -> bool:

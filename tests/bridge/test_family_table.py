@@ -55,7 +55,7 @@ def test_a_row_says_what_a_silent_file_means():
     assert rows["nanochat"]["beside"] == "pairs turn backwards"
     assert rows["nemotron_h"]["positions"] == "its attention has no position encoding"
     assert rows["llama"]["read in"] == "transformers 5.22.2"
-    assert rows["telechat3"]["read in"] == "vLLM or copies"
+    assert rows["telechat3"]["read in"] == "vLLM's telechat3_scaling_rope"
     assert rows["kimi_k2"]["read in"] == "reported, not opened"
     assert rows["exaone4_5"]["read in"] == "transformers 5.22.2"
 

@@ -220,7 +220,7 @@ def test_every_setting_says_where_it_comes_from():
 
 
 def test_what_a_file_states_is_not_said_to_be_a_default():
-    config = {"model_type": "llama", **SIZES, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
+    config = {"model_type": "phi3", **SIZES, "rope_theta": 5e5, "partial_rotary_factor": 0.5}
     (group,) = whorl.read(config).groups
     settings = group.layers.encodings[0].settings
     assert {name: settings[name].source for name in ("head_dim", "base", "rotary_dim")} == dict.fromkeys(
@@ -318,7 +318,7 @@ BAD = {
         "read: layer_types names 1 layers, the model has 4.",
     ),
     "too few entries": (
-        {"model_type": "llama", **SIZES, "layer_rope_theta": [1e4]},
+        {"model_type": "granite_swa", **SIZES, "layer_rope_theta": [1e4]},
         "read: layer_rope_theta has 1 entries for 4 layers.",
     ),
     "a wrong list of rotations": (

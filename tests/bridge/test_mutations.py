@@ -108,8 +108,8 @@ TWO = torch.ones(2)  # has no truth value, and equals nothing
     "config",
     [
         LLAMA | {"dual_chunk_attention_config": TWO},
-        LLAMA | {"layer_types": TWO},
-        LLAMA | {"no_rope_layers": TWO},
+        LLAMA | {"model_type": "qwen2", "layer_types": TWO},
+        LLAMA | {"model_type": "smollm3", "no_rope_layers": TWO},
         LLAMA | {"model_type": "gemma3_text", "sliding_window_pattern": TWO},
         LLAMA | {"use_mrope": TWO},
         LLAMA | {"rope_parameters": {}, "rope_scaling": TWO},

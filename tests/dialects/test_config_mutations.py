@@ -17,8 +17,9 @@ from hf_configs import GEMMA3_4B, LLAMA, NESTED, RELEASED, TYPES, draw_parameter
 from mutations import NUMBERS, hostile, mutated
 from optional import optional
 from whorl import Rope, WhorlError
+from whorl.dialects.checks import READ
 from whorl.dialects.families import FAMILIES
-from whorl.dialects.fields import LENGTHS, ORIGINAL, PARTS, READ
+from whorl.dialects.names import LENGTHS, ORIGINAL, PARTS
 from whorl.dialects.sizes import HEAD_DIMS, HEADS, WIDTHS
 from whorl.dialects.transformers import ALPHA, EVERYWHERE, PASSED_OVER, PHIMOE, ROPE_TYPES
 from whorl.errors import shown

@@ -9,7 +9,8 @@ import pytest
 import whorl
 from whorl import WhorlError
 from whorl.dialects import documents
-from whorl.dialects.documents import find_document, parse_json, read_json
+from whorl.dialects.documents import parse_json, read_json
+from whorl.dialects.folders import find_document
 
 LLAMA = {"model_type": "llama", "hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2}
 
@@ -68,7 +69,7 @@ def test_a_folder_is_searched_for_its_config(tmp_path):
     with pytest.raises(WhorlError, match=re.escape("has none of: config.json, params.json")):
         find_document(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
-    assert find_document(tmp_path).name == "config.json"
+    assert find_document(tmp_path).path.name == "config.json"
     assert whorl.read(tmp_path).family == "llama"
 
 

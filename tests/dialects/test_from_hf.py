@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hf_configs import DEEPSEEK_YARN, GEMMA3_4B, LISTS, LLAMA, NESTED, RELEASED, YARN
+from hf_configs import DEEPSEEK_YARN, GEMMA3_4B, LISTS, LLAMA, NESTED, OPEN, RELEASED, YARN
 from optional import optional
 from whorl import (
     DynamicNtk,
@@ -124,9 +124,9 @@ def test_head_dim_has_many_names(sizes):
     assert Rope.from_hf({"rope_theta": 10000.0, **sizes}).config == Rope(head_dim=64).config
 
 
-@pytest.mark.parametrize("name", ["partial_rotary_factor", "rotary_pct", "rotary_emb_fraction"])
+@pytest.mark.parametrize("name", ["partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", "rope_pct"])
 def test_share_of_the_head_has_many_names(name):
-    assert Rope.from_hf(LLAMA | {name: 0.5}).config == Rope(head_dim=64, rotary_dim=32).config
+    assert Rope.from_hf(OPEN | {name: 0.5}).config == Rope(head_dim=64, rotary_dim=32).config
 
 
 @UNKNOWN
@@ -143,7 +143,7 @@ def test_share_is_cut_to_whole_dimensions_as_in_transformers():
 
 def test_rope_dict_goes_before_the_fields_beside_it():
     parameters = {"rope_theta": 500.0, "partial_rotary_factor": 0.25}
-    config = LLAMA | {"rope_theta": 600.0, "partial_rotary_factor": 0.5, "rope_parameters": parameters}
+    config = OPEN | {"rope_theta": 600.0, "partial_rotary_factor": 0.5, "rope_parameters": parameters}
     assert Rope.from_hf(config).config == Rope(head_dim=64, base=500.0, rotary_dim=16).config
 
 
@@ -255,7 +255,7 @@ def test_nested_parameters_are_read_by_layer_type():
 
 
 def test_flat_parameters_serve_every_layer_type_of_the_config():
-    config = LLAMA | {"layer_types": ["full_attention", "sliding_attention"], "rope_theta": 20000.0}
+    config = OPEN | {"layer_types": ["full_attention", "sliding_attention"], "rope_theta": 20000.0}
     assert Rope.from_hf(config, "sliding_attention").config == Rope.from_hf(config).config
 
 
@@ -267,11 +267,11 @@ def test_left_over_type_and_base_beside_layer_types_are_passed_over():
 
 def test_lists_with_one_entry_per_layer_are_read_by_layer_type():
     layers = {"layer_types": ["full_attention", "sliding_attention", "full_attention"]}
-    by_layer = LLAMA | layers | {"layer_rope_theta": [0, 20000.0, 0]}
+    by_layer = OPEN | layers | {"layer_rope_theta": [0, 20000.0, 0]}
     assert Rope.from_hf(by_layer, "sliding_attention").config.base == 20000.0
     assert Rope.from_hf(by_layer).config.base == 20000.0
     shares = {"rope_theta": [1000.0, 2000.0, 1000.0], "partial_rotary_factors": [0.5, 1.0, 0.5]}
-    step = Rope.from_hf(LLAMA | layers | shares, "full_attention").config
+    step = Rope.from_hf(OPEN | layers | shares, "full_attention").config
     assert (step.base, step.rotary_dim) == (1000.0, 32)
 
 
@@ -512,23 +512,23 @@ ENDLESS["text_config"] = ENDLESS
 
 BAD = {
     "per_layer_config that is a list": (
-        LLAMA | {"per_layer_config": [64]},
+        OPEN | {"per_layer_config": [64]},
         None,
         'per_layer_config must be a dict of dicts by layer, such as {"0": {}}, got [64].',
     ),
-    "per_layer_config of numbers": (LLAMA | {"per_layer_config": {"0": 64}}, None, "must be a dict of dicts by layer"),
+    "per_layer_config of numbers": (OPEN | {"per_layer_config": {"0": 64}}, None, "must be a dict of dicts by layer"),
     "per_layer_config of a named layer": (
-        LLAMA | {"per_layer_config": {"last": {"head_dim": 64}}},
+        OPEN | {"per_layer_config": {"last": {"head_dim": 64}}},
         None,
         "a key of per_layer_config must be the index of a layer, got 'last'.",
     ),
     "layer_types that are a number": (
-        LLAMA | {"layer_types": 3},
+        OPEN | {"layer_types": 3},
         None,
         "layer_types must be a list of names, one per layer, got 3.",
     ),
     "layer_types that are one word": (
-        LLAMA | {"layer_types": "full_attention"},
+        OPEN | {"layer_types": "full_attention"},
         "full_attention",
         "layer_types must be a list of names, one per layer, got 'full_attention'.",
     ),
@@ -543,7 +543,7 @@ BAD = {
         "qk_nope_head_dim must be an integer from 0, got '128'.",
     ),
     "partial_rotary_factors of lists": (
-        LLAMA | {"partial_rotary_factors": [[0.5], [0.5]]},
+        OPEN | {"partial_rotary_factors": [[0.5], [0.5]]},
         None,
         "partial_rotary_factors must be a list of numbers, one per layer, got [[0.5], [0.5]].",
     ),
@@ -570,7 +570,7 @@ BAD = {
     "a head that fills the memory": (LLAMA | {"head_dim": 2**40}, None, "head_dim must be at most 1,048,576, got"),
     "a base beyond every float": (LLAMA | {"rope_theta": 10**400}, None, "Rope: base must be finite, got 1000000"),
     "a type of the model that is a list": (LLAMA | {"model_type": ["llama"]}, None, "model_type must be a string or"),
-    "alibi that is a word": (LLAMA | {"alibi": "no"}, None, "alibi must be true, false or null, got 'no'."),
+    "alibi that is a word": (OPEN | {"alibi": "no"}, None, "alibi must be true, false or null, got 'no'."),
     "not a dict": (
         ["llama"],
         None,
@@ -710,7 +710,7 @@ BAD = {
         "layer_type='full_attention' is none of this config: rope_parameters is one for all layers. Leave",
     ),
     "a foreign layer type for a flat config": (
-        LLAMA | {"layer_types": ["full_attention"]},
+        OPEN | {"layer_types": ["full_attention"]},
         "sliding_attention",
         "is one for all layers, which are of the types 'full_attention'. Leave layer_type out.",
     ),
@@ -731,12 +731,12 @@ BAD = {
         "layers of type 'linear_attention' of model_type 'qwen3_next' do not rotate. whorl.read gives",
     ),
     "a layer type whose bases are zero": (
-        LLAMA | {"layer_types": ["full_attention"], "layer_rope_theta": [0]},
+        OPEN | {"layer_types": ["full_attention"], "layer_rope_theta": [0]},
         "full_attention",
         "layers of type 'full_attention' (0 in layer_rope_theta) do not rotate. whorl.read gives",
     ),
     "bases that differ within what was asked": (
-        LLAMA | {"layer_types": ["a", "b"], "rope_theta": [1000.0, 2000.0]},
+        OPEN | {"layer_types": ["a", "b"], "rope_theta": [1000.0, 2000.0]},
         None,
         "rope_theta differs between the layers asked for. Pass layer_type=…",
     ),
@@ -800,23 +800,23 @@ BAD = {
         "max_position_embeddings must be a positive integer, got -1.",
     ),
     "an odd share": (
-        LLAMA | {"partial_rotary_factor": 0.4},
+        OPEN | {"partial_rotary_factor": 0.4},
         None,
         "partial_rotary_factor=0.4 of head_dim=64 is 25 dimensions, and rotary pairs them.",
     ),
-    "a share above one": (LLAMA | {"rotary_pct": 1.5}, None, "rotary_pct must be between 0 and 1, got 1.5."),
+    "a share above one": (OPEN | {"rotary_pct": 1.5}, None, "rotary_pct must be between 0 and 1, got 1.5."),
     "two shares": (
-        LLAMA | {"rotary_pct": 0.5, "partial_rotary_factor": 0.25},
+        OPEN | {"rotary_pct": 0.5, "partial_rotary_factor": 0.25},
         None,
         "partial_rotary_factor=0.25, rotary_pct=0.5 differ. Keep one.",
     ),
     "rotary_dim against the share": (
-        LLAMA | {"rotary_dim": 32, "partial_rotary_factor": 0.25},
+        OPEN | {"rotary_dim": 32, "partial_rotary_factor": 0.25},
         None,
         "rotary_dim=32 and partial_rotary_factor=0.25 do not agree. Keep one of them.",
     ),
     "qk_rope_head_dim against the share": (
-        {"model_type": "deepseek_v3", "qk_rope_head_dim": 64, "partial_rotary_factor": 0.5},
+        {"model_type": "kimi_k2", "qk_rope_head_dim": 64, "partial_rotary_factor": 0.5},
         None,
         "qk_rope_head_dim=64 and partial_rotary_factor=0.5 do not agree.",
     ),

@@ -9,7 +9,6 @@ from whorl.dialects.class_defaults import all_defaults, class_defaults, version
 from whorl.dialects.families import (
     ALIASES,
     ALIASES_BY_POSITIONS,
-    ELSEWHERE,
     FAMILIES,
     UNROTATED,
     Family,
@@ -146,9 +145,9 @@ def _empty(name: str) -> dict[str, Any]:
 
 
 def _where(name: str) -> str:
-    """Where the code of a family was read: a version of transformers, vLLM or a copy, or not at all."""
-    if name in ELSEWHERE:
-        return "vLLM or copies"
+    """Where the code of a family was read: a version of transformers, another program or a copy, or not at all."""
+    if name in FAMILIES and FAMILIES[name].read_in:
+        return FAMILIES[name].read_in
     reported = name in ALIASES and not class_defaults(name)
     return "reported, not opened" if reported else f"transformers {version()}"
 

@@ -10,10 +10,12 @@ from typing import Any
 
 from whorl.bridge.rules import RULES
 from whorl.bridge.rules.facts import Facts, Severity
-from whorl.dialects.detect import load, read_config
+from whorl.dialects.detect import TRANSFORMERS, Loaded, dialect_of, load, read_config, read_loaded
+from whorl.dialects.documents import PIPE, check_inside, read_json
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError
 
+PARAMS = "params.json"
 ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 
 
@@ -49,13 +51,33 @@ def examine(
     error: WhorlError | None = None
     reading: Reading | None = None
     try:
-        reading = read_config(loaded, assume) if isinstance(loaded, dict) else loaded[0].read(loaded[1], assume)
+        reading = read_loaded(loaded, assume)
     except WhorlError as unreadable:
         if not isinstance(loaded, dict):
             raise
         error = unreadable
+    beside = _params_beside(source, loaded, assume)
+    if isinstance(beside, WhorlError):
+        said = f"params.json beside it was not compared. {beside}"
+        reading = None if reading is None else dataclasses.replace(reading, notes=(*reading.notes, said))
+        beside = None
     given = loaded if isinstance(loaded, dict) else reading.config if reading is not None else {}
-    return _findings(Facts(given, reading), assumed=assume is not None), reading, error
+    return _findings(Facts(given, reading, beside), assumed=assume is not None), reading, error
+
+
+def _params_beside(source: object, loaded: Loaded, assume: str | None) -> Reading | WhorlError | None:
+    """The reading of the params.json in a folder whose config.json was read, why it has none, or None without one."""
+    if not isinstance(source, (str, Path)) or not isinstance(loaded, dict) or dialect_of(loaded) != TRANSFORMERS:
+        return None
+    path = Path(source)
+    if str(source) == PIPE or not path.is_dir() or not (path / PARAMS).is_file():
+        return None
+    try:
+        check_inside(path, path / PARAMS)
+        params = read_json(path / PARAMS)
+        return read_config(params, assume) if dialect_of(params).endswith(PARAMS) else None
+    except WhorlError as error:
+        return error
 
 
 def _findings(facts: Facts, *, assumed: bool) -> list[Finding]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.dialects.fields import inner_part, text_part, with_defaults
+from whorl.dialects.parts import inner_part, text_part, with_defaults
 from whorl.dialects.values import DEEPEST
 
 SCHEMAS = ("rope_parameters", "rope_scaling")  # where versions 5 and 4 of transformers keep a scaling

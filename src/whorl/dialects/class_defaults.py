@@ -18,7 +18,8 @@ DATA = Path(__file__).with_name("class_defaults.json")
 
 # One size under many names: a class has one of them, a file may have another.
 SYNONYMS: tuple[Collection[str], ...] = (HEAD_DIMS, WIDTHS, HEADS, LAYERS, LENGTHS)
-COMPUTED = ("rope_parameters", "layer_types", "parts")  # what a class makes of other fields, and what is no field
+# What a class makes of other fields, and what is no field.
+COMPUTED = ("rope_parameters", "layer_types", "parts", "reads")
 
 
 @cache
@@ -36,9 +37,9 @@ def all_defaults() -> Mapping[str, Mapping[str, Any]]:
     return _table()["classes"]
 
 
-def class_defaults(model_type: str | None) -> Mapping[str, Any]:
+def class_defaults(model_type: object) -> Mapping[str, Any]:
     """The defaults of the class of this model type, empty where transformers has none."""
-    return _table()["classes"].get(model_type or "", {})
+    return _table()["classes"].get(model_type, {}) if isinstance(model_type, str) else {}
 
 
 def constants(model_type: str | None) -> dict[str, Any]:

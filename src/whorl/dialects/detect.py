@@ -6,6 +6,7 @@ ones by their keys. What no other dialect recognises is a transformers config.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,8 @@ from whorl.dialects import (
     tensorrt_llm,
     transformers_model,
 )
-from whorl.dialects.documents import PIPE, find_document, parse_json, read_bytes, read_json, read_pipe
+from whorl.dialects.documents import PIPE, parse_json, read_bytes, read_json, read_pipe
+from whorl.dialects.folders import find_document
 from whorl.dialects.other_files import check_is_model
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError, invalid, shown
@@ -50,6 +52,17 @@ class BinaryDialect:
     read: Callable[[Path, str | None], Reading]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Binary:
+    """A binary file, its dialect, and sentences on what stands beside it in its folder."""
+
+    dialect: BinaryDialect
+    path: Path
+    notes: tuple[str, ...] = ()
+
+
+Loaded = dict[str, Any] | Binary
+
 BINARY_DIALECTS: tuple[BinaryDialect, ...] = (
     BinaryDialect(name="gguf", recognises=gguf.recognises, read=gguf.read),
     BinaryDialect(name="safetensors", recognises=safetensors.recognises, read=safetensors.read),
@@ -71,26 +84,31 @@ JSON_DIALECTS: tuple[JsonDialect, ...] = (
 
 def read_document(given: str | Path | Mapping[str, Any], assume: str | None = None) -> Reading:
     """The reading of a file, of the config in a folder, of a pipe ("-"), or of a dict that a JSON file held."""
-    loaded = load(given)
+    return read_loaded(load(given), assume)
+
+
+def read_loaded(loaded: Loaded, assume: str | None = None) -> Reading:
+    """The reading of what ``load`` gave."""
     if isinstance(loaded, dict):
         return read_config(loaded, assume)
-    dialect, path = loaded
-    return dialect.read(path, assume)
+    reading = loaded.dialect.read(loaded.path, assume)
+    return dataclasses.replace(reading, notes=(*reading.notes, *loaded.notes))
 
 
-def load(given: str | Path | Mapping[str, Any]) -> dict[str, Any] | tuple[BinaryDialect, Path]:
-    """The dict that a JSON file holds, or the dialect and the path of a binary one."""
+def load(given: str | Path | Mapping[str, Any]) -> Loaded:
+    """The dict that a JSON file holds, or the binary file that is to be read."""
     if isinstance(given, Mapping):
         return dict(given)
     if not isinstance(given, (str, Path)):
         raise invalid("read", "what is to be read", "a path or a dict", given, "Pass a config.json or its dict.")
     if str(given) == PIPE:
         return load_pipe()
-    path = find_document(Path(given))
+    found = find_document(Path(given))
+    path = found.path
     head = read_bytes(path, at_most=HEAD)
     for dialect in BINARY_DIALECTS:
         if dialect.recognises(head):
-            return dialect, path
+            return Binary(dialect=dialect, path=path, notes=found.notes)
     if head == LFS_POINTER:
         raise WhorlError(f"read: {shown(str(path))} is a pointer of Git LFS and not the file. Fetch it: git lfs pull.")
     return read_json(path)

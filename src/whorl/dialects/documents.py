@@ -17,40 +17,10 @@ from whorl.errors import WhorlError, shown
 
 LARGEST_JSON = 16 * 2**20  # bytes; configs of released models have some kilobytes
 DEEPEST_JSON = 64
-CONFIG_FILES = ("config.json", "params.json", "model_index.json", "adapter_config.json")
 PIPE = "-"
 
 
-def find_document(path: Path) -> Path:
-    """The file to read: ``path`` itself, or the config in the folder it names."""
-    if path.is_dir():
-        return _in_folder(path)
-    if not path.exists():
-        raise WhorlError(
-            f"read: there is no {shown(str(path))}. Pass a config.json, a folder with one, or '-' for a pipe."
-        )
-    if not path.is_file():
-        raise WhorlError(f"read: {shown(str(path))} is neither a file nor a folder. Pass a config.json.")
-    return path
-
-
-def _in_folder(folder: Path) -> Path:
-    for name in CONFIG_FILES:
-        found = folder / name
-        if found.is_file():
-            _check_inside(folder, found)
-            return found
-    weights = sorted(one for ending in ("*.gguf", "*.safetensors") for one in folder.glob(ending) if one.is_file())
-    if weights:
-        _check_inside(folder, weights[0])
-        return weights[0]
-    raise WhorlError(
-        f"read: the folder {shown(str(folder))} has none of: {', '.join(CONFIG_FILES)}, *.gguf, *.safetensors. "
-        "Pass the file itself."
-    )
-
-
-def _check_inside(folder: Path, found: Path) -> None:
+def check_inside(folder: Path, found: Path) -> None:
     """Raises a WhorlError for a link out of the folder, unless it is one of the Hugging Face cache to its blobs."""
     home, target = folder.resolve(), found.resolve()
     blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else None

@@ -4,13 +4,13 @@ One row per family whose rotary code differs from Llama's (half layout, whole he
 row is known if transformers has a config class with rope parameters for it, which then rotates as Llama does; any
 other is unknown, and read as Llama with a warning. Families are named by ``model_type``, without the ``_text`` of the
 text part of a multimodal model. Checked against the sources of transformers 5.22.2; the rows of ``ELSEWHERE``, whose
-code is not in transformers, in vLLM or in public copies of the code that their checkpoints carry, as said there; the
-checkpoints themselves were not opened.
+code is not in transformers, in other programs or in public copies of the code that their checkpoints carry, as
+``read_in`` says; the checkpoints themselves were not opened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -29,7 +29,7 @@ class LayerDefaults:
     """Defaults of one layer type in a family whose layers differ, for flat configs of version 4."""
 
     base: float
-    base_key: str = "rope_theta"
+    base_key: str = "rope_theta"  # empty where no field beside the rope dict changes the base
     scaled: bool = True  # whether rope_scaling is meant for these layers
     attention_factor: float | None = None  # taken for yarn where the config gives none
 
@@ -63,6 +63,8 @@ class Family:
     other_names       the names its class has for fields that it never reads under the names of most families
     fixed             whether the code has base and scaling as constants, so that no field changes them
     unsupported       what the attention does with positions beside the rotation that has no encoding here
+    states_base       whether a file has to state the base, since classes of this name have had several defaults
+    read_in           where the code was read, where that is not transformers
     """
 
     layout: Layout = "half"
@@ -91,6 +93,8 @@ class Family:
     other_names: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     fixed: bool = False
     unsupported: tuple[str, ...] = ()
+    states_base: bool = False
+    read_in: str = ""
 
 
 class UnknownFamily(UserWarning):
@@ -102,6 +106,8 @@ def family_of(config: Mapping[str, Any]) -> Family:
     name = family_name(config)
     if config.get("use_mla") is False and name == "deepseek_v2":
         return Family()  # DeepSeek-VL2-tiny: Llama's attention under the name of a model with latent attention
+    if name == "mimo_v2_flash" and config.get("hybrid_layer_pattern") is not None:
+        return _MIMO_V2_OWN
     if name in FAMILIES:
         return FAMILIES[name]
     filled = class_rope(config)
@@ -115,6 +121,19 @@ def class_rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
     name, given = _stripped(config), config.get("model_type")
     types = (given, name, f"{name}_text")
     return next((rope for one in types if (rope := class_defaults(one).get("rope_parameters"))), {})
+
+
+def class_reads(config: Mapping[str, Any]) -> Collection[str] | None:
+    """The positional fields that the config's class in transformers reads; None where its code is not that class's.
+
+    Code that comes with some checkpoints reads more than the class of their name: ``Family.reads`` has that.
+    """
+    if _by_positions(config):
+        return None
+    given = config.get("model_type")
+    types = (given, f"{_stripped(config)}_text")
+    reads = next((reads for one in types if (reads := class_defaults(one).get("reads")) is not None), None)
+    return reads if reads is None else (*reads, *CHECKPOINT_CODE_READS.get(_stripped(config), ()))
 
 
 def family_name(config: Mapping[str, Any]) -> str:
@@ -142,7 +161,8 @@ def unknown_family(name: str, call: str, remedy: str) -> str:
 
 
 def _stripped(config: Mapping[str, Any]) -> str:
-    return str(config.get("model_type") or "").removesuffix("_model").removesuffix("_text")
+    given = config.get("model_type")  # which may be anything in a config that is only linted
+    return given.removesuffix("_model").removesuffix("_text") if isinstance(given, str) else ""
 
 
 def _global_and_local(global_base: float, local_base: float, **keys: Any) -> dict[str, LayerDefaults]:
@@ -175,6 +195,21 @@ _OWN_SCALING = Family(needs_parameters=True)
 _FULL_UNROTATED = Family(unrotated=(FULL,))
 
 _OF_NEOX = MappingProxyType({"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"})
+# MiMo-V2: as its class in transformers, and as the code that its checkpoints carry, for files with a pattern of layers
+_MIMO_V2 = Family(
+    partial=0.334,
+    layers=_global_and_local(5_000_000.0, 10_000.0, global_key="", local_key=""),
+    other_names=MappingProxyType(
+        dict.fromkeys(("rope_theta", "swa_rope_theta", "partial_rotary_factor", "rope_scaling"), "rope_parameters")
+    ),
+)
+_MIMO_V2_OWN = Family(
+    partial=0.334,
+    layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta"),
+    reads=("hybrid_layer_pattern", "swa_rope_theta", "partial_rotary_factor"),
+    read_in="vLLM's mimo_v2",
+)
+_OF_FLASH = ("rotary_emb_base", "rotary_emb_fraction")  # as published, with code of their own
 _NO_POSITIONS = "its attention has no position encoding. Use the encoding 'none'"
 TURNED_VALUES = "values turned as the keys they share a tensor with, and the output turned back at the query's position"
 
@@ -183,6 +218,7 @@ ALIASES: dict[str, str] = {
     # said of published files; their code was not opened here
     "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek_v3",
+    "deepseek_mtp": "deepseek_v3",  # what vLLM calls the heads that predict ahead, of the same layers: its deepseek_mtp
     "minimax_text_01": "minimax",
     "minimax_m1": "minimax",
     "nv_esm": "esm",
@@ -197,6 +233,9 @@ ALIASES_BY_POSITIONS: dict[tuple[str, str], str] = {
     ("xlm-roberta", "rotary"): "jina_embeddings_v3",
 }
 
+# What code that comes with checkpoints reads of a family that transformers has too: llm-foundry's of MPT.
+CHECKPOINT_CODE_READS: dict[str, tuple[str, ...]] = {"mpt": ("alibi",)}
+
 # Families that do not rotate, by what they have instead; ``unrotated.py`` reads it.
 ALIBI, LEARNED, T5, SINUSOIDAL, NOTHING = "ALiBi", "a learned table", "T5's buckets", "sinusoids", "none"
 NO_ATTENTION = "none, for it has no attention"
@@ -208,9 +247,10 @@ UNROTATED: dict[str, str] = {
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neo", "gpt-sw3", "openai-gpt", "opt", "biogpt"), LEARNED),
     **dict.fromkeys(("bert", "albert", "electra", "distilbert", "ernie", "bart", "mbart", "clip"), LEARNED),
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), LEARNED),
-    **dict.fromkeys(("blenderbot", "blenderbot-small", "megatron-bert", "plbart", "siglip"), LEARNED),
+    **dict.fromkeys(("blenderbot", "blenderbot-small", "megatron-bert", "plbart", "siglip", "siglip2"), LEARNED),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "rwkv"), NO_ATTENTION),
     "inkling": "relative logits",
+    "siglip2_vision": "a learned grid, resized to the patches of each image",
     "whisper": "sinusoids in the encoder, a learned table in the decoder",
 }
 
@@ -229,22 +269,39 @@ def unrotated_kind(config: Mapping[str, Any]) -> str | None:
     return UNROTATED.get(name)
 
 
-# Families whose code is not in transformers, and where it was read.
+# Families whose code is not in transformers; ``read_in`` says where it was read.
 ELSEWHERE: dict[str, Family] = {
-    # Baichuan-7B; its larger sister has ALiBi (``unrotated.py``). vLLM's baichuan
-    "baichuan": Family(),
-    # ChatGLM3, GLM-4-9B, ChatGLM2 without a ratio: the first half of the head, base 10,000 times rope_ratio. Copies
-    "chatglm": Family(layout="interleaved", partial=0.5, ratio_key="rope_ratio", reads=("rope_ratio", "original_rope")),
-    # OpenELM: copies
-    "openelm": Family(base_key="rope_freq_constant", reads=("rope_freq_constant", "rope_max_length")),
-    # Phi-3-small: vLLM's phi3_small
-    "phi3small": Family(
-        base=1_000_000.0, base_key="rope_embedding_base", reads=("rope_embedding_base", "rope_position_scale")
+    # Ling and Ring, versions 1 and 2
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(states_base=True, read_in="vLLM's bailing_moe, a copy")),
+    # Baichuan-7B; its larger sister has ALiBi (``unrotated.py``)
+    "baichuan": Family(read_in="vLLM's baichuan"),
+    # ChatGLM3, GLM-4-9B, ChatGLM2 without a ratio: the first half of the head, base 10,000 times rope_ratio
+    "chatglm": Family(
+        layout="interleaved",
+        partial=0.5,
+        ratio_key="rope_ratio",
+        reads=("rope_ratio", "original_rope"),
+        read_in="copies",
     ),
-    # Qwen-1: copies
-    "qwen": Family(),
-    # TeleChat3, which has 0.07 for YaRN's 0.1: vLLM's telechat3_scaling_rope
-    "telechat3": Family(mscale=0.7),
+    "exaone": Family(read_in="vLLM's exaone, llama.cpp's exaone"),  # EXAONE 3, 3.5 and Deep
+    "internlm2": Family(read_in="vLLM's internlm2, a copy"),
+    "internlm3": Family(read_in="vLLM (as its llama), llama.cpp's internlm"),
+    "minicpm": Family(read_in="vLLM's minicpm, copies"),  # MiniCPM 1, 2 and 4
+    "openelm": Family(base_key="rope_freq_constant", reads=("rope_freq_constant", "rope_max_length"), read_in="copies"),
+    "orion": Family(read_in="vLLM's orion"),
+    # Phi-3-small
+    "phi3small": Family(
+        base=1_000_000.0,
+        base_key="rope_embedding_base",
+        reads=("rope_embedding_base", "rope_position_scale"),
+        read_in="vLLM's phi3_small",
+    ),
+    "qwen": Family(read_in="copies"),  # Qwen-1
+    "stablelm_epoch": Family(partial=0.25, read_in="mlx-examples' stablelm, copies"),  # StableLM before it was renamed
+    "step3": Family(base=500_000.0, read_in="vLLM's step3_text"),
+    # TeleChat3, which has 0.07 for YaRN's 0.1
+    "telechat3": Family(mscale=0.7, read_in="vLLM's telechat3_scaling_rope"),
+    "Yi": Family(base=5_000_000.0, read_in="vLLM's yi, lightllm's yi"),  # before its files said llama
 }
 
 FAMILIES: dict[str, Family] = {
@@ -266,7 +323,7 @@ FAMILIES: dict[str, Family] = {
     "cohere2": Family(layout="interleaved", unrotated=(FULL,)),
     "cohere2_moe": Family(layout="interleaved", unrotated=(FULL,)),
     "cohere_compass": Family(sections=(24, 20, 20), arrangement="interleaved", needs_parameters=True),
-    "cosmos3_edge": Family(base=100_000_000.0, sections=(24, 20, 20), arrangement="interleaved"),
+    "cosmos3_edge": Family(base=100_000_000.0, sections=(24, 20, 20), arrangement="interleaved", needs_parameters=True),
     "csm": Family(base=500_000.0),
     "csm_depth_decoder": Family(base=500_000.0),
     "cwm": Family(base=1_000_000.0, needs_parameters=True),
@@ -330,7 +387,7 @@ FAMILIES: dict[str, Family] = {
     "hunyuan_vl": Family(),
     "hy_v3": Family(base=11_158_840.0),
     "hy_v4": Family(scale_softmax=True),
-    "jina_embeddings_v3": Family(base=20_000.0),
+    "jina_embeddings_v3": Family(base=20_000.0, reads=_OF_FLASH),
     "jamba": Family(still=_NO_POSITIONS),
     "kimi_linear": Family(still=_NO_POSITIONS),
     "kolibri1": _FULL_UNROTATED,
@@ -344,11 +401,11 @@ FAMILIES: dict[str, Family] = {
     "llama4": Family(layout="interleaved", base=500_000.0),
     "longcat_flash": Family(layout="interleaved_to_half", scale_softmax=True, base=10_000_000.0),
     "mellum": _OWN_SCALING,
-    "mimo_v2_flash": Family(partial=0.334, layers=_global_and_local(5_000_000.0, 10_000.0, local_key="swa_rope_theta")),
+    "mimo_v2_flash": _MIMO_V2,
     "minicpm3": Family(scale_softmax=True),
     "minimax": Family(base=1_000_000.0),
     "minimax_m2": Family(base=5_000_000.0),
-    "minimax_m3_vl": Family(base=5_000_000.0),
+    "minimax_m3_vl": Family(base=5_000_000.0, reads=("rotary_dim",)),
     "ministral3": _OWN_SCALING,
     "mistral": Family(),
     "mistral4": Family(layout="interleaved_to_half", scale_softmax=True, needs_parameters=True),
@@ -359,13 +416,19 @@ FAMILIES: dict[str, Family] = {
     "modernbert-decoder": _MODERNBERT,
     "moonshine": Family(layout="interleaved", partial=0.9),
     "moonshine_streaming": Family(layout="interleaved", needs_parameters=True),
+    "muse_spark": Family(base=500_000.0, needs_parameters=True),
     "muse_glimmer_assistant": Family(base=500_000.0),
     "nanochat": Family(backwards=True),
     "nemotron": Family(partial=0.5),
     "nemotron_h": Family(still=_NO_POSITIONS),
-    "neomme": Family(arrangement="alternating", needs_parameters=True),
-    "nomic_bert": Family(base=1_000.0, reads=("rotary_scaling_factor",)),
-    "olmo3": Family(layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, scaled=False)}),
+    "nemotron3_5_transcribe_asr_audio": Family(partial=0.5, needs_parameters=True),
+    "nemotron3_5_transcribe_word_timestamp": Family(partial=0.5, needs_parameters=True),
+    "neomme": Family(arrangement="alternating", needs_parameters=True, theta_beside=True),
+    "nomic_bert": Family(base=1_000.0, reads=("rotary_scaling_factor", *_OF_FLASH)),
+    # its class gives rope_theta to the layers of full attention alone
+    "olmo3": Family(
+        layers={FULL: LayerDefaults(base=500_000.0), SLIDING: LayerDefaults(base=500_000.0, base_key="", scaled=False)}
+    ),
     "openai_privacy_filter": Family(layout="interleaved", base=150_000.0, needs_parameters=True, theta_beside=True),
     "paddleocr_vl": Family(base=500_000.0, sections=(16, 24, 24)),
     "pe_audio_encoder": Family(layout="interleaved", base=20_000.0),
@@ -396,7 +459,10 @@ FAMILIES: dict[str, Family] = {
     "smollm3": Family(base=2_000_000.0),
     "solar_open": Family(base=1_000_000.0),
     "stablelm": Family(partial=0.25),
-    "step3p5": Family(layers={FULL: LayerDefaults(base=10_000.0), SLIDING: LayerDefaults(base=10_000.0, scaled=False)}),
+    "step3p5": Family(
+        layers={FULL: LayerDefaults(base=10_000.0), SLIDING: LayerDefaults(base=10_000.0, scaled=False)},
+        other_names=MappingProxyType({"partial_rotary_factor": "partial_rotary_factors"}),
+    ),
     "t5gemma2": _GEMMA3,
     "t5gemma2_decoder": _GEMMA3,
     "ultrabert": _OWN_SCALING,

@@ -266,9 +266,18 @@ def _ones(config: Mapping[str, Any], name: str, count: int) -> list[str] | None:
     return [FULL if one else LINEAR for one in ones[:count]]
 
 
+def _hybrid(config: Mapping[str, Any], name: str, count: int) -> list[str]:
+    """MiMo-V2's own code: 1 for a layer with a window, 0 for one with full attention."""
+    ones = number_per_layer(config, name)
+    if ones is None or len(ones) < count or not set(ones) <= {0, 1}:
+        raise invalid(CALL, name, "a list of 0 and 1, one per layer", config[name])
+    return [SLIDING if one else FULL for one in ones[:count]]
+
+
 RULES: dict[str, Callable[[Mapping[str, Any], str, int], list[str] | None]] = {
     "block_types": _blocks,
     "cross_attention_layers": _crossing,
+    "hybrid_layer_pattern": _hybrid,
     "linear_attn_config": _kimi,
     "full_attn_idxs": _indices("conv"),
     "attn_layer_indices": _indices(LINEAR),

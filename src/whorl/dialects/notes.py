@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from whorl.dialects.families import LEARNED, NOTHING, family_name, unrotated_kind
-from whorl.dialects.fields import inner_part, other_parts
+from whorl.dialects.parts import inner_part, other_parts
 from whorl.dialects.values import whole_number
 
 CHATGLM2_32K = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from whorl.dialects.fields import SIZES
+from whorl.dialects.parts import SIZES
 from whorl.errors import WhorlError, shown
 
 # A key that only such files have, and what they are.

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from whorl.dialects import transformers_model
-from whorl.dialects.documents import find_document, parse_json, read_bytes, read_json
+from whorl.dialects.documents import parse_json, read_bytes, read_json
+from whorl.dialects.folders import find_document
 from whorl.dialects.reading import Layers, Reading
 from whorl.errors import WhorlError, shown
 
@@ -78,7 +79,7 @@ def read(path: Path, assume: str | None = None) -> Reading:
     if (path.parent / "config.json").is_file():
         from whorl.dialects.detect import read_config  # which knows this dialect among the others
 
-        reading = read_config(read_json(find_document(path.parent)), assume)
+        reading = read_config(read_json(find_document(path.parent).path), assume)
         return dataclasses.replace(reading, notes=(*reading.notes, *_against(reading, heads), *short))
     if heads is None:
         raise WhorlError(

@@ -19,11 +19,6 @@ READ_ELSEWHERE = "whorl.read gives what the model has instead."
 WHOLE_CONFIG = "Pass the whole config: transformers.AutoConfig.from_pretrained(…).to_dict()."
 
 
-def own_fields(config: dict[str, Any], family: Family) -> dict[str, Any]:
-    """The config without the fields that the family's class passes over, having other names for them."""
-    return {name: value for name, value in config.items() if name not in family.other_names}
-
-
 def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], layer_type: str | None) -> Any:
     """The base of the frequencies: from the rope dict, the fields beside it, or the family."""
     if family.fixed:
@@ -37,6 +32,11 @@ def base_of(config: dict[str, Any], family: Family, parameters: dict[str, Any], 
     if layer is not None:
         own = _first(config, (layer.base_key,), layer.base)
         return _of_layers(config, layer.base_key, layer_type) if isinstance(own, (list, tuple)) else own
+    if family.states_base and not any(config.get(name) is not None for name in BASES):
+        raise WhorlError(
+            f"{CALL}: rope_theta is missing, and classes of model_type {config.get('model_type')!r} have had several "
+            "defaults for it. Add it to the config."
+        )
     attention = config.get("attn_config")  # DBRX keeps its base there
     inside = _first(attention if isinstance(attention, dict) else {}, BASES, family.base)
     beside = _first(config, (*BASES, family.base_key), inside)

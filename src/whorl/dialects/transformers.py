@@ -5,9 +5,10 @@ Every rope type of transformers is read as transformers computes it. In the rope
     a key that transformers does not read for that type is passed over only where released checkpoints carry it
     (``PASSED_OVER``), since the numbers are the same without it,
     any other key raises.
-Where transformers 5.22.2 does not do what the config says, the config wins: ``truncate`` inside a layer type,
-``head_dim: null`` with yarn, dynamic or longrope, ``rotary_dim`` of MiniMax-M3, ``attn_config.rope_theta`` of DBRX,
-a partial_rotary_factor in families that rotate the whole head for the default type and fail for the others.
+A field beside it that the family's class never reads counts for nothing (``unread.py``). Where transformers 5.22.2 has
+the field and does not do what it says, the config wins: ``truncate`` inside a layer type, ``head_dim: null`` with yarn,
+dynamic or longrope, ``rotary_dim`` of MiniMax-M3, ``attn_config.rope_theta`` of DBRX, a partial_rotary_factor beside a
+scaling in families that rotate whole heads, where the class fails.
 """
 
 from __future__ import annotations

@@ -7,26 +7,19 @@ and what acts on positions beside the rotation.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from whorl.dialects import values
 from whorl.dialects.beside import query_scales, stated, unsupported_beside
-from whorl.dialects.families import SLIDING, family_name, family_of, standing_of
-from whorl.dialects.fields import (
-    EVERY_LAYER,
-    PASS_TYPE,
-    READ_ELSEWHERE,
-    Fields,
-    check_rotates,
-    fields_of,
-    text_part,
-    with_defaults,
-)
+from whorl.dialects.checks import check_rotates
+from whorl.dialects.families import SLIDING, class_reads, family_name, family_of, standing_of
+from whorl.dialects.fields import Fields, fields_of
 from whorl.dialects.images import tower_layers
 from whorl.dialects.layer_kinds import CHUNKED, SPARSE, WITHOUT_ATTENTION, Kinds, kinds_of
 from whorl.dialects.names import LENGTHS
 from whorl.dialects.notes import notes_on
+from whorl.dialects.parts import text_part, with_defaults
 from whorl.dialects.reading import (
     ASSUMED,
     FAMILY_CODE,
@@ -36,8 +29,10 @@ from whorl.dialects.reading import (
     Reading,
     Value,
 )
-from whorl.dialects.sizes import UnrotatedError
+from whorl.dialects.rope_dicts import EVERY_LAYER, PASS_TYPE
+from whorl.dialects.sizes import READ_ELSEWHERE, UnrotatedError
 from whorl.dialects.sources import describe
+from whorl.dialects.unread import own_fields
 from whorl.dialects.unrotated import layers_without_rotation
 from whorl.dialects.values import parts_by_layer, switch, whole_number
 from whorl.errors import WhorlError, invalid, shown, unknown
@@ -50,10 +45,13 @@ PER_LAYER = ("layer_rope_theta", "rope_theta", "partial_rotary_factors")
 BIDIRECTIONAL = ("modernbert", "neomme", "ultrabert", "embedding_gemma2", "openai_privacy_filter")
 
 
-def read(config: dict[str, Any], assume: str | None = None) -> Reading:
-    """The reading of a transformers config, given as the dict its config.json holds."""
+def read(config: dict[str, Any], assume: str | None = None, heeded: Collection[str] = ()) -> Reading:
+    """The reading of a transformers config, given as the dict its config.json holds.
+
+    ``heeded`` names fields that count although the family's class in transformers never reads them.
+    """
     try:
-        return _read(config, assume)
+        return _read(config, assume, heeded)
     except WhorlError as error:  # the readers below name the call that most people know them by
         said = str(error).replace(values.CALL, "read").replace(PASS_TYPE, LIST_TYPES)
         for elsewhere in (READ_ELSEWHERE, EVERY_LAYER):
@@ -61,12 +59,13 @@ def read(config: dict[str, Any], assume: str | None = None) -> Reading:
         raise WhorlError(said) from None
 
 
-def _read(config: dict[str, Any], assume: str | None) -> Reading:
+def _read(config: dict[str, Any], assume: str | None, heeded: Collection[str]) -> Reading:
     dialect, whole = dialect_of(config), config
     config, added = text_part(config)
     if not added:
         config, added = with_defaults(config)
-    standing = standing_of(config)
+    standing, given = standing_of(config), _given(config, added)
+    config = own_fields(config, heeded)
     family = None if assume is None else _assumed(assume)
     if standing == "unknown" and family is not None:
         config = {**config, "model_type": family}
@@ -77,7 +76,7 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
             dialect=dialect,
             family=family_name(config),
             layers=layers,
-            config=_given(config, added),
+            config=given,
             notes=(*((note,) if note else ()), *notes_on(whole, config)),
         )
     layers = layers_without_rotation(config, added)
@@ -97,7 +96,7 @@ def _read(config: dict[str, Any], assume: str | None) -> Reading:
         layers=layers,
         trained_length=trained,
         claimed_length=claimed,
-        config=_given(config, added),
+        config=given,
     )
 
 
@@ -244,12 +243,16 @@ def _window(config: Mapping[str, Any], added: frozenset[str], kind: str, kinds: 
     local = name.startswith("modernbert") and kind == SLIDING
     field = "local_attention" if local and config.get("sliding_window") is None else "sliding_window"
     field = "attention_window_size" if name == "recurrent_gemma" and "sliding_window" not in config else field
-    everywhere = name in WINDOWED and switch(config, "use_sliding_window") is not False
+    reads = class_reads(config) or ()
+    switched_off = switch(config, "use_sliding_window") is False and "use_sliding_window" in reads
+    everywhere = name in WINDOWED and not switched_off
     if not (kind in (SLIDING, "hybrid_sliding") or everywhere):
         return []
     size = whole_number(config, (field,), least=0)
     if not size:
         return []
+    if name == "mimo_v2_flash" and whole_number(config, ("sliding_window_size",)):  # counted without the query
+        field, size = "sliding_window_size", (whole_number(config, ("sliding_window_size",)) or 0) + 1
     symmetric = name in BIDIRECTIONAL
     if field == "local_attention":  # how many are seen on both sides together
         size = size // 2

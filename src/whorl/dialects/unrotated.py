@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from whorl.dialects.checks import BAICHUAN_7B, position_type
 from whorl.dialects.families import (
     ALIBI,
     LEARNED,
@@ -23,7 +24,6 @@ from whorl.dialects.families import (
     family_of,
     unrotated_kind,
 )
-from whorl.dialects.fields import BAICHUAN_7B, position_type
 from whorl.dialects.names import HEADS, LENGTHS, WIDTHS
 from whorl.dialects.reading import ASSUMED, CLASS_DEFAULT, FAMILY_CODE, FILE, Described, Layers, Source, Value
 from whorl.dialects.values import layer_types, switch, whole_number
@@ -208,6 +208,12 @@ def _inkling(found: Found) -> Answer:
     return _all(unsupported=("Inkling's relative logits: a bias by distance from 16 numbers per head of each query",))
 
 
+def _siglip2_vision(found: Found) -> Answer:
+    """SigLIP 2 with NaFlex: a square of learned numbers, stretched to the rows and columns of each image."""
+    rows = found.value("num_patches", otherwise=256).value
+    return _all(unsupported=(f"a learned grid of {rows} patches (num_patches), resized to those of each image",))
+
+
 def _whisper(found: Found) -> Answer:
     """Whisper's encoder has waves from 1 to 1/10,000, both ends reached, and its decoder a learned table."""
     width = found.value("d_model", otherwise=384)
@@ -240,5 +246,6 @@ OWN: dict[str, Reader] = {
     "mpt": _mpt,
     "inkling": _inkling,
     **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "xlm-roberta-xl", "roberta-prelayernorm"), _from_padding),
+    "siglip2_vision": _siglip2_vision,
     "whisper": _whisper,
 }

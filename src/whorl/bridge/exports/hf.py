@@ -11,9 +11,10 @@ from whorl.bridge.programs import program_of
 from whorl.bridge.text_part import by_kind, text_fields, with_text_fields
 from whorl.dialects import transformers_model
 from whorl.dialects.families import ELSEWHERE, Family, family_name, family_of
-from whorl.dialects.fields import type_of
 from whorl.dialects.names import BASES, LENGTHS, ORIGINAL
-from whorl.dialects.sizes import base_of, own_fields
+from whorl.dialects.rope_dicts import type_of
+from whorl.dialects.sizes import base_of
+from whorl.dialects.unread import own_fields
 from whorl.dialects.values import whole_number
 from whorl.errors import WhorlError
 
@@ -83,7 +84,7 @@ def has_fields(origin: Origin) -> bool:
 
 def without_rope(origin: Origin, fields: Mapping[str, Any]) -> dict[str, Any]:
     """The fields without those that say the base and the scaling."""
-    bases = {layer.base_key for layer in family_of(origin.fields).layers.values()}
+    bases = {layer.base_key for layer in family_of(origin.fields).layers.values() if layer.base_key}
     return {
         name: value for name, value in fields.items() if name not in ("rope_parameters", "rope_scaling", *BASES, *bases)
     }
@@ -106,7 +107,7 @@ def _whole(origin: Origin, family: Family, rope: Mapping[str, Any], kind: str) -
     """A rope dict with its type by the present name, and its base."""
     stated = {key: value for key, value in rope.items() if value is not None or key == "factor"}
     kept = {key: value for key, value in stated.items() if key not in ("type", "rope_type", "rope_theta")}
-    base = base_of(own_fields(origin.fields, family), family, stated, kind or None)
+    base = base_of(own_fields(origin.fields), family, stated, kind or None)
     return {"rope_type": type_of(origin.fields, stated, "rope_parameters"), "rope_theta": base, **kept}
 
 
@@ -128,7 +129,13 @@ def _old_fields(origin: Origin, rope: Mapping[str, Any], kept: Mapping[str, Any]
             "export: hf-v4 cannot say this: rope_parameters has scalings by layer type, and rope_scaling is one for "
             f"{', '.join(kind for kind in ropes if family.layers[kind].scaled)}. Use hf-v5."
         )
-    bases = {family.layers[kind].base_key: one["rope_theta"] for kind, one in ropes.items()}
+    fixed = [kind for kind in ropes if not family.layers[kind].base_key]
+    if any(ropes[kind].get("rope_theta") not in (None, family.layers[kind].base) for kind in fixed):
+        raise InexpressibleError(
+            f"export: hf-v4 cannot say this: version 4 has no field for the base of {', '.join(fixed)} in model_type "
+            f"{name!r}. Use hf-v5."
+        )
+    bases = {family.layers[kind].base_key: one["rope_theta"] for kind, one in ropes.items() if kind not in fixed}
     return {**bases, "rope_scaling": scalings[0] if scalings else None}
 
 

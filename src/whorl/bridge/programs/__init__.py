@@ -18,7 +18,7 @@ from whorl.bridge.programs.sglang import SGLANG
 from whorl.bridge.programs.transformers import TRANSFORMERS_4, TRANSFORMERS_5
 from whorl.bridge.programs.vllm import VLLM
 from whorl.dialects import gguf
-from whorl.dialects.detect import JSON_DIALECTS, load
+from whorl.dialects.detect import JSON_DIALECTS, load, read_loaded
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError, unknown
 
@@ -45,10 +45,11 @@ def read_as(
     """
     by, loaded = program_of(program), load(source)
     if not isinstance(loaded, dict):
-        dialect, path = loaded
-        if by is not LLAMA_CPP or dialect.read is not gguf.read:
-            raise WhorlError(f"read: {by.name} reads no {dialect.name} file as whorl knows it. Pass config.json.")
-        return dialect.read(path, assume)
+        if by is not LLAMA_CPP or loaded.dialect.read is not gguf.read:
+            raise WhorlError(
+                f"read: {by.name} reads no {loaded.dialect.name} file as whorl knows it. Pass config.json."
+            )
+        return read_loaded(loaded, assume)
     dialect = next(one for one in JSON_DIALECTS if one.recognises(loaded))
     if dialect.name != "transformers":
         raise WhorlError(

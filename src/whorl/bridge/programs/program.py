@@ -108,10 +108,15 @@ def as_version_5(config: dict[str, Any]) -> Seen:
 Rescale = Callable[[Described, Mapping[str, Any]], Described | None]
 
 
-def reading_of(view: Seen, program: str, assume: str | None, rescale: Rescale | None = None) -> Reading:
-    """The reading of what a program sees, with each scaling as the program computes it."""
+def reading_of(
+    view: Seen, program: str, assume: str | None, rescale: Rescale | None = None, heeded: tuple[str, ...] = ()
+) -> Reading:
+    """The reading of what a program sees, with each scaling as the program computes it.
+
+    ``heeded`` names fields that it reads in families whose class in transformers never does.
+    """
     # numbers that no encoding takes are refused before others are made of them
-    reading = Model(transformers_model.read(view.config, assume)).checked().reading
+    reading = Model(transformers_model.read(view.config, assume, heeded)).checked().reading
     if rescale is not None:
         reading = dataclasses.replace(
             reading, layers=tuple(_rescaled(one, view.rope(one.kind), rescale) for one in reading.layers)

@@ -31,6 +31,7 @@ from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
 TELECHAT = "telechat3-yarn"
+HEEDED = ("partial_rotary_factor",)  # read in every family, by the code that all share
 # Fields that say a length: the least of these, unless model_max_length is there.
 VLLM_LENGTHS = (
     *("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions"),
@@ -42,7 +43,7 @@ def _read(config: dict[str, Any], length: int | None, assume: str | None) -> Rea
     view = as_version_5(config)
     view.check_read("vLLM")
     served = length or _served(view)
-    reading = reading_of(view, "vLLM", assume, lambda scaling, rope: _scaling(scaling, rope, view, served))
+    reading = reading_of(view, "vLLM", assume, lambda scaling, rope: _scaling(scaling, rope, view, served), HEEDED)
     if length is None and served != _claimed(view):
         reading = dataclasses.replace(reading, notes=(*reading.notes, _SHORT.format(served)))
     return claiming(reading, _claimed(view), "worked out from factor and original length")
@@ -165,6 +166,7 @@ VLLM = Program(
             "less",
             f"{_FOLDER}/dynamic_ntk_scaling_rope.py",
         ),
+        Fact("partial_rotary_factor", "read in every family", f"{_FOLDER}/__init__.py"),
         Fact("factor of proportional", "not read", f"{_FOLDER}/gemma4_rope.py"),
         Fact(
             "short_factor, long_factor",

@@ -3,7 +3,7 @@
 A rule looks at plain facts, without torch. None advises to drop a field whose effect is not known.
 """
 
-from whorl.bridge.rules import layers, numbers, schema
+from whorl.bridge.rules import layers, numbers, schema, two_files, unread
 from whorl.bridge.rules.facts import Rule
 
-RULES: tuple[Rule, ...] = (*schema.RULES, *numbers.RULES, *layers.RULES)
+RULES: tuple[Rule, ...] = (*schema.RULES, *unread.RULES, *two_files.RULES, *numbers.RULES, *layers.RULES)

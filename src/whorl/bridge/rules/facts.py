@@ -44,10 +44,14 @@ Find = Callable[["Facts"], Iterator[str]]
 
 @dataclass(frozen=True)
 class Facts:
-    """What a rule may look at: the config as the file has it, and the reading, None where it could not be read."""
+    """What a rule may look at: the config as the file has it, and the reading, None where it could not be read.
+
+    ``beside`` is the reading of the params.json that stands in the folder of a config.json, None where there is none.
+    """
 
     given: Mapping[str, Any]
     reading: Reading | None = None
+    beside: Reading | None = None
 
     @cached_property
     def config(self) -> Mapping[str, Any]:

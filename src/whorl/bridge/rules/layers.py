@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whorl.bridge.rules.facts import Facts, Rules, type_of
-from whorl.dialects.families import family_of
+from whorl.dialects.families import class_reads, family_of
 from whorl.dialects.names import BASES, LAYERS
 from whorl.dialects.reading import CLASS_DEFAULT
 from whorl.errors import shown
@@ -89,6 +89,9 @@ def list_per_layer(facts: Facts) -> Iterator[str]:
 
 @RULES.add("window-unused", "note", "The window does nothing while use_sliding_window is false.")
 def window_unused(facts: Facts) -> Iterator[str]:
+    reads = class_reads(facts.config)
+    if reads is not None and "use_sliding_window" not in reads:
+        return
     if facts.config.get("use_sliding_window") is False and facts.number(facts.config, "sliding_window"):
         yield f"sliding_window={shown(facts.config['sliding_window'])} beside use_sliding_window=false"
 
@@ -102,6 +105,9 @@ def window_above_length(facts: Facts) -> Iterator[str]:
 
 @RULES.add("alibi-and-rope", "error", "Say which of the two is meant: the code of the family takes ALiBi.")
 def alibi_and_rope(facts: Facts) -> Iterator[str]:
+    reads = class_reads(facts.config)
+    if reads is not None and "alibi" not in reads:
+        return  # it does nothing there
     if facts.config.get("alibi") is True and (facts.ropes or facts.config.get("rope_theta") is not None):
         yield "alibi is true, and there are rope fields"
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from whorl.bridge.rules.facts import Facts, Rules, type_of
-from whorl.dialects.families import class_rope, family_of
 from whorl.dialects.names import ORIGINAL
-from whorl.dialects.reading import Described
 from whorl.errors import shown
 
 RULES = Rules()
@@ -31,15 +29,6 @@ VENDOR_KEYS = {
     "low_frequency_factor": "low_freq_factor",
     "high_frequency_factor": "high_freq_factor",
 }
-
-# Names that GPT-NeoX and remote code have for base and share; no other class of transformers 5.22.2 reads them.
-FOREIGN = ("rotary_emb_base", "rotary_pct", "rotary_emb_fraction")
-OWN_CODE_READS = ("nomic_bert", "jina_embeddings_v3")  # as published, with code of their own
-# Families without a share of their own whose rotary class in transformers 5.22.2 reads partial_rotary_factor.
-SHARE_IS_READ = (
-    *("deepseek_v4", "glm4_moe_lite", "glm4v", "glm_image", "glm_ocr", "minimax_m2", "minimax_m3_vl", "musicflamingo"),
-    *("nemotron3_diarization_audio", "phi3", "phi4_multimodal", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "solar_open"),
-)
 
 # Families whose class in transformers 5.22.2 writes the fields of version 4 into one rope dict for each layer type.
 BY_LAYER_TYPE = (
@@ -143,42 +132,6 @@ def theta_inside(facts: Facts) -> Iterator[str]:
     turned = any("attn_config" in one.settings["base"].field for one in facts.rotations if "base" in one.settings)
     if base is not None and turned and base != BASE:
         yield f"attn_config has the only word of the base {base:g}: elsewhere it falls to 10,000"
-
-
-@RULES.add(
-    "name-not-read",
-    "warning",
-    "Find out which of the two the weights were trained with, and state it by the name that the family's class reads.",
-)
-def name_not_read(facts: Facts) -> Iterator[str]:
-    if facts.reading is None or facts.reading.standing != "known":
-        return
-    family, name = family_of(facts.config), facts.reading.family
-    for rotation in facts.rotations[:1]:
-        for field, own in family.other_names.items():
-            value = facts.number(facts.config, field)
-            if value is not None and not _turns_by(rotation, field, value):
-                yield f"{field}={value:g} does nothing: {name} reads {own}"
-        if not class_rope(facts.config) or name in OWN_CODE_READS or family.needs_parameters:
-            continue
-        for setting in ("base", "rotary_dim"):
-            source = rotation.settings.get(setting)
-            field = "" if source is None else source.field
-            foreign = field in FOREIGN and field not in family.other_names.values()
-            whole = field == "partial_rotary_factor" and family.partial == 1 and name not in SHARE_IS_READ
-            if (foreign or whole) and rotation.value(setting) not in (None, family.base):
-                share = "whole heads" if family.partial == 1 else f"{family.partial:g} of a head"
-                does = f"has the base {family.base:g}" if setting == "base" else f"rotates {share}"
-                said = f"{field}={shown(facts.config.get(field))}"
-                yield f"{said} is taken here; {name}'s class in transformers 5.22.2 passes over it and {does}"
-
-
-def _turns_by(rotation: Described, field: str, value: float) -> bool:
-    """Whether a rotation has this base or this share of the head, so that the field that says so does no harm."""
-    if field == "rope_theta":
-        return rotation.value("base") == value
-    head_dim = rotation.value("head_dim")
-    return (rotation.value("rotary_dim") or head_dim) == int(head_dim * value)
 
 
 @RULES.add(
