@@ -214,6 +214,7 @@ def _held() -> tuple[dict[tuple[str, str, int], list[FunctionType]], list[Any]]:
     """Every function there is, by where its code stands, and every memo of formulas; looked for once, before forks."""
     functions: dict[tuple[str, str, int], list[FunctionType]] = {}
     memos = []
+    gc.unfreeze()  # tests set aside what is there before the first of them, and it would not be seen
     for thing in gc.get_objects():  # by type and not by isinstance, which asks proxies that warn
         if type(thing) is FunctionType and thing.__code__.co_filename.startswith(str(SOURCES)):
             code = thing.__code__

@@ -30,10 +30,10 @@ SMALL |= dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"
 def built(name, device, **settings):
     """The model of a family, by default but for these settings, and its config as its file would have it."""
     transformers = optional("transformers", exact=True)
-    config = transformers.CONFIG_MAPPING[f"{name}_text_model" if name in ("clip", "siglip") else name](**settings)
+    of_text = {"siglip": transformers.SiglipTextModel, "siglip2": transformers.Siglip2TextModel}
+    config = transformers.CONFIG_MAPPING[f"{name}_text_model" if name in ("clip", *of_text) else name](**settings)
     with torch.device(device):
-        of_class = transformers.SiglipTextModel if name == "siglip" else transformers.AutoModel.from_config
-        model = of_class(config)
+        model = of_text.get(name, transformers.AutoModel.from_config)(config)
     return model, json.loads(config.to_json_string(use_diff=False))
 
 
