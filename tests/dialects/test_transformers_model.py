@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,18 +11,9 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import whorl
+from rotary_classes import MODELS, PART
 from whorl import AxialRope, Rope, WhorlError
 
-MODELS = Path(transformers.__file__).parent / "models"
-
-# the configs of rotary classes that are annotated with that of the whole model, of another part, or with none
-PART = {
-    "BltRotaryEmbedding": "BltGlobalTransformerConfig",
-    "DeepseekOcr2VisionRotaryEmbedding": "DeepseekOcr2VisionEncoderConfig",
-    "Nemotron3DiarizationRotaryEmbedding": "Nemotron3DiarizationAudioConfig",
-    "Qwen3OmniMoeRotaryEmbedding": "Qwen3OmniMoeTalkerCodePredictorConfig",
-    "Qwen3OmniMoeTalkerRotaryEmbedding": "Qwen3OmniMoeTalkerTextConfig",
-}
 # classes whose configs rotate only where they say so, and what they must say
 SAYING_SO = {
     "EsmRotaryEmbedding": {"position_embedding_type": "rotary"},

@@ -10,7 +10,7 @@ from whorl.dialects.class_defaults import version
 from whorl.dialects.families import FULL, SLIDING, class_reads, class_rope, family_of
 from whorl.dialects.names import BASES, HEAD_DIMS, SHARES
 from whorl.dialects.reading import Described
-from whorl.dialects.unread import SHARE, unread_fields
+from whorl.dialects.unread import ROPES, SHARE, unread_fields
 from whorl.errors import shown
 
 RULES = Rules()
@@ -48,7 +48,7 @@ def _own_scaling(config: Mapping[str, Any], name: str) -> Iterator[str]:
     """A base beside no rope dict, in a family whose class then takes a rope dict of its own."""
     family, rope = family_of(config), class_rope(config)
     base = config.get("rope_theta")
-    silent = not any(isinstance(config.get(key), dict) and config[key] for key in ("rope_parameters", "rope_scaling"))
+    silent = not any(isinstance(config.get(key), dict) and config[key] for key in ROPES)
     if type(base) not in (int, float):
         return
     own = {one.get("rope_theta") for one in (rope, *rope.values()) if isinstance(one, dict)} - {None}
