@@ -111,17 +111,33 @@ def stages(dim: int) -> None:
         "grad_values": lambda: stage.sums(b, a, grad, after, into, None, reverse=True),
     }
     line(f"dim {dim}", *(f"{name} {milliseconds(run):.3f}" for name, run in runs.items()))
-    default = sizes.TILES["features", False]
-    for rows, at_once in ((4, 2), (16, 2), (8, 4), (8, 8)) if dim == 128 else ((4, 2), (8, 1)):
-        sizes.TILES["features", False], passes.AT_ONCE = sizes.Tile(rows, 1, 1), at_once
-        times = (f"{name} {milliseconds(runs[name]):.3f}" for name in ("features", "features, known"))
-        line(f"dim {dim}", f"rows {rows} at_once {at_once}", *times)
-    sizes.TILES["features", False], passes.AT_ONCE = default, sizes.AT_ONCE
+    usual = dict(sizes.TILES)
+    for rows, warps in ((64, 4), (32, 4), (32, 2), (16, 2), (64, 16)):
+        for kernel in ("features", "key_sums", "grad_rows"):  # a slot at a time
+            sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1)
+        try:
+            time_slots(dim, rows, warps, given, q, k, v)
+        except Exception as error:
+            line(f"dim {dim}", rows, warps, type(error).__name__)
+        sizes.TILES.update(usual)
     for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)) if dim == 128 else ():
         default = sizes.TILES[kernel, False]
         sizes.TILES[kernel, False] = sizes.Tile(64, 4, 1, registers)
         line(f"dim {dim}", f"registers {registers}", f"{kernel} {milliseconds(runs[kernel]):.3f}")
         sizes.TILES[kernel, False] = default
+
+
+def time_slots(dim: int, rows: int, warps: int, given: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor) -> None:
+    """The kernels that take a slot at a time, for slots of another size."""
+    stage = passes.Pass(q, k, v, *given)
+    _, scale, sums = passes.outputs_of(q, k, v, "plain")
+    runs = {
+        "add_keys": lambda: stage.add_keys(sums),
+        "features": lambda: stage.features(sums, scale, known=False),
+        "features, known": lambda: stage.features(sums, scale, known=True),
+    }
+    times = (f"{name} {milliseconds(run):.3f}" for name, run in runs.items())
+    line(f"dim {dim}", f"slots of {rows}, {warps} warps", *times)
 
 
 JOBS: dict[str, Callable[[], None]] = {

@@ -35,7 +35,7 @@ def short_segments(monkeypatch):
         monkeypatch.setattr(linear_triton, "tile_of", lambda *_: linear_triton.Tile(rows=64, warps=4, stages=1))
         monkeypatch.setitem(sizes.CHUNK, False, 64)
         for kernel, wide in sizes.TILES:
-            rows = {"features": 4, "key_sums": 16, "grad_rows": 16}.get(kernel, 32)
+            rows = 16 if kernel in ("features", "key_sums", "grad_rows") else 32
             monkeypatch.setitem(sizes.TILES, (kernel, wide), sizes.Tile(rows, warps=4, stages=1))
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whorl.kernels.linear.features import load_halves, load_sums, store_sums
+from whorl.kernels.linear.features import load_halves, load_sums, store_sums, sums_by_row
 from whorl.kernels.linear.sums import sums_of_tile
 from whorl.kernels.linear_triton import (
     compiled,
@@ -29,7 +29,6 @@ from whorl.kernels.linear_triton import (
     load_values,
     mask_of_keys,
     place_of,
-    product,
     query_features,
     slope_of,
     store_pairs,
@@ -119,9 +118,7 @@ def write_grad_queries(
             b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
             b_r1, b_r2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
         b_z1, b_z2 = load_sums(p_sums, i_key_head, i_tile * (ROWS // SLOT) - 1, slots, HALF)
-        b_ones = tl.where(tl.arange(0, ROWS)[:, None] >= tl.arange(0, ROWS)[None, :], 1.0, 0.0).to(DOT)
-        b_sum1 = product(b_ones, b_r1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_z1[None, :]
-        b_sum2 = product(b_ones, b_r2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_z2[None, :]
+        b_sum1, b_sum2 = sums_by_row(b_r1, b_r2, b_z1, b_z2, False, DOT, PRECISION)
         if DENOMINATOR == "own":
             b_sum1, b_sum2 = turned_back(b_sum1, b_sum2, b_cos, b_sin, HEAD[2])
             b_bottom = tl.sum(b_p1 * b_sum1 + b_p2 * b_sum2, 1) + eps
@@ -171,9 +168,8 @@ def write_grad_keys(
         b_scale = tl.load(p_scale + i_head * length + o_row, mask=m_row, other=0.0)
         b_c = (b_scale * tl.load(p_c + o_row, mask=m_row, other=0.0))[:, None]
         b_y1, b_y2 = load_sums(p_sums, i_head, (i_tile + 1) * (ROWS // SLOT), slots, HALF)
-        b_ones = tl.where(tl.arange(0, ROWS)[:, None] <= tl.arange(0, ROWS)[None, :], 1.0, 0.0).to(DOT)
-        b_d1 += product(b_ones, b_c * b_p1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_y1[None, :]
-        b_d2 += product(b_ones, b_c * b_p2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_y2[None, :]
+        b_sum1, b_sum2 = sums_by_row(b_c * b_p1, b_c * b_p2, b_y1, b_y2, True, DOT, PRECISION)
+        b_d1, b_d2 = b_d1 + b_sum1, b_d2 + b_sum2
     m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
     b_k1, b_k2 = load_pairs(p_k + i_b * stride_k[0] + i_h // groups * stride_k[1], o_row, m_key, stride_k, HEAD)
     b_d1, b_d2 = b_d1 * slope_of(b_k1, FEATURE), b_d2 * slope_of(b_k2, FEATURE)

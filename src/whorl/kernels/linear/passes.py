@@ -23,7 +23,7 @@ from torch import Tensor
 
 from whorl.kernels.linear.features import add_keys, write_features
 from whorl.kernels.linear.gradients import write_grad_keys, write_grad_queries, write_grad_rows
-from whorl.kernels.linear.sizes import AT_ONCE, BLOCK, CHUNK, WALKS, is_wide, slot_of, tile_of
+from whorl.kernels.linear.sizes import BLOCK, CHUNK, WALKS, is_wide, slot_of, tile_of
 from whorl.kernels.linear.states import write_states
 from whorl.kernels.linear.sums import write_sums
 from whorl.kernels.linear_triton import Shape, TurningPairs, mask_arguments, running_sums, table_arguments
@@ -58,7 +58,7 @@ class Pass:
         self.mask, self.stride_m = mask_arguments(key_mask)
         pairs = 0 if turning.cos is None else turning.cos.shape[-1]
         neighbours = turning.interleaved and shape.dim == 2 * pairs == self.dim
-        self.head = (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours, 0)
+        self.head = (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours)
         self.of_values = {"VALUE_DIM": shape.value_dim, "BLOCK_V": shape.block_v}
         self.of_products = {
             "DOT": tl.float32 if self.wide else tl.bfloat16,
@@ -94,22 +94,19 @@ class Pass:
 
     def features(self, sums: Tensor, scale: Tensor, *, known: bool) -> tuple[Tensor, Tensor]:
         """Features of queries, times ``scale``, and of keys; writes ``scale`` unless it is known."""
-        shape, tile = self.shape, tile_of("features", self.wide)
+        shape = self.shape
         a = self.memory(shape.batch, shape.heads, shape.length, self.dim, dtype=self.dtype)
         b = self.memory(shape.batch, shape.key_heads, shape.length, self.dim, dtype=self.dtype)
         begin = None if self.key_mask is None else first_seen(self.key_mask)
-        write_features[(shape.batch * shape.heads * self.slots,)](
+        self.launch(
+            *(write_features, "features", shape.heads),
             *(self.q, self.k, self.cos, self.sin, self.mask, begin, sums, scale, a, b),
             *(self.q.stride(), self.k.stride(), self.stride_t, self.stride_m),
             *(shape.batch * shape.heads, shape.heads, self.groups, shape.length, self.slots, self.eps),
             KNOWN=known,
-            DOT=self.of_products["DOT"],
-            SLOT=self.slot,
-            ROWS=min(self.slot, tile.rows * 64 // shape.half),
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            **{**self.of_features, "HEAD": (*self.head[:-1], AT_ONCE)},
+            **self.of_features,
             **self.has_mask,
+            **self.of_products,
         )
         return a, b
 
