@@ -3,8 +3,8 @@
 A query's feature is multiplied by one over its denominator, s_i = 1 / (sum_(j <= i) p_i . r_j + eps), before it is
 rounded: the products that follow know of no denominator, in either pass.
 
-A slot is some rows of a head whose keys are added up before: what a denominator needs to know of all earlier rows. The
-sums of keys up to each row of a slot are a product with a triangle of ones.
+A slot is some rows of a head whose keys are added up before: what a denominator needs to know of all earlier rows. What
+the rows of a slot add is a masked product: a key that is not a number stays unseen by the queries before it.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
@@ -91,16 +91,6 @@ def add_keys(
     store_sums(p_sums, i_head, i_slot, slots, b_r1, b_r2, HEAD[1])
 
 
-@triton.jit
-def sums_by_row(b_first, b_second, b_rest1, b_rest2, REVERSE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Sums of both halves over the rows up to each, or from each on with REVERSE, and the rest of the text."""
-    o_row, o_other = tl.arange(0, b_first.shape[0])[:, None], tl.arange(0, b_first.shape[0])[None, :]
-    b_ones = tl.where(o_row <= o_other if REVERSE else o_row >= o_other, 1.0, 0.0)
-    b_none = tl.zeros(b_first.shape, tl.float32)
-    b_sum1 = product(b_ones, b_first, b_none, DOT, PRECISION) + b_rest1[None, :]
-    return b_sum1, product(b_ones, b_second, b_none, DOT, PRECISION) + b_rest2[None, :]
-
-
 @compiled("heads_in_all", "heads", "groups", "length", "slots")
 def write_features(
     p_q, p_k, p_cos, p_sin, p_mask, p_begin, p_sums, p_scale, p_a, p_b, stride_q, stride_k, stride_t, stride_m,
@@ -133,8 +123,10 @@ def write_features(
             if DENOMINATOR == "own":
                 b_r1, b_r2, b_p1, b_p2 = rounded(b_b1, DOT), rounded(b_b2, DOT), b_a1, b_a2
             b_z1, b_z2 = load_sums(p_sums, i_key_head, i_slot - 1, slots, HALF)
-            b_sum1, b_sum2 = sums_by_row(b_r1, b_r2, b_z1, b_z2, False, DOT, PRECISION)
-            b_bottom = tl.sum(b_p1 * b_sum1 + b_p2 * b_sum2, 1) + eps
+            b_bottom = tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1) + eps
+            b_weights = product(b_p1, tl.trans(b_r1), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
+            b_weights = product(b_p2, tl.trans(b_r2), b_weights, DOT, PRECISION)
+            b_bottom += tl.sum(tl.where(o_row[:, None] >= o_row[None, :], b_weights, 0.0), 1)
             if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
                 b_bottom = tl.where(o_row >= tl.load(p_begin + i_b), b_bottom, float("inf"))
             b_scale = 1.0 / b_bottom

@@ -19,7 +19,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whorl.kernels.linear.features import load_halves, load_sums, store_sums, sums_by_row
+from whorl.kernels.linear.features import load_halves, load_sums, store_sums
 from whorl.kernels.linear.sums import sums_of_tile
 from whorl.kernels.linear_triton import (
     compiled,
@@ -29,6 +29,7 @@ from whorl.kernels.linear_triton import (
     load_values,
     mask_of_keys,
     place_of,
+    product,
     query_features,
     slope_of,
     store_pairs,
@@ -41,6 +42,16 @@ from whorl.kernels.linear_triton import (
 def halves_of(b_x, HALF: tl.constexpr):
     """Both halves of rows of features in registers."""
     return tl.split(tl.permute(tl.reshape(b_x, (b_x.shape[0], 2, HALF)), (0, 2, 1)))
+
+
+@triton.jit
+def sums_by_row(b_first, b_second, b_rest1, b_rest2, REVERSE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Sums of both halves over the rows up to each, or from each on with REVERSE, and the rest of the text."""
+    o_row, o_other = tl.arange(0, b_first.shape[0])[:, None], tl.arange(0, b_first.shape[0])[None, :]
+    b_ones = tl.where(o_row <= o_other if REVERSE else o_row >= o_other, 1.0, 0.0)
+    b_none = tl.zeros(b_first.shape, tl.float32)
+    b_sum1 = product(b_ones, b_first, b_none, DOT, PRECISION) + b_rest1[None, :]
+    return b_sum1, product(b_ones, b_second, b_none, DOT, PRECISION) + b_rest2[None, :]
 
 
 @compiled("heads_in_all", "heads", "length", "slots")
