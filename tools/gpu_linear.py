@@ -112,13 +112,10 @@ def stages(dim: int) -> None:
     }
     line(f"dim {dim}", *(f"{name} {milliseconds(run):.3f}" for name, run in runs.items()))
     usual = dict(sizes.TILES)
-    for rows, warps in ((64, 4), (32, 4), (32, 2), (16, 2), (64, 16)):
+    for rows, warps, registers in ((64, 4, 168), (64, 4, 128), (64, 8, None), (64, 8, 128), (32, 4, None)):
         for kernel in ("features", "key_sums", "grad_rows"):  # a slot at a time
-            sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1)
-        try:
-            time_slots(dim, rows, warps, given, q, k, v)
-        except Exception as error:
-            line(f"dim {dim}", rows, warps, type(error).__name__)
+            sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1, registers)
+        time_slots(dim, f"slots of {rows}, {warps} warps, {registers} registers", given, q, k, v)
         sizes.TILES.update(usual)
     for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)) if dim == 128 else ():
         default = sizes.TILES[kernel, False]
@@ -127,7 +124,7 @@ def stages(dim: int) -> None:
         sizes.TILES[kernel, False] = default
 
 
-def time_slots(dim: int, rows: int, warps: int, given: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor) -> None:
+def time_slots(dim: int, what: str, given: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor) -> None:
     """The kernels that take a slot at a time, for slots of another size."""
     stage = passes.Pass(q, k, v, *given)
     _, scale, sums = passes.outputs_of(q, k, v, "plain")
@@ -137,7 +134,7 @@ def time_slots(dim: int, rows: int, warps: int, given: tuple[Any, ...], q: Tenso
         "features, known": lambda: stage.features(sums, scale, known=True),
     }
     times = (f"{name} {milliseconds(run):.3f}" for name, run in runs.items())
-    line(f"dim {dim}", f"slots of {rows}, {warps} warps", *times)
+    line(f"dim {dim}", what, *times)
 
 
 JOBS: dict[str, Callable[[], None]] = {

@@ -106,30 +106,33 @@ def write_features(
     o_row = i_slot * ROWS + tl.arange(0, ROWS)
     m_row = o_row < length
     m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
-    b_k1, b_k2 = load_pairs(p_k + i_b * stride_k[0] + i_h // groups * stride_k[1], o_row, m_key, stride_k, HEAD)
-    b_q1, b_q2 = load_pairs(p_q + i_b * stride_q[0] + i_h * stride_q[1], o_row, m_row, stride_q, HEAD)
     b_cos, b_sin = load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD)
+    b_k1, b_k2 = load_pairs(p_k + i_b * stride_k[0] + i_h // groups * stride_k[1], o_row, m_key, stride_k, HEAD)
     b_r1, b_r2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
     b_b1, b_b2 = turned(b_r1, b_r2, b_cos, b_sin, HEAD[2])
     m_written = o_row < tl.where(i_h % groups == 0, length, 0)  # heads that share keys write them once
     store_halves(p_b + i_key_head * length * (2 * HALF), b_b1, b_b2, o_row, m_written, HEAD)
+    # queries after keys: registers are short
+    b_q1, b_q2 = load_pairs(p_q + i_b * stride_q[0] + i_h * stride_q[1], o_row, m_row, stride_q, HEAD)
     b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
-    b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, HEAD[2])
     if DENOMINATOR != "norm":
         p_scale += i_head * length + o_row
         if KNOWN:
             b_scale = tl.load(p_scale, mask=m_row, other=0.0)
         else:
+            b_d1, b_d2 = b_p1, b_p2
             if DENOMINATOR == "own":
-                b_r1, b_r2, b_p1, b_p2 = rounded(b_b1, DOT), rounded(b_b2, DOT), b_a1, b_a2
+                b_r1, b_r2 = rounded(b_b1, DOT), rounded(b_b2, DOT)
+                b_d1, b_d2 = turned(b_p1, b_p2, b_cos, b_sin, HEAD[2])
             b_z1, b_z2 = load_sums(p_sums, i_key_head, i_slot - 1, slots, HALF)
-            b_bottom = tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1) + eps
-            b_weights = product(b_p1, tl.trans(b_r1), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
-            b_weights = product(b_p2, tl.trans(b_r2), b_weights, DOT, PRECISION)
+            b_bottom = tl.sum(b_d1 * b_z1[None, :] + b_d2 * b_z2[None, :], 1) + eps
+            b_weights = product(b_d1, tl.trans(b_r1), tl.zeros([ROWS, ROWS], tl.float32), DOT, PRECISION)
+            b_weights = product(b_d2, tl.trans(b_r2), b_weights, DOT, PRECISION)
             b_bottom += tl.sum(tl.where(o_row[:, None] >= o_row[None, :], b_weights, 0.0), 1)
             if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
                 b_bottom = tl.where(o_row >= tl.load(p_begin + i_b), b_bottom, float("inf"))
             b_scale = 1.0 / b_bottom
             tl.store(p_scale, b_scale, mask=m_row)
-        b_a1, b_a2 = b_a1 * b_scale[:, None], b_a2 * b_scale[:, None]
+        b_p1, b_p2 = b_p1 * b_scale[:, None], b_p2 * b_scale[:, None]
+    b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, HEAD[2])
     store_halves(p_a + i_head * length * (2 * HALF), b_a1, b_a2, o_row, m_row, HEAD)
