@@ -104,11 +104,11 @@ def stages(dim: int) -> None:
         "features, known": lambda: stage.features(sums, scale, known=True),
         "states": lambda: stage.states(b, v, reverse=False),
         "states, reversed": lambda: stage.states(a, grad, reverse=True),
-        "outputs": lambda: stage.sums(a, b, v, before, into, None, reverse=False),
+        "outputs": lambda: stage.sums(a, b, v, before, into, reverse=False),
         "grad_rows": lambda: stage.grad_rows(grad, out, scale, a),
         "grad_queries": lambda: stage.grad_queries(b, grad, scale, sums, before, into),
         "grad_keys": lambda: stage.grad_keys(a, grad, scale, c, later, after, into),
-        "grad_values": lambda: stage.sums(b, a, grad, after, into, None, reverse=True),
+        "grad_values": lambda: stage.sums(b, a, grad, after, into, reverse=True),
     }
     line(f"dim {dim}", *(f"{name} {milliseconds(run):.3f}" for name, run in runs.items()))
     usual = dict(sizes.TILES)

@@ -101,13 +101,13 @@ def write_grad_queries(
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_b * (heads // groups) + i_h // groups
     p_b += i_key_head * length * (2 * HALF)
-    b_d = sums_of_tile(
+    b_d, _ = sums_of_tile(
         p_grad + i_b * stride_g[0] + i_h * stride_g[1],
         p_v + i_b * stride_v[0] + i_h // groups * stride_v[1],
         p_b,
         p_states + i_key_head * chunks * (2 * HALF * BLOCK_V),
         None, i_tile * ROWS, length, stride_g, stride_v, stride_b, chunks,
-        False, True, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
+        False, True, False, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
     )  # fmt: skip
     o_row = i_tile * ROWS + tl.arange(0, ROWS)
     m_row = o_row < length
@@ -154,7 +154,7 @@ def write_grad_keys(
     i_head, i_tile = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     p_c += i_head * length
-    b_d = sums_of_tile(
+    b_d, _ = sums_of_tile(
         p_v + i_b * stride_v[0] + i_h // groups * stride_v[1],
         p_grad + i_b * stride_g[0] + i_h * stride_g[1],
         p_a + i_head * length * (2 * HALF),
@@ -162,7 +162,7 @@ def write_grad_keys(
         # before weights are rounded: both terms nearly cancel where an output is near a value
         p_c if DENOMINATOR == "own" else None,
         i_tile * ROWS, length, stride_v, stride_g, stride_a, chunks,
-        True, True, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
+        True, True, False, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
     )  # fmt: skip
     b_d1, b_d2 = halves_of(b_d, HALF)
     if DENOMINATOR == "own":
