@@ -40,7 +40,7 @@ TILES: dict[tuple[str, bool], Tile] = {
     ("outputs", True): Tile(16, 4, 1),
     ("grad_queries", False): Tile(64, 4, 1),
     ("grad_queries", True): Tile(16, 4, 1),
-    ("grad_keys", False): Tile(64, 4, 1),
+    ("grad_keys", False): Tile(64, 4, 1, registers=168),
     ("grad_keys", True): Tile(16, 4, 1),
 }
 

@@ -48,11 +48,10 @@ TILES: dict[tuple[str, int, bool], Tile] = {
 }
 
 # Where another tile is faster with heads of 128 in half precision, by kernel and what most of its tiles are: of a kind
-# of bias, of a table whose numbers end before half of the keys, or of a window without a bias.
+# of bias, or of a table whose numbers end before half of the keys.
 APART: dict[tuple[str, str], Tile] = {
     ("forward", "table"): Tile(128, 64, 8, 3),
     ("forward", "short table"): Tile(128, 64, 8, 3),
-    ("keys", "window"): Tile(32, 128, 8, 3),
     ("queries", "log"): Tile(64, 32, 4, 3),
     ("queries", "power"): Tile(64, 32, 4, 3),
     ("queries", "table"): Tile(64, 32, 4, 3),
