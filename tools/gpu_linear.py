@@ -117,7 +117,7 @@ def stages(dim: int) -> None:
             sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1, registers)
         time_slots(dim, f"slots of {rows}, {warps} warps, {registers} registers", given, q, k, v)
         sizes.TILES.update(usual)
-    for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)) if dim == 128 else ():
+    for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)):
         default = sizes.TILES[kernel, False]
         sizes.TILES[kernel, False] = sizes.Tile(64, 4, 1, registers)
         line(f"dim {dim}", f"registers {registers}", f"{kernel} {milliseconds(runs[kernel]):.3f}")
@@ -143,10 +143,8 @@ JOBS: dict[str, Callable[[], None]] = {
     "written 128": partial(ours, 128, True),
     "peer 128": partial(peer, 128),
     "stages 128": partial(stages, 128),
-    "written 64": partial(ours, 64, True),
     "fused 64": partial(ours, 64, False),
     "fused 128": partial(ours, 128, False),
-    "stages 64": partial(stages, 64),
 }
 
 
