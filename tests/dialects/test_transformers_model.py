@@ -284,5 +284,6 @@ def test_an_original_length_names_the_field_it_was_read_in(inside, nested, value
         config |= {"layer_types": ["full_attention"] * 2, "sliding_window": 64}
     found = whorl.read(config | {"rope_parameters": {"full_attention": yarn} if nested else yarn})
     (rotation,) = (one for one in found.groups[0].layers.encodings if one.name == "rope")
+    assert rotation.scaling is not None
     original = rotation.scaling.settings["original_length"]
     assert (original.value, original.field) == (value, field)
