@@ -43,7 +43,8 @@ BESIDE = {
     "zamba2": "no positions without use_mem_rope",
 }
 # Layers without rotation by a rule that neither a kind of layer nor no_rope_layers says.
-STILL = dict.fromkeys(("muse_glimmer", "muse_spark"), "one in 4 from the last, or by 0 in layer_rope_theta")
+_FROM_THE_LAST = "one in 4 from the last, or by 0 in layer_rope_theta"
+STILL: dict[str, str] = {"muse_glimmer": _FROM_THE_LAST, "muse_spark": _FROM_THE_LAST}
 
 
 def families() -> list[dict[str, Any]]:
