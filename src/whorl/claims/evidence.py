@@ -315,6 +315,7 @@ def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference
     for (dataset, encoding), own in rows.items():
         if encoding in others:
             apart = [a - b for a, b in zip(own, rows[dataset, usual], strict=True)]
+            assert len(apart) == 3  # Student's t of three seeds is 4.303
             mean, half = statistics.fmean(apart), 4.303 * statistics.stdev(apart) / math.sqrt(len(apart))
             made.append(Difference(f"{encoding}, {dataset}", mean, mean - half, mean + half))
     return made

@@ -176,8 +176,10 @@ def half_positions_refused() -> Finding:
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
     says=WHORL,
     how="64 half-precision vectors of 128 dimensions at positions from 100,000 against products with e^(i m w) in "
-    "float64, in roundings of the type.",
-    how_zh="位置 100000 起的 64 个 128 维半精度向量，与 float64 的 e^(i m w) 乘积比较，以该类型的舍入为单位。",
+    "float64: the error over half a step of the type at that entry, or over 1e-6 where an entry is so small that half "
+    "a step is less.",
+    how_zh="位置 100000 起的 64 个 128 维半精度向量，与 float64 的 e^(i m w) 乘积比较：误差除以该类型在该分量处的半步；"
+    "分量过小、半步不足 1e-6 时除以 1e-6。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}

@@ -62,14 +62,25 @@ def slopes() -> Finding:
     "The rule of the paper's sentence, 2^(-8h/n) for any n, gives the slopes of the authors' code.",
     "论文正文的规则（任意 n 都用 2^(-8h/n)）与作者代码的斜率一致。",
     says=f"{PRESS}, section 3",
-    how='slopes="geometric" against slopes="press" for 8 and for 12 heads.',
-    how_zh='8 头与 12 头时，slopes="geometric" 与 slopes="press" 比较。',
+    how='slopes="geometric" against slopes="press", from the largest to the smallest, since the order of heads is no '
+    "matter: 1, 2, 4 … 64 heads, where all are equal, and 3, 6, 12, 20, 40, where they would have to be.",
+    how_zh='slopes="geometric" 与 slopes="press" 从大到小比较（头的次序无关紧要）：1、2、4 … 64 头时全部相等；3、6、'
+    "12、20、40 头时也须相等才算。",
 )
 def slope_rules() -> Finding:
-    few, many = (largest(Alibi(heads=n, slopes="geometric").slopes() - Alibi(heads=n).slopes()) for n in (8, 12))
-    numbers = {"largest difference, 8 heads": few, "largest difference, 12 heads": many}
-    but = Both(f"with 12 heads a slope differs by {many:.3f}", f"12 头时某个斜率相差 {many:.3f}")
-    return depends(Both("the number of heads", "头数"), few == 0, many == 0, numbers, but)
+    apart = {
+        n: largest(Alibi(heads=n, slopes="geometric").slopes().sort()[0] - Alibi(heads=n).slopes().sort()[0])
+        for n in (1, 2, 4, 8, 16, 32, 64, 3, 6, 12, 20, 40)
+    }
+    powers, others = ([apart[n] for n in apart if (n.bit_count() == 1) is power] for power in (True, False))
+    numbers = {f"largest difference, {n} heads": apart[n] for n in (8, 12, 40)}
+    numbers["least difference, 3 … 40 heads"] = min(others)
+    but = Both(
+        f"with 3, 6, 12, 20 and 40 heads a slope differs by at least {min(others):.2f}, with 12 by {apart[12]:.2f}",
+        f"3、6、12、20、40 头时各有斜率至少相差 {min(others):.2f}，12 头时相差 {apart[12]:.2f}",
+    )
+    on = Both("whether the number of heads is a power of two", "头数是否为 2 的幂")
+    return depends(on, max(powers) == 0, max(others) == 0, numbers, but)
 
 
 @about_alibi.holds(

@@ -67,10 +67,10 @@ def xpos_centre() -> Finding:
 @About("xpos").holds(
     "xpos.overflow",
     (
-        "Centred on its queries, a call of xPos takes 32,862 of them in float32 and 1,134 in float16 without "
-        "overflow, wherever they stand, and refuses more."
+        "Centred on its queries, a call of xPos with the paper's settings takes 32,862 of them in float32 and 1,134 in "
+        "float16 without overflow, wherever they stand, and refuses more."
     ),
-    "以查询为中心时，xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
+    "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
     "无论位于何处都不溢出，超出则拒绝。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
