@@ -305,3 +305,18 @@ def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):
     monkeypatch.setattr(evidence, "__file__", str(tmp_path / "site-packages" / "whorl" / "claims" / "evidence.py"))
     with ledger.fresh():
         assert evidence.folder() is None and evidence.comparisons() == {}
+
+
+def test_answers_are_kept_with_the_settings_of_their_own_runs():
+    """The settings that claims state are those that the file records."""
+    depth, data, stages = (evidence.answer(name) for name in ("position-by-depth", "factor-from-data", "longer-stages"))
+    assert depth["settings"]["layers"] == 6 and len(depth["layers"]) == 7
+    assert depth["seeds"] == [0, 1, 2] and {layer["n"] for layer in depth["layers"]} == {3}
+    assert data["settings"]["stages"] == [[data["trained"], 16, 300]] and data["served"] in data["settings"]["lengths"]
+    assert [length for length, _, _ in stages["settings"]["stages"]] == [stage["length"] for stage in stages["stages"]]
+    for name in ("slow-pairs", "learned-frequencies", "within-the-length", "entropy-by-length"):
+        found = evidence.answer(name)
+        assert found["settings"]["layers"] == 2 and found["seeds"] == [0, 1, 2, 3, 4], name
+        assert all(list(map(str, found["settings"]["lengths"])) == list(row["by_length"]) for row in found["rows"]), (
+            name
+        )

@@ -89,23 +89,20 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
     "note.moss-alibi",
     "MOSS uses ALiBi.",
     "MOSS 使用 ALiBi。",
-    how="The settings of moss-moon-003, which has CodeGen's rotary_dim, as whorl reads them; and the families with "
-    "ALiBi.",
-    how_zh="按 whorl 读取 moss-moon-003 的配置（它带有 CodeGen 的 rotary_dim）；以及使用 ALiBi 的系列。",
+    how="The published settings of moss-moon-003, read as those of CodeGen, which MOSS's code follows: it would be so "
+    "if they turned no dimension, or if whorl took MOSS for a family with ALiBi.",
+    how_zh="把 moss-moon-003 公布的配置按 CodeGen 读取（MOSS 的代码沿用 CodeGen）：若不旋转任何维度，或 whorl 把 MOSS "
+    "归入使用 ALiBi 的系列，才算成立。",
 )
 def moss_alibi() -> Finding:
     sizes = {"n_embd": 6144, "n_head": 24, "n_layer": 34, "n_positions": 2048, "vocab_size": 107_008}
     rope = Rope.from_hf({"model_type": "codegen", "rotary_dim": 64, **sizes})
-    with_alibi = [family for family, what in UNROTATED.items() if what == ALIBI]
     numbers = {"dimensions turned": rope.config.rotary_dim, "dimensions of a head": rope.config.head_dim}
-    numbers |= {"families with ALiBi that whorl reads": len(with_alibi)}
     text = Both(
-        f"it rotates {rope.config.rotary_dim} of {rope.config.head_dim} dimensions, as CodeGen; ALiBi is that of "
-        f"{', '.join(with_alibi)}",
-        f"它与 CodeGen 一样旋转 {rope.config.head_dim} 维中的 {rope.config.rotary_dim} 维；使用 ALiBi 的是 "
-        f"{', '.join(with_alibi)}",
+        f"it rotates {rope.config.rotary_dim} of a head's {rope.config.head_dim} dimensions, as CodeGen does",
+        f"它与 CodeGen 一样旋转每个头 {rope.config.head_dim} 维中的 {rope.config.rotary_dim} 维",
     )
-    return decide(rope.config.rotary_dim == 0 or "moss" in with_alibi, numbers, text)
+    return decide(rope.config.rotary_dim == 0 or UNROTATED.get("moss") == ALIBI, numbers, text)
 
 
 @about_rope.fails(
