@@ -78,8 +78,10 @@ def untrained_pairs() -> Finding:
 def ambiguous() -> Finding:
     tables = torch.stack(Rope(head_dim=128).tables(torch.tensor([0, 710]), dtype=torch.float64))
     apart = (tables[:, 0] - tables[:, 1]).norm(dim=0)
-    text = f"710 positions are {apart[0]:.0e} apart in the fastest pair and {apart.norm():.1f} apart in all 64"
-    but = Both(text, f"相隔 710 的两个位置在最快的一对中只差 {apart[0]:.0e}，而 64 对合起来相差 {apart.norm():.1f}")
+    text = (
+        f"positions 0 and 710 differ by {apart[0]:.0e} in the fastest pair and by {apart.norm():.1f} in all 64 together"
+    )
+    but = Both(text, f"位置 0 与 710 在最快的一对中只差 {apart[0]:.0e}，而 64 对合起来相差 {apart.norm():.1f}")
     return decide(apart.norm() < 0.1, {"fastest pair, 0 against 710": apart[0], "all pairs": apart.norm()}, but)
 
 

@@ -274,13 +274,14 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
 
 @about_rope.depends(
     "decay.any-ladder",
-    "Almost any smooth monotone ladder of frequencies decays: linear, power, exponential.",
-    "几乎任何光滑单调的频率序列都会衰减：线性、幂、指数均可。",
+    "With almost any smooth monotone ladder of frequencies the bound on a RoPE score decays with the distance: linear, "
+    "power, exponential.",
+    "对几乎任何光滑单调的频率序列，RoPE 分数的上界都随距离衰减：线性、幂、指数均可。",
     says="study notes, after Su 2021, kexue.fm 8231",
-    how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs: whether its means over 1-15, 16-31 "
-    "… fall up to distance 127, and up to 511.",
-    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：mean |S_j| 在 1-15、16-31 … 各段上的均值，到距离 127 与到 "
-    "511 是否逐段下降。",
+    how="The bound's factor mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, of w_i = 1 - i/n, (1 - i/n)^2 "
+    "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511.",
+    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：上界的因子 mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）在"
+    "距离 1-15、16-31 … 各段上的均值，到 127 与到 511 是否逐段下降。",
 )
 def any_ladder() -> Finding:
     parts = [i / 64 for i in range(64)]
@@ -298,10 +299,10 @@ def any_ladder() -> Finding:
     peak, back = bound(ladders["linear"])[128:512].max(0)
     numbers["linear: at this distance"] = 128 + back
     phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
-    text = f"the linear ladder comes back to {peak:.1f} of 32.5 at distance {128 + back}: {phase}"
+    text = f"that of the linear ladder is back at {peak:.2f} of 32.5 at distance {128 + back}: {phase}"
     but = Both(
         text,
-        f"线性序列在距离 {128 + back} 处回升到 32.5 中的 {peak:.1f}："
+        f"线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
         f"等步长 1/64 每 2π·64 = {2 * math.pi * 64:.0f} 个位置重新同相",
     )
     return depends(Both("the distance", "距离的范围"), near, far, numbers, but)

@@ -194,10 +194,10 @@ def symmetric() -> Finding:
     "ALiBi does no worse with random slopes in (0, 1) than with its own.",
     "ALiBi 用 (0, 1) 内的随机斜率，损失不比用自己的斜率差。",
     says="study notes, which call it robust to its slopes",
-    how="Bits per byte at 64 of models of 2 layers and width 64 after 300 updates: three draws of slopes less the "
-    "usual ones, three seeds, paired. No draw's Student's 95 % interval may lie above zero, and each must end "
-    "below 0.02.",
-    how_zh="2 层、宽 64 的模型训练 300 步后在长度 64 处的比特每字节：三组随机斜率减去默认斜率，三个种子配对。任何"
+    how="Bits per byte at the trained length, 64, of models of 2 layers and width 64 after 300 updates: three draws of "
+    "slopes less the usual ones, three seeds, paired. No draw's Student's 95 % interval may lie above zero, and each "
+    "must end below 0.02.",
+    how_zh="2 层、宽 64 的模型训练 300 步后在训练长度 64 处的比特每字节：三组随机斜率减去默认斜率，三个种子配对。任何"
     "一组的 Student 95% 区间都不得在零以上，且上端都须小于 0.02。",
     trained=True,
 )

@@ -102,10 +102,10 @@ def log_n() -> Finding:
 
 @About("llama4_temperature").holds_within(
     "extension.llama4-temperature",
-    "Llama 4 multiplies the query at position p by 1 + 0.1 ln(1 + floor((p + 1) / 8192)): 1 up to 8,190, then 1.06931, "
-    "1.28332 and 1.48598 at 8,191, 131,071 and 1,048,575.",
-    "Llama 4 把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、1048575 处为 "
-    "1.06931、1.28332、1.48598。",
+    "In its layers without rotation Llama 4 multiplies the query at position p by 1 + 0.1 ln(1 + floor((p + 1) / "
+    "8192)): 1 up to 8,190, then 1.06931, 1.28332 and 1.48598 at 8,191, 131,071 and 1,048,575.",
+    "Llama 4 在不旋转的层中把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、"
+    "1048575 处为 1.06931、1.28332、1.48598。",
     says="transformers 5.22, Llama4TextAttention",
     how="Factors of Llama4Temperature() at positions 0, 8,190, 8,191, 131,071 and 1,048,575 against five decimals.",
     how_zh="Llama4Temperature() 在位置 0、8190、8191、131071、1048575 处的因子，与五位小数比较。",
