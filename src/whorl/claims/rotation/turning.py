@@ -269,8 +269,8 @@ def partial() -> Finding:
 
 @about_rope.holds_within(
     "rope.rerotate",
-    "A rotated key can be moved to another position or another base without having been kept.",
-    "已旋转的键无需保留原值，就能移到别的位置或换成别的底数。",
+    "A rotated key can be moved to another position or another base from its rotated form alone.",
+    "已旋转的键只凭旋转后的形式就能移到别的位置或换成别的底数，无需保留原值。",
     says="whorl 0.2, docs/rotary.md",
     how="rerotate of nine rotated keys of 64 dimensions, moved by 5,000 positions to another base with YaRN and "
     "back, against rotating the keys themselves, float64.",
