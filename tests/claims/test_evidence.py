@@ -270,6 +270,22 @@ def test_an_ablation_decides_whether_slopes_matter(experiments):
 
 
 @pytest.mark.parametrize(
+    ("base", "norm", "kind"),
+    [((-0.2, 0.1), (0.1, 0.2), "inconclusive"), ((0.1, 0.2), (0.1, 0.2), "holds")]
+    + [((-0.01, 0.01), (0.1, 0.2), "fails")],
+)
+def test_ablations_decide_whether_base_norm_and_encoding_matter(base, norm, kind, experiments):
+    (row,) = lab("note.ablation-tables").values()
+    assert row.verdict.kind == "needs training"
+    accuracies = {"rope": (50.0, 51.0, 52.0), "learned": (60.0, 61.0, 62.0)}
+    classified = [{"dataset": "source", "encoding": name, "accuracies": own} for name, own in accuracies.items()]
+    tables = {name: ablation(one=interval)["slopes"] for name, interval in (("base", base), ("norm", norm))}
+    experiments("ablations.json", {**tables, "classify": {"rows": classified}})
+    (row,) = lab("note.ablation-tables").values()
+    assert row.verdict.kind == kind and row.as_expected == (kind == "inconclusive")
+
+
+@pytest.mark.parametrize(
     ("times", "memory", "kind"),
     [((1.1, 0.8, 0.4), 0.3, "depends on"), ((0.9, 0.8, 0.4), 0.3, "holds"), ((1.1, 1.2, 1.3), 0.3, "fails")]
     + [((0.9, 0.8, 0.4), 1.2, "fails")],

@@ -254,6 +254,11 @@ class Difference(NamedTuple):
         """Whether the interval leaves zero out."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def tied(self) -> bool:
+        """Whether the whole interval is too near zero to matter."""
+        return max(abs(self.low), abs(self.high)) <= TIE
+
     def __str__(self) -> str:
         return f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 

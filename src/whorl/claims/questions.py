@@ -110,7 +110,7 @@ def slow_pairs_hurt() -> Finding:
     )
     if fast.high < 0:
         return decide(True, numbers, text, evidence.QUESTIONS)
-    if max(abs(fast.low), abs(fast.high)) > evidence.TIE and not fast.apart:
+    if not fast.tied and not fast.apart:
         return inconclusive(numbers, text, evidence.QUESTIONS)
     return decide(False, numbers, text, evidence.QUESTIONS)
 

@@ -31,10 +31,10 @@ def one_axis_per_block() -> Finding:
     "Two-dimensional RoPE is the Kronecker product of the two rotations.",
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
-    how="The matrix of AxialRope of 16 dimensions at row 3, column 5 against the Kronecker product of R_5 and R_3 of "
-    "4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
-    how_zh="16 维 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变），容差 "
-    "1e-9。",
+    how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against the Kronecker product of R_5 "
+    "and R_3 of 4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
+    how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变"
+    "），容差 1e-9。",
 )
 def kronecker() -> Finding:
     own, _, kron = (matrix.trace() for matrix in _axial())
