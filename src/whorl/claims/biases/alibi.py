@@ -38,8 +38,10 @@ def bias(encoding: Bias, distances: Tensor, head: int = 0) -> Tensor:
 
 @about_alibi.holds_within(
     "alibi.slopes",
-    "ALiBi's slopes are 2^-1 … 2^-8 for 8 heads, 2^-0.5 … 2^-8 for 16, and for 12 those of 8 and four between.",
-    "ALiBi 的斜率：8 头为 2^-1 … 2^-8，16 头为 2^-0.5 … 2^-8，12 头为 8 头的斜率再加四个中间值。",
+    "ALiBi's slopes are 2^-1, 2^-2 … 2^-8 for 8 heads, 2^-0.5, 2^-1 … 2^-8 for 16, and for 12 those of 8 heads and "
+    "then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.",
+    "ALiBi 的斜率：8 头为 2^-1、2^-2 … 2^-8，16 头为 2^-0.5、2^-1 … 2^-8，12 头为 8 头的斜率再加 2^-0.5、2^-1.5、"
+    "2^-2.5、2^-3.5。",
     says=f"{PRESS}, the authors' code",
     how="Base-2 logarithms of Alibi(heads).slopes() against known ones for 1, 3, 6, 8, 12 and 16 heads.",
     how_zh="Alibi(heads).slopes() 以 2 为底的对数，与 1、3、6、8、12、16 头的已知值比较。",

@@ -151,9 +151,9 @@ def permutation_invariant() -> Finding:
     "ALiBi 比 RoPE 更轻、更快。",
     how="Parameters of both; memory and time of one forward attention call on an H200, from committed benchmarks: "
     "2,048 tokens of 8 heads of 64, 4,096 and 16,384 tokens of 16 heads of 128. It would have to need less of "
-    "each at every length.",
+    "each in all three.",
     how_zh="两者的参数个数；以及已提交的基准中，H200 上一次前向注意力调用的内存与时间：2048 个词、8 个 64 维的头，4096 "
-    "与 16384 个词、16 个 128 维的头。须在每个长度上两者都更少才算成立。",
+    "与 16384 个词、16 个 128 维的头。须在三种规模下两者都更少才算成立。",
     trained=True,
 )
 def alibi_faster() -> Finding:
@@ -175,7 +175,7 @@ def alibi_faster() -> Finding:
         f"内存至多为 RoPE 的 {max(memory.values()):.2f} 倍，时间的倍数为：{said_zh}；两者都没有参数",
     )
     *_, longest = time.values()
-    on = Both("the length of the text", "文本长度")
+    on = Both("the size of the call", "调用的规模")
     lighter = max(memory.values()) < 1
     return depends(
         on,
