@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.rope import Rope
 from whorl.lab.ablations import SIZES
 from whorl.lab.aggregate import interval
@@ -123,7 +124,7 @@ def learned_frequencies(runs: Runs) -> Answer:
     for result in runs.of(learnable):
         encoding = runs.loaded(result).model.plan[0]
         assert isinstance(encoding, Rope)
-        moved.append(float(encoding.log_scale.abs().max()))
+        moved.append(float(encoding.log_scale.detach().abs().max()))
     return {"rows": rows, "largest |a_i|": interval(moved)}
 
 
@@ -138,7 +139,8 @@ def factor_from_data(runs: Runs) -> Answer:
     """One model of texts of 48 in a window of 64, served at 128 by the factor of the window and by that of the data."""
     served = 2 * WINDOW
     factors = {"of the window": served / WINDOW, "of the data": served / SEEN}
-    settings = {"stages": ((SEEN, 16, 300),), "lengths": (SEEN, served)}
+    (_, batch, steps), *_ = SMALL["stages"]
+    settings = {"stages": ((SEEN, batch, steps),), "lengths": (SEEN, served)}
     found: dict[str, list[float]] = {name: [] for name in ("as trained", *factors)}
     for result in runs.of({"name": "rope"}, **settings):
         run = runs.loaded(result)
@@ -151,7 +153,8 @@ def factor_from_data(runs: Runs) -> Answer:
             name: Rope.from_config(rope.config.replace(scaling=Linear(factor=f))) for name, f in factors.items()
         }
         for name, encoding in {"as trained": rope, **encodings}.items():
-            row = evaluation.variant("served", fixed=encoding)["by_length"][-1]
+            plan = LayerPlan.shared(encoding, layers=run.config.layers)
+            row = evaluation.variant("served", fixed=plan)["by_length"][-1]
             found[name].append(row["bits_per_byte"][SCORE])
     usual = found["of the window"]
     rows = [
