@@ -50,6 +50,11 @@ class Slots(NamedTuple):
         after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
         return torch.where(real.any(-1, keepdim=True), after, 0)
 
+    def followed(self, count: int, heads: int) -> Slots:
+        """With so many more filled slots; written out, since a decoding step waits for it."""
+        _, *kept, _ = self
+        return Slots(self.filled + count, *kept, heads)
+
     def cropped(self, count: int) -> Slots:
         """The first ``count`` slots, in the same memory."""
         # behind padding or given positions that go, other positions follow than were written there

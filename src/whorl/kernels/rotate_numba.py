@@ -113,11 +113,8 @@ def _ready_one(
 ) -> Callable[..., None]:
     """The function of (xs, cos, sin, outs, rows) that turns tensor i of them."""
     numbers = _numbers(x, cos, sin, out, rows, rotation)
-    sizes, shares, pairs = numbers.buffer_info()[0], x.numel() // _SHARE, cos.shape[-1]
-    form = (x.dtype, rotation.reads, rotation.writes)
-    kernel = _KERNELS.get(form) or _compiled(*form)
-    # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
-    spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
+    sizes, shares = numbers.buffer_info()[0], x.numel() // _SHARE
+    kernel, spare_size = _kernel(x, rotation), _spare_size(cos)
 
     def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
         x, out = xs[i], outs[i]
@@ -136,6 +133,53 @@ def _ready_one(
             kernel.run(call.buffer_info()[0])
 
     return run
+
+
+def ready_append(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, rotation: Rotation
+) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
+    """The function of (q, k, keys, slot) that returns a token's queries turned, and turns its keys into their slot.
+
+    Tensors are (batch, heads, tokens, dim), of the shapes, strides and dtypes given; slot i takes row i of the tables.
+    It counts addresses itself: to make views of the slot and of the rows takes longer than to turn one token.
+    """
+    assert rotation.order == "bhld" and cos.is_contiguous() and sin.is_contiguous()
+    turns = _ready_at(q, cos[:1], sin[:1], torch.empty_like(q), rotation)
+    puts = _ready_at(k, cos[:1], sin[:1], keys[:, :, :1], rotation)
+    row, place = cos.shape[1] * cos.element_size(), keys.stride(2) * keys.element_size()
+
+    def append(q: Tensor, k: Tensor, keys: Tensor, slot: int) -> Tensor:
+        out = torch.empty_like(q)
+        at_cos, at_sin = cos.data_ptr() + slot * row, sin.data_ptr() + slot * row
+        turns(q.data_ptr(), out.data_ptr(), at_cos, at_sin)
+        puts(k.data_ptr(), keys.data_ptr() + slot * place, at_cos, at_sin)
+        return out
+
+    return append
+
+
+def _ready_at(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rotation: Rotation) -> Callable[..., None]:
+    """The function of the addresses of (x, out, cos, sin) that turns tensors like these in this thread."""
+    numbers, run, spare_size = _numbers(x, cos, sin, out, None, rotation), _kernel(x, rotation).run, _spare_size(cos)
+
+    def turn(x: int, out: int, cos: int, sin: int) -> None:
+        spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
+        sizes, room = numbers.buffer_info()[0], 0 if spare is None else spare.data_ptr()
+        call = array("q", (0, 0, 0, sizes, x, out, cos, sin, 0, room))
+        run(call.buffer_info()[0])
+
+    return turn
+
+
+def _kernel(x: Tensor, rotation: Rotation) -> Compiled:
+    form = (x.dtype, rotation.reads, rotation.writes)
+    return _KERNELS.get(form) or _compiled(*form)
+
+
+def _spare_size(cos: Tensor) -> int:
+    """A row of tables that is larger than the room on the stack gets room of its own, and one thread."""
+    pairs = cos.shape[-1]
+    return 4 * pairs if 32 * pairs > _ROOM else 0
 
 
 def _numbers(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation) -> array:
