@@ -42,8 +42,8 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return "the cache is empty or has to grow"
     if q.shape[2] != 1 or q.shape[3] != v.shape[3] or asked.softcap is not None:
         return "it is for one token, keys and values of one size, and no softcap"
-    if not slots.follows or not slots.counted or slots.padded:
-        return "there is padding, or positions were given"
+    if not slots.follows or not slots.counted:
+        return "positions were given"
     if operators_are_watched() or type(q) is not Tensor or torch.is_autocast_enabled("cpu"):
         return "a compiler, a mode, autocast or a tensor of another class is at work"
     term, bias, reach = first(encoding, ScoreTerm, OutputTerm, Branches), first(encoding, Bias), encoding.reach
@@ -51,6 +51,8 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return f"{type(encoding).__name__} has more than a bias by distance"
     if not hides_by_reach(encoding) or (reach is not None and reach.first):
         return f"{type(encoding).__name__} has a mask that is no window"
+    if slots.padded and (bias or reach):
+        return f"{type(encoding).__name__} goes by distance, and there is padding"
     return None
 
 
@@ -76,7 +78,9 @@ class CpuStep:
         q = self._place(q, k, slots, filled)
         values[:, :, filled:stop] = v
         start = max(0, stop - self._window)
-        mask = None if self._bias is None else self._bias()[..., start - stop :]
+        mask = slots.real[:, None, None, :stop] if slots.padded else None
+        if self._bias is not None:
+            mask = self._bias()[..., start - stop :]
         out = scaled_dot_product_attention(
             q.reshape(self._rows), keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
         )
@@ -119,14 +123,15 @@ def _put(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
 
 def _turn(rotation: Rotation, tables: Counted) -> Place:
     """Turns the key into its slot, past all checks: they were made when the step was prepared."""
-    run: Callable[[Tensor, Tensor, Tensor, int], Tensor] | None = None
+    run: Callable[..., Tensor] | None = None
 
     def turn(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
         nonlocal run
+        rows = slots.positions if slots.positions.ndim == 2 else slots.positions[0]  # counted: alike on every axis
         if run is None:
             from whorl.kernels.rotate_numba import ready_append
 
-            run = ready_append(q, k, tables.cos, tables.sin, slots.keys, rotation)
-        return run(q, k, slots.keys, slot)
+            run = ready_append(q, k, tables.cos, tables.sin, rows, slots.keys, rotation)
+        return run(q, k, rows, slots.keys, slot)
 
     return turn

@@ -136,36 +136,36 @@ def _ready_one(
 
 
 def ready_append(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, rotation: Rotation
-) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
-    """The function of (q, k, keys, slot) that returns a token's queries turned, and turns its keys into their slot.
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, keys: Tensor, rotation: Rotation
+) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
+    """The function of (q, k, rows, keys, slot) that returns a token's queries turned, its keys turned into their slot.
 
-    Tensors are (batch, heads, tokens, dim), of the shapes, strides and dtypes given; slot i takes row i of the tables.
-    It counts addresses itself: to make views of the slot and of the rows takes longer than to turn one token.
+    Tensors are (batch, heads, tokens, dim), of the shapes, strides and dtypes given; ``rows`` (batch, slots) says which
+    row of the tables a slot takes. Addresses are counted: to make views of one slot takes longer than to turn a token.
     """
-    assert rotation.order == "bhld" and cos.is_contiguous() and sin.is_contiguous()
-    turns = _ready_at(q, cos[:1], sin[:1], torch.empty_like(q), rotation)
-    puts = _ready_at(k, cos[:1], sin[:1], keys[:, :, :1], rotation)
-    row, place = cos.shape[1] * cos.element_size(), keys.stride(2) * keys.element_size()
+    here = cos, sin, rows[:, :1]
+    turn, put = _ready_at(q, torch.empty_like(q), *here, rotation), _ready_at(k, keys[:, :, :1], *here, rotation)
+    step, id_step = keys.stride(2) * keys.element_size(), rows.stride(1) * rows.element_size()
 
-    def append(q: Tensor, k: Tensor, keys: Tensor, slot: int) -> Tensor:
-        out = torch.empty_like(q)
-        at_cos, at_sin = cos.data_ptr() + slot * row, sin.data_ptr() + slot * row
-        turns(q.data_ptr(), out.data_ptr(), at_cos, at_sin)
-        puts(k.data_ptr(), keys.data_ptr() + slot * place, at_cos, at_sin)
+    def append(q: Tensor, k: Tensor, rows: Tensor, keys: Tensor, slot: int) -> Tensor:
+        out, row = torch.empty_like(q), rows.data_ptr() + slot * id_step
+        turn(q.data_ptr(), out.data_ptr(), row)
+        put(k.data_ptr(), keys.data_ptr() + slot * step, row)
         return out
 
     return append
 
 
-def _ready_at(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rotation: Rotation) -> Callable[..., None]:
-    """The function of the addresses of (x, out, cos, sin) that turns tensors like these in this thread."""
-    numbers, run, spare_size = _numbers(x, cos, sin, out, None, rotation), _kernel(x, rotation).run, _spare_size(cos)
+def _ready_at(
+    x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, rotation: Rotation
+) -> Callable[[int, int, int], None]:
+    """The function of the addresses of (x, out, rows) that turns tensors like these, in this thread."""
+    numbers, run, spare_size = _numbers(x, cos, sin, out, rows, rotation), _kernel(x, rotation).run, _spare_size(cos)
 
-    def turn(x: int, out: int, cos: int, sin: int) -> None:
+    def turn(x: int, out: int, rows: int) -> None:
         spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
         sizes, room = numbers.buffer_info()[0], 0 if spare is None else spare.data_ptr()
-        call = array("q", (0, 0, 0, sizes, x, out, cos, sin, 0, room))
+        call = array("q", (0, 0, 0, sizes, x, out, cos.data_ptr(), sin.data_ptr(), rows, room))
         run(call.buffer_info()[0])
 
     return turn
