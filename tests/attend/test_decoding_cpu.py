@@ -90,7 +90,8 @@ def test_a_step_of_what_is_learned_keeps_no_gradient():
     cache.attend(*(x[:, :, :PROMPT] for x in text))
     out = cache.attend(*(x[:, :, PROMPT:] for x in text))
     assert cache._ready is not None and any(learned.requires_grad for learned in encoding.parameters())
-    assert not out.requires_grad and not cache._state.slots.keys.requires_grad
+    slots = cache._state.slots
+    assert slots is not None and not out.requires_grad and not slots.keys.requires_grad
 
 
 def test_what_is_learned_meanwhile_is_seen():

@@ -52,8 +52,7 @@ class Slots(NamedTuple):
 
     def followed(self, count: int, heads: int) -> Slots:
         """With so many more filled slots; written out, since a decoding step waits for it."""
-        _, *kept, _ = self
-        return Slots(self.filled + count, *kept, heads)
+        return Slots(self.filled + count, *self[1:-1], heads)
 
     def cropped(self, count: int) -> Slots:
         """The first ``count`` slots, in the same memory."""
