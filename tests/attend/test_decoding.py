@@ -25,9 +25,6 @@ SETTINGS = {
     "xpos": {"scale_base": 16.0},
 }
 ENCODINGS = [name for name in whorl.names() if name not in ("axial_rope", "mixed_rope")]  # positions on a grid
-ON_THE_CPU = (
-    "none", "rope", "alibi", "t5", "kerple", "sandwich", "fire", "window", "sinks", "mrope", "learned", "log_n",
-)  # fmt: skip
 PROMPT, ROOM = 37, 80
 STEPS = 4 if DEVICE == "cuda" else 2  # the first makes a launch, the second finds it
 HEADS, DIM, BATCH, WIDTH = 4, 16, 2, 24
@@ -308,22 +305,6 @@ def test_a_token_beyond_the_room_is_seen(name):
     assert torch.isfinite(cache.attend(*last, impl="triton", **more)).all()
     clock.advance()
     assert torch.isnan(cache.attend(*last, impl="triton", **more)).all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ON_THE_CPU)
-def test_a_step_on_the_cpu_equals_the_reference(name, dtype):
-    encoding = encoding_of(name).cpu()
-    text = [x.to("cpu", dtype).requires_grad_() for x in tokens(PROMPT + STEPS)]
-    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
-    for cache in (fast, slow):
-        cache.attend(*(x[:, :, :PROMPT] for x in text))
-    for at in range(PROMPT, PROMPT + STEPS):
-        step = [x[:, :, at : at + 1] for x in text]
-        got, wanted = fast.attend(*step), slow.attend(*step, impl="torch")
-        torch.testing.assert_close(got, wanted, atol=4e-6, rtol=0)
-        assert not got.requires_grad
-    assert (fast._ready is None) == (name in ("fire", "sinks"))
 
 
 def test_a_bias_that_is_the_same_for_every_head():

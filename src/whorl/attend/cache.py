@@ -325,12 +325,13 @@ class KVCache:
 
     def _decode(self, step: Step, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
         """The attention output of the next tokens by kernels, which keep the tokens."""
-        state, slots, count = self._state, self._state.slots, q.shape[2]
+        state, slots = self._state, self._state.slots
         assert slots is not None
         if self._clock is not None:
             return step(q, k, v, slots, self._clock.next, hidden)
         out = step(q, k, v, slots, None, hidden)
-        self._state = state._replace(slots=slots._replace(filled=slots.filled + count, heads=q.shape[1]))
+        _, heads, count, _ = q.shape
+        self._state = State(state.encoding, state.policy, state.length, slots.followed(count, heads))
         return out
 
     def positions_to_come(self, tokens: Tensor, key_mask: Tensor | None = None) -> Tensor:

@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from whorl.attend.decoding import Asked, TableByDistance
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
+from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -28,7 +29,6 @@ from whorl.encodings.parts import (
     lone_rotation,
 )
 from whorl.encodings.rotary import Counted
-from whorl.kernels.ops import ready_kernel
 from whorl.kernels.refusals import choose_rotate
 from whorl.rotary.rotation import Rotation
 from whorl.tracing import operators_are_watched
@@ -42,8 +42,8 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return "the cache is empty or has to grow"
     if q.shape[2] != 1 or q.shape[3] != v.shape[3] or asked.softcap is not None:
         return "it is for one token, keys and values of one size, and no softcap"
-    if not slots.follows or not slots.counted or slots.padded:
-        return "there is padding, or positions were given"
+    if not slots.follows or not slots.counted:
+        return "positions were given"
     if operators_are_watched() or type(q) is not Tensor or torch.is_autocast_enabled("cpu"):
         return "a compiler, a mode, autocast or a tensor of another class is at work"
     term, bias, reach = first(encoding, ScoreTerm, OutputTerm, Branches), first(encoding, Bias), encoding.reach
@@ -51,43 +51,51 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return f"{type(encoding).__name__} has more than a bias by distance"
     if not hides_by_reach(encoding) or (reach is not None and reach.first):
         return f"{type(encoding).__name__} has a mask that is no window"
+    if slots.padded and (bias or reach):
+        return f"{type(encoding).__name__} goes by distance, and there is padding"
     return None
 
 
 class CpuStep:
     """A kind of step, ready to run."""
 
-    def __init__(self, encoding: Encoding, slots: Slots, asked: Asked) -> None:
+    def __init__(self, encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> None:
         self._place, self._scale = _place(encoding, slots, asked.length), asked.scale
+        self._shape, self._rows = tuple(q.shape), (q.shape[0], slots.keys.shape[1], -1, q.shape[3])
         bias, reach = first(encoding, Bias), encoding.reach
-        self._table = TableByDistance(bias) if isinstance(bias, BiasByDistance) else None
+        self._bias = _bias(bias, slots) if isinstance(bias, BiasByDistance) else None
         self._window = slots.room if reach is None else reach.before + 1
-        self._reversed: tuple[Tensor, Tensor] | None = None  # the table, and what is made of it
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
     ) -> Tensor:
         """The attention output of the next token, which is kept."""
         assert following is None and hidden is None
+        if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+            q, k, v = q.detach(), k.detach(), v.detach()  # a cache keeps no gradient
         filled, keys, values = slots.filled, slots.keys, slots.values
         stop = filled + 1
-        with torch.no_grad():
-            q = self._place(q, k, slots, filled)
-            values[:, :, filled:stop].copy_(v)
-            start = max(0, stop - self._window)
-            rows = q.reshape(q.shape[0], keys.shape[1], -1, q.shape[3])
-            mask = None if self._table is None else self._bias(self._table, slots, q)[..., start - stop :]
-            out = scaled_dot_product_attention(
-                rows, keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
-            )
-        return out.view(*q.shape[:3], v.shape[3])
+        q = self._place(q, k, slots, filled)
+        values[:, :, filled:stop] = v
+        start = max(0, stop - self._window)
+        mask = slots.real[:, None, None, :stop] if slots.padded else None
+        if self._bias is not None:
+            mask = self._bias()[..., start - stop :]
+        out = scaled_dot_product_attention(
+            q.reshape(self._rows), keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
+        )
+        return out.view(self._shape)
 
-    def _bias(self, table: TableByDistance, slots: Slots, q: Tensor) -> Tensor:
-        """(1, heads of keys, queries of each, distances), from the farthest down to 0, in the dtype of q."""
-        values = table(slots.room, q.device)
-        if self._reversed is None or self._reversed[0] is not values:
-            self._reversed = values, values.flip(1).to(q.dtype).view(1, slots.keys.shape[1], -1, values.shape[1])
-        return self._reversed[1]
+
+def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
+    """(1, heads of keys, queries of each, distances), from the farthest that there is room for down to 0."""
+    table, shared, room = TableByDistance(part), slots.keys.shape[1], slots.room
+    dtype, device = slots.keys.dtype, slots.keys.device
+
+    def make() -> Tensor:
+        return table(room, device)[:, :room].flip(1).to(dtype).view(1, shared, -1, room)
+
+    return MadeOf(part.encoding, make)
 
 
 def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:
@@ -100,6 +108,7 @@ def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:
         if tables is not None and choose_rotate("auto", slots.keys, tables.cos, tables.sin) == "numba":
             return _turn(rotary.rotation(), tables)
 
+    @torch.no_grad()  # of what an encoding has learned
     def by_hook(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
         here = slots.positions[..., slot : slot + 1]
         return _put(*encoding.transform_qk(q, k, here, here, length), slots, slot)
@@ -108,22 +117,21 @@ def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:
 
 
 def _put(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
-    slots.keys[:, :, slot : slot + 1].copy_(k)
+    slots.keys[:, :, slot : slot + 1] = k
     return q
 
 
 def _turn(rotation: Rotation, tables: Counted) -> Place:
     """Turns the key into its slot, past all checks: they were made when the step was prepared."""
-    run: Callable[..., None] | None = None
+    run: Callable[..., Tensor] | None = None
 
     def turn(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
         nonlocal run
-        stop = slot + 1
-        cos, sin = tables.cos[slot:stop], tables.sin[slot:stop]
-        xs, outs = (q, k), (torch.empty_like(q), slots.keys[:, :, slot:stop])
+        rows = slots.positions if slots.positions.ndim == 2 else slots.positions[0]  # counted: alike on every axis
         if run is None:
-            run = ready_kernel(xs, cos, sin, outs, None, rotation, "numba")
-        run(xs, cos, sin, outs, None)
-        return outs[0]
+            from whorl.kernels.rotate_numba import ready_append
+
+            run = ready_append(q, k, tables.cos, tables.sin, rows, slots.keys, rotation)
+        return run(q, k, rows, slots.keys, slot)
 
     return turn

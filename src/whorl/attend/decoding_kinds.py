@@ -42,10 +42,16 @@ def kind_of_step(
     """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
     if slots is None or operators_are_watched():
         return None
-    try:
-        asked = length, scale, softcap, impl, torch.is_autocast_enabled(q.device.type)
-        given = kinds_of(q, k, v) if hidden is None else kinds_of(q, k, v, hidden)
-        return *given, slots.room, slots.padded, slots.counted, slots.follows, *asked
+    try:  # a step waits for this, hence every tensor written out
+        if q.is_neg() or k.is_neg() or v.is_neg():  # a kernel would read the numbers without their sign
+            return None
+        device = q.device
+        return (
+            q.shape, q.stride(), q.dtype, device, type(q), k.shape, k.stride(), k.dtype, k.device, type(k),
+            v.shape, v.stride(), v.dtype, v.device, type(v), hidden is None or kinds_of(hidden),
+            slots.keys.shape, slots.padded, slots.counted, slots.follows,
+            length, scale, softcap, impl, torch.is_autocast_enabled(device.type),
+        )  # fmt: skip
     except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it
         return None
 
@@ -63,5 +69,5 @@ def step_for(
     if policy == "raw":
         return None, "keys are kept raw and placed anew at every step"
     unfit = why_not_step(encoding, slots, q, v, asked)
-    made = CpuStep(encoding, slots, asked) if slots is not None and unfit is None and impl == "auto" else None
+    made = CpuStep(encoding, slots, q, asked) if slots is not None and unfit is None and impl == "auto" else None
     return made, unfit or "the tensors are on the CPU"

@@ -50,6 +50,10 @@ class Slots(NamedTuple):
         after = kept.masked_fill(~real, lowest).amax(-1, keepdim=True) + 1
         return torch.where(real.any(-1, keepdim=True), after, 0)
 
+    def followed(self, count: int, heads: int) -> Slots:
+        """With so many more filled slots; written out, since a decoding step waits for it."""
+        return Slots(self.filled + count, *self[1:-1], heads)
+
     def cropped(self, count: int) -> Slots:
         """The first ``count`` slots, in the same memory."""
         # behind padding or given positions that go, other positions follow than were written there

@@ -1,13 +1,13 @@
 """The benchmarks by name. The table holds import paths, so that listing names needs no torch.
 
-A benchmark is a function of keyword settings, all with defaults, that returns the groups to time
-(``whorl.benchmarks.runner.Group``). Measuring them is the runner's business.
+A benchmark is a function of keyword settings, all with defaults, that gives the groups to time
+(``whorl.benchmarks.runner.Group``), one after another. Measuring them is the runner's business.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from whorl.errors import invalid, unknown
 if TYPE_CHECKING:
     from whorl.benchmarks.runner import Group
 
-Benchmark = Callable[..., "tuple[Group, ...]"]
+Benchmark = Callable[..., "Iterable[Group]"]
 
 BENCHMARKS: dict[str, str | Benchmark] = {
     "attention": "whorl.benchmarks.attention:attention",

@@ -107,10 +107,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON-ready data."""
-        groups = [
-            {"name": group.name, "summary": group.summary, "results": [result.to_dict() for result in results]}
-            for group, results in self.groups
-        ]
+        groups = [group_dict(group, results) for group, results in self.groups]
         return {
             "name": self.name,
             "settings": self.settings,
@@ -121,14 +118,20 @@ class Report:
         }
 
 
+def group_dict(group: Group, results: tuple[Result, ...]) -> dict[str, Any]:
+    """A measured group as JSON-ready data."""
+    return {"name": group.name, "summary": group.summary, "results": [result.to_dict() for result in results]}
+
+
 def run(
     name: str,
     *,
     repeats: int = 15,
     settings: Mapping[str, Any] | None = None,
     tell: Callable[[str], None] = lambda line: None,
+    show: Callable[[Group, tuple[Result, ...]], None] = lambda group, results: None,
 ) -> Report:
-    """The report of a benchmark by name; ``tell`` hears a line about each step.
+    """The report of a benchmark by name; ``tell`` hears a line about each step, ``show`` gets groups as they are done.
 
     >>> report = run("tables", repeats=1, settings={"length": 512, "batch": 2})
     >>> report.correct
@@ -142,7 +145,9 @@ def run(
     groups = []
     for group in registry.benchmark(name)(**complete):
         tell(f"{group.name}: {len(group.cases)} paths, {repeats} rounds")
-        groups.append((group, measure(group, repeats)))
+        results = measure(group, repeats)
+        show(group, results)
+        groups.append((group, results))
     machine |= {"load_before": before, "load_after": load()}
     return Report(name=name, settings=complete, repeats=repeats, machine=machine, groups=tuple(groups))
 

@@ -1,5 +1,6 @@
 """``whorl bench NAME``: measures, in one run, against the plain way of doing the same."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,39 +33,48 @@ def bench(
     if name not in registry.BENCHMARKS:
         raise unknown("benchmark", name, registry.BENCHMARKS)
     refuse_existing(out, "bench")
-    from whorl.benchmarks.runner import run
+    from whorl.benchmarks.runner import Group, Result, group_dict, run
 
-    report = run(name, repeats=repeats, settings=parse_settings(settings or [], "bench"), tell=note).to_dict()
+    def show(group: Group, results: tuple[Result, ...]) -> None:
+        if not as_json:
+            print_group(group_dict(group, results))
+
+    given = parse_settings(settings or [], "bench")
+    report = run(name, repeats=repeats, settings=given, tell=note, show=show).to_dict()
     if out is not None:
         out.write_text(json_text(report) + "\n", encoding="utf-8")
         note(f"written to {out}")
     if as_json:
         say_json(report)
     else:
-        print_report(report)
+        print_facts(report)
         suggest(f"whorl bench {name} --out benchmarks/results/{report['machine']['date'][:10]}-{name}.json")
     if not report["correct"]:
         note("A path computes the wrong thing; its speed is not shown.")
         raise typer.Exit(1)
 
 
-def print_report(report: dict[str, Any]) -> None:
+def print_group(group: dict[str, Any]) -> None:
+    """The rows of a group, as soon as they are there."""
+    say(f"{group['name']}: {group['summary']}")
+    rows = [_row(result) for result in group["results"]]
+    shown = [i for i in range(len(HEADER)) if HEADER[i] not in ("GB/s", "peak") or any(row[i] for row in rows)]
+    say_table([HEADER[i] for i in shown], [[row[i] for i in shown] for row in rows], right=HEADER[1:-1])
+    say()
+    sys.stdout.flush()  # a pipe would hold it back
+
+
+def print_facts(report: dict[str, Any]) -> None:
+    """What was measured, on what, and what a ratio is."""
     machine = report["machine"]
     load = " then ".join(f"{machine[key]:.2f}" for key in ("load_before", "load_after") if machine[key] is not None)
     threads = f"{machine['cores']} cores, {machine['torch_threads']} torch threads"
+    say(f"ratio: time over that of the first path, median of {report['repeats']} rounds that timed every path in turn.")
     say(f"{report['name']}: {', '.join(f'{key}={value}' for key, value in report['settings'].items())}")
     say(f"{machine['cpu']}, {threads}, load {load or 'unknown'}")
     if machine.get("gpu"):
         say(machine["gpu"])
     say(f"torch {machine['torch']}, numpy {machine['numpy']}, whorl {machine['whorl']}, {machine['date']}")
-    for group in report["groups"]:
-        say()
-        say(f"{group['name']}: {group['summary']}")
-        rows = [_row(result) for result in group["results"]]
-        shown = [i for i in range(len(HEADER)) if HEADER[i] not in ("GB/s", "peak") or any(row[i] for row in rows)]
-        say_table([HEADER[i] for i in shown], [[row[i] for i in shown] for row in rows], right=HEADER[1:-1])
-    say()
-    say(f"ratio: time over that of the first path, median of {report['repeats']} rounds that timed every path in turn.")
 
 
 HEADER = ("path", "ratio", "middle half", "bar", "time", "GB/s", "peak", "check")

@@ -252,9 +252,8 @@ class Rotary(Encoding):
         if kept is None or kept.cos.shape[0] < count:
             ids = torch.arange(count, device=device)
             with torch.inference_mode(False), torch.no_grad():
-                kept = COUNTED[key] = Counted(
-                    *self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
-                )
+                made = self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
+                kept = COUNTED[key] = Counted(*(table.contiguous() for table in made))
         return kept
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:

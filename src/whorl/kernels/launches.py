@@ -58,7 +58,7 @@ def look_up(
 
 def kinds_of(*tensors: Tensor) -> Key:
     """Shape, strides, dtype, device and class of each tensor, of which a call's kind is made."""
-    return tuple([part for x in tensors for part in (x.shape, x.stride(), x.dtype, x.device, type(x))])
+    return tuple([(x.shape, x.stride(), x.dtype, x.device, type(x)) for x in tensors])
 
 
 def keep(key: Key | None, launch: Launch) -> Launch:

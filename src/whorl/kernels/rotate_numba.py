@@ -113,11 +113,8 @@ def _ready_one(
 ) -> Callable[..., None]:
     """The function of (xs, cos, sin, outs, rows) that turns tensor i of them."""
     numbers = _numbers(x, cos, sin, out, rows, rotation)
-    sizes, shares, pairs = numbers.buffer_info()[0], x.numel() // _SHARE, cos.shape[-1]
-    form = (x.dtype, rotation.reads, rotation.writes)
-    kernel = _KERNELS.get(form) or _compiled(*form)
-    # A row of tables that is larger than the room on the stack gets room of its own, and one thread.
-    spare_size = 4 * pairs if 32 * pairs > _ROOM else 0
+    sizes, shares = numbers.buffer_info()[0], x.numel() // _SHARE
+    kernel, spare_size = _kernel(x, rotation), _spare_size(cos)
 
     def run(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None) -> None:
         x, out = xs[i], outs[i]
@@ -136,6 +133,53 @@ def _ready_one(
             kernel.run(call.buffer_info()[0])
 
     return run
+
+
+def ready_append(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, keys: Tensor, rotation: Rotation
+) -> Callable[[Tensor, Tensor, Tensor, Tensor, int], Tensor]:
+    """The function of (q, k, rows, keys, slot) that returns a token's queries turned, its keys turned into their slot.
+
+    Tensors are (batch, heads, tokens, dim), of the shapes, strides and dtypes given; ``rows`` (batch, slots) says which
+    row of the tables a slot takes. Addresses are counted: to make views of one slot takes longer than to turn a token.
+    """
+    here = cos, sin, rows[:, :1]
+    turn, put = _ready_at(q, torch.empty_like(q), *here, rotation), _ready_at(k, keys[:, :, :1], *here, rotation)
+    step, id_step = keys.stride(2) * keys.element_size(), rows.stride(1) * rows.element_size()
+
+    def append(q: Tensor, k: Tensor, rows: Tensor, keys: Tensor, slot: int) -> Tensor:
+        out, row = torch.empty_like(q), rows.data_ptr() + slot * id_step
+        turn(q.data_ptr(), out.data_ptr(), row)
+        put(k.data_ptr(), keys.data_ptr() + slot * step, row)
+        return out
+
+    return append
+
+
+def _ready_at(
+    x: Tensor, out: Tensor, cos: Tensor, sin: Tensor, rows: Tensor, rotation: Rotation
+) -> Callable[[int, int, int], None]:
+    """The function of the addresses of (x, out, rows) that turns tensors like these, in this thread."""
+    numbers, run, spare_size = _numbers(x, cos, sin, out, rows, rotation), _kernel(x, rotation).run, _spare_size(cos)
+
+    def turn(x: int, out: int, rows: int) -> None:
+        spare = torch.empty(spare_size, dtype=torch.float64) if spare_size else None
+        sizes, room = numbers.buffer_info()[0], 0 if spare is None else spare.data_ptr()
+        call = array("q", (0, 0, 0, sizes, x, out, cos.data_ptr(), sin.data_ptr(), rows, room))
+        run(call.buffer_info()[0])
+
+    return turn
+
+
+def _kernel(x: Tensor, rotation: Rotation) -> Compiled:
+    form = (x.dtype, rotation.reads, rotation.writes)
+    return _KERNELS.get(form) or _compiled(*form)
+
+
+def _spare_size(cos: Tensor) -> int:
+    """A row of tables that is larger than the room on the stack gets room of its own, and one thread."""
+    pairs = cos.shape[-1]
+    return 4 * pairs if 32 * pairs > _ROOM else 0
 
 
 def _numbers(x: Tensor, cos: Tensor, sin: Tensor, out: Tensor, rows: Tensor | None, rotation: Rotation) -> array:

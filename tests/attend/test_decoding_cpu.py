@@ -1,0 +1,119 @@
+"""Steps of a cache on the CPU: equal to the reference, and past torch's operators only where that is safe."""
+
+import pytest
+import torch
+
+import whorl
+from whorl.encodings.parts import Bias, first
+from whorl.registry import build_for
+
+SETTINGS = {
+    "fire": {"length": 16},
+    "log_n": {"trained_length": 8},
+    "sinks": {"size": 12, "count": 2},
+    "window": {"size": 12},
+}
+NAMES = (
+    "none", "rope", "alibi", "t5", "kerple", "sandwich", "fire", "window", "sinks", "mrope", "learned", "log_n",
+)  # fmt: skip
+PROMPT, STEPS, ROOM = 37, 3, 80
+HEADS, DIM, BATCH, WIDTH = 4, 16, 2, 24
+
+
+def encoding_of(name):
+    torch.manual_seed(1)
+    sizes = {"heads": HEADS, "head_dim": DIM, "width": WIDTH, "length": 64}
+    encoding = build_for(name, **sizes | SETTINGS.get(name, {}))
+    with torch.no_grad():
+        for learned in encoding.parameters():  # some of which start at 0
+            learned.add_(0.3 * torch.randn_like(learned))
+    return encoding
+
+
+def tokens(count, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [torch.randn(BATCH, heads, count, DIM, dtype=dtype) for heads in (HEADS, HEADS // 2, HEADS // 2)]
+
+
+@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_equals_the_reference(name, dtype, padded):
+    encoding, text = encoding_of(name), [x.requires_grad_() for x in tokens(PROMPT + STEPS, dtype)]
+    mask = torch.arange(PROMPT) >= torch.tensor([[0], [5]]) if padded else None
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text), key_mask=mask)
+    for at in range(PROMPT, PROMPT + STEPS):
+        step = [x[:, :, at : at + 1] for x in text]
+        got, wanted = fast.attend(*step), slow.attend(*step, impl="torch")
+        torch.testing.assert_close(got, wanted, atol=4e-6, rtol=0)
+        assert not got.requires_grad
+    by_distance = encoding.reach is not None or first(encoding, Bias) is not None
+    assert (fast._ready is None) == (name in ("fire", "sinks") or (padded and by_distance))
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "mrope"])
+def test_padding_between_tokens_of_a_row(name):
+    encoding, text = encoding_of(name), tokens(PROMPT + STEPS)
+    mask = torch.ones(BATCH, PROMPT, dtype=torch.bool)
+    mask[1, 7:12] = mask[1, -2:] = False
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text), key_mask=mask)
+    for at in range(PROMPT, PROMPT + STEPS):
+        step = [x[:, :, at : at + 1] for x in text]
+        torch.testing.assert_close(fast.attend(*step), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0)
+    assert fast._ready is not None
+
+
+def test_a_negative_view_is_read_with_its_sign():
+    """torch marks it, and turns the sign as its operators read; a kernel that reads the memory would miss it."""
+    text = tokens(PROMPT)
+    step = [torch.randn(BATCH, heads, 1, DIM, dtype=torch.complex64) for heads in (HEADS, HEADS // 2, HEADS // 2)]
+    negative = [x.conj().imag for x in step]
+    assert all(x.is_neg() for x in negative)
+    outs = []
+    for marked in (True, False):
+        cache = whorl.KVCache(encoding=whorl.Rope(head_dim=DIM), capacity=ROOM)
+        cache.attend(*text)
+        cache.attend(*(x.imag for x in step))  # of the same kind but for the sign
+        assert cache._ready is not None
+        outs.append(cache.attend(*(x if marked else x.resolve_neg() for x in negative)))
+    torch.testing.assert_close(*outs, atol=4e-6, rtol=0)
+
+
+def test_a_step_of_what_is_learned_keeps_no_gradient():
+    encoding, text = whorl.Rope(head_dim=DIM, learnable=True), tokens(PROMPT + 1)
+    cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    out = cache.attend(*(x[:, :, PROMPT:] for x in text))
+    assert cache._ready is not None and any(learned.requires_grad for learned in encoding.parameters())
+    slots = cache._state.slots
+    assert slots is not None and not out.requires_grad and not slots.keys.requires_grad
+
+
+def test_what_is_learned_meanwhile_is_seen():
+    encoding, text = encoding_of("kerple"), tokens(PROMPT + 3)
+    cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    for at in (PROMPT, PROMPT + 1, PROMPT + 2):
+        got = cache.attend(*(x[:, :, at : at + 1] for x in text))
+        whole = whorl.attention(*(x[:, :, : at + 1] for x in text), encoding=encoding, impl="torch")
+        torch.testing.assert_close(got, whole[:, :, -1:], atol=4e-6, rtol=0)
+        with torch.no_grad():
+            for learned in encoding.parameters():
+                learned.add_(0.5)
+    assert cache._ready is not None
+
+
+def test_heads_larger_than_the_stack_has_room_for():
+    dim = 2112
+    cache, text = whorl.KVCache(encoding=whorl.Rope(head_dim=dim), capacity=4), torch.randn(3, 1, 2, 3, dim)
+    cache.attend(*text[..., :1, :])
+    for at in (1, 2):
+        got = cache.attend(*text[..., at : at + 1, :])
+        whole = whorl.attention(*text[..., : at + 1, :], encoding=cache.encoding)
+        torch.testing.assert_close(got, whole[:, :, -1:], atol=4e-6, rtol=0)
+    assert cache._ready is not None
