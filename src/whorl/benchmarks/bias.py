@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from whorl.attend.softmax import attention, explain_attention
+from whorl import Encoding, attention, explain_attention
 from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, encoding_for, judged, not_judged
 from whorl.benchmarks.runner import Case, Group
-from whorl.encodings.base import Encoding
 from whorl.errors import dtype_name
 
 NAMES = ("alibi", "sandwich", "kerple", "t5", "fire")

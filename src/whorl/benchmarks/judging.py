@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl import Combined, Encoding
 from whorl.benchmarks.runner import Check
-from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.registry import build_for, encoding_class
 

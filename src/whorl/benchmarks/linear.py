@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.attend.linear import linear_attention
+from whorl import Rope, linear_attention
 from whorl.benchmarks.judging import drawn, judged, setting
 from whorl.benchmarks.runner import Case, Check, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name
 from whorl.kernels.choose import Impl
 

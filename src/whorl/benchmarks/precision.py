@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl import Rope
 from whorl.benchmarks.judging import check_sizes
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.benchmarks.tables import LIMIT, Build, error_of, naive
-from whorl.encodings.rope import Rope
 from whorl.errors import invalid
 from whorl.rotary.tables import Tables
 

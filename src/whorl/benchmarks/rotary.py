@@ -15,12 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from whorl import Rope, rotate, rotate_qk
 from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, judged, not_judged
 from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name, invalid
-from whorl.kernels.rotate import rotate, rotate_qk
 from whorl.rotary.rotation import Layout, Order
 
 # Rounding the result once, and little more.

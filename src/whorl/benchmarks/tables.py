@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from whorl import Rope, TableCache, use_table_cache
 from whorl.benchmarks.judging import check_sizes, device_of, not_judged
 from whorl.benchmarks.runner import Case, Check, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import invalid
-from whorl.rotary.cache import TableCache, use_table_cache
 from whorl.rotary.tables import Tables
 
 LIMIT = 4.0e-8  # rounding to float32 alone makes 3.0e-8

@@ -20,12 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import layer_norm, rms_norm
 
-from whorl import registry
+from whorl import Claims, Encoding, Rope, WhorlError, registry
 from whorl.claims.probes import weights_at
 from whorl.config import Config, config
-from whorl.encodings.base import Claims, Encoding
-from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
 from whorl.lab.load import load
 from whorl.lab.plan import plan

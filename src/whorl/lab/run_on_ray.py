@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.run_many import Event, Tell, attempt, plugins_of
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT

@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.errors import WhorlError
+from whorl import LayerPlan, WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, sees_part, serving, settings_of

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.results import LEVEL, holm
 
 POWER = 0.8  # with which the least difference would be found

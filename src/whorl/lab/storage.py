@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.config import Config
-from whorl.errors import WhorlError
+from whorl import Config, WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
 from whorl.results import RunResult

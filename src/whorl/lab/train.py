@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.interrupts import heard_later
 from whorl.lab.monitor import gradient_norms, group_of
 from whorl.lab.processes import folder_of_first

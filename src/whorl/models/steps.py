@@ -12,8 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from whorl.attend.cache import KVCache
-from whorl.errors import WhorlError
+from whorl import KVCache, WhorlError
 
 # Capturing takes as long as a few steps.
 FEWEST = 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.plot import style
 
 

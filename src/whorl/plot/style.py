@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from whorl.config import Config
-from whorl.encodings.base import Encoding
+from whorl import Config, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.result_rows import AS_TRAINED, WINDOW
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.attend.softmax import attention
+from whorl import NoPE, Sinks, Window, attention
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal
-from whorl.encodings.masks import Sinks, Window
-from whorl.encodings.none import NoPE
 
 about_none = About("none")
 
