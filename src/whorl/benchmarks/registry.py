@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 Benchmark = Callable[..., "tuple[Group, ...]"]
 
-BENCHMARKS: dict[str, str | Benchmark] = {
-    "attention": "whorl.benchmarks.attention:attention",
-    "bias": "whorl.benchmarks.bias:bias",
-    "decode": "whorl.benchmarks.decode:decode",
-    "generation": "whorl.benchmarks.generation:generation",
-    "linear": "whorl.benchmarks.linear:linear",
-    "precision": "whorl.benchmarks.precision:precision",
-    "rotary": "whorl.benchmarks.rotary:rotary",
-    "tables": "whorl.benchmarks.tables:tables",
-    "training": "whorl.benchmarks.training:training",
-}
+# Each is the function of its name in the file of its name.
+NAMES = ("attention", "bias", "decode", "generation", "linear", "precision", "rotary", "tables", "training")
+BENCHMARKS: dict[str, str | Benchmark] = {name: f"whorl.benchmarks.{name}:{name}" for name in NAMES}
 
 
 def benchmark(name: str) -> Benchmark:

@@ -21,7 +21,7 @@ from whorl.lab.load import make_model, parameters
 from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
-from whorl.lab.tasks import score_each, task
+from whorl.lab.tasks import score, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.lab.validation import watched, watching, written
 from whorl.models.decoder import Decoder
@@ -171,7 +171,7 @@ def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any
         tokens = own.total(length) - 1  # which positions count, where a length may count pairs
         plan = repaired_plan(name, model.plan, trained=config.sizes["length"], length=tokens)
         with serving(model, plan):
-            rows.append(score_each(model, own.name, length=length, served=tokens))
+            rows.append(score(model, own.name, length=length, served=tokens))
     settings = {} if name == AS_TRAINED else settings_of(plan)
     scores = {"name": own.name, "by_length": rows}
     return {"variant": name, "settings": settings, "fine_tuned_steps": 0, "by_length": [], "task": scores}

@@ -97,10 +97,9 @@ def dress_map(ax: Axes, title: str, x: str, y: str) -> None:
     ax.spines[["top", "right"]].set_visible(True)
 
 
-def key(ax: Axes, *, inside: str | None = None, title: str = "") -> None:
+def key(ax: Axes, *, inside: str | None = None) -> None:
     """The legend, to the right of the Axes where it can hide nothing, or inside where a corner is known to be free."""
     place: dict[str, Any] = {"loc": inside} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    place |= {"title": title or None, "title_fontsize": SMALL}
     legend = ax.legend(fontsize=SMALL, frameon=False, handlelength=2.6, borderaxespad=0.3, **place)
     legend.set_alignment("left")
 
