@@ -247,7 +247,7 @@ def _claims(result: RunResult) -> dict[str, bool]:
 
 
 def _watched(group: list[RunResult]) -> Found:
-    """What was watched of a model beside its scores: on held-out text while it was trained, and of its first seed."""
+    """Views of a model beside its scores: the loss on held-out text, mean over seeds, and texts and a head of one."""
     curves = [result.validation for result in group if result.validation]
     return {
         "validation": _curve(curves, "bits_per_byte") if curves else [],

@@ -32,7 +32,7 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.batches import open_batches
 from whorl.lab.context_parallel import own_share, sum_gradients
 from whorl.lab.corpus import read_corpus
-from whorl.lab.language import Batches, compiled, more
+from whorl.lab.language import Batches, compiled, metrics_of
 from whorl.lab.load import make_model
 from whorl.lab.processes import from_first
 from whorl.lab.recipe import autocast
@@ -40,7 +40,7 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
-from whorl.lab.validation import watching
+from whorl.lab.validation import loss_options
 from whorl.models.decoder import Decoder
 from whorl.plugins import load_plugin
 
@@ -80,7 +80,7 @@ def run_distributed(
             if rank == 0:
                 dist.barrier()
             model = make_model(config)
-            watch = watching(model, config, corpus) if rank == 0 and corpus is not None else {}
+            watch = loss_options(model, config, corpus) if rank == 0 and corpus is not None else {}
             share = PARALLEL[parallel](model, config, batches, rank, world)
             loss = shared_loss(share, model, config, rank, world, watch)
             options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds}
@@ -91,14 +91,16 @@ def run_distributed(
 
 
 def shared_loss(share: Share, model: Decoder, config: RunConfig, rank: int, world: int, watch: dict[str, Any]) -> Loss:
-    """The loss that processes have in shares; the first of them also watches the model, as ``watch`` tells it."""
+    """The loss that processes have in shares; the first of them also measures the model.
+
+    ``watch`` is what ``loss_options`` gives.
+    """
 
     def at(step: int) -> Pass:
         total, inputs = share(step)
-        now = watch if config.is_validated(step) else {key: one for key, one in watch.items() if key != "validate"}
 
         def found(mean: float) -> dict[str, Any]:
-            own = more(model, config, inputs.to(config.device), **now)(mean) if rank == 0 else {}
+            own = metrics_of(model, config, step, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
             return {**own, "processes": world}
 
         return Pass(total[0], lambda: total[1], inputs.numel(), found)

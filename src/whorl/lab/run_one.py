@@ -23,7 +23,7 @@ from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
 from whorl.lab.tasks import score, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
-from whorl.lab.validation import watched, watching, written
+from whorl.lab.validation import generated_texts, loss_options, one_head
 from whorl.models.decoder import Decoder
 from whorl.result_rows import AS_TRAINED
 from whorl.results import RunResult
@@ -74,7 +74,7 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     model = make_model(config)
     peak = PeakMemory(config.device)
     options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
-    watch = {} if corpus is None else watching(model, config, corpus)
+    watch = {} if corpus is None else loss_options(model, config, corpus)
     trained = train(model, config, language_loss(model, config, batches, **watch), folder, **options)
     result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
@@ -161,8 +161,12 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, 
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):
             evaluations.append(fine_tuned(model, config, evaluation, name, corpus, folder))
-    shown = {"generated": written(model, config, corpus), "attention_by_distance": watched(model, config, corpus)}
-    return {"evaluations": evaluations, "window_baseline": window, **shown}
+    return {
+        "evaluations": evaluations,
+        "window_baseline": window,
+        "generated": generated_texts(model, config, corpus),
+        "attention_by_distance": one_head(model, config, corpus),
+    }
 
 
 def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any]:
