@@ -31,7 +31,7 @@ def linear(
     head_dim: int = 64,
 ) -> tuple[Group, ...]:
     """The groups to time: forward, and forward with backward."""
-    where, kind = setting("bench linear", device, dtype, batch=batch, length=length, heads=heads, head_dim=head_dim)
+    where, kind = setting("bench linear", device, dtype)
     shape = (batch, heads, length, head_dim)
     tokens, rope = drawn(shape, kind, where), Rope(head_dim=head_dim)
     impls: tuple[Impl, ...] = ("torch", "triton") if where == "cuda" else ("torch",)
