@@ -21,11 +21,11 @@ test-all: $(VENV)/.installed lint types
 	@echo "== tests, at full size =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu" -q
 
-# On a machine with a CUDA device, in the environment that has its torch. Files run side by side: most of the time goes
-# into compiling.
+# On a machine with a CUDA device, in the environment that has its torch. Tests run side by side, a few in a process:
+# most of the time goes into compiling.
 test-gpu:
-	@PYTHONPATH=src:tests python3 -m pytest -m gpu --collect-only -q tests | grep :: | cut -d: -f1 | sort -u \
-	| PYTHONPATH=src:tests xargs -P $(GPU_WORKERS) -n 1 python3 -m pytest -m gpu -q -rs
+	@PYTHONPATH=src:tests python3 -m pytest -m gpu --collect-only -q tests | grep :: | tr '\n' '\0' \
+	| PYTHONPATH=src:tests xargs -0 -P $(GPU_WORKERS) -n 12 python3 -m pytest -m gpu -q -rs
 
 # Formulas changed by one step each: what tests and ledger notice, into experiments/mutations.json. At most an hour on 2
 # cores for all of them; what is recorded is not run again.

@@ -71,10 +71,10 @@ def page(name: str, rows: list[claims.Row]) -> str:
         "| | |",
         "|---|---|",
         f"| name | `{name}` |",
-        f"| position enters | {overview.places(facts['enters'])} |",
+        f"| position enters | {listing.enters(facts)} |",
         f"| parameters, made as above | {listing.parameters(facts['parameters'])} |",
         f"| a KV cache keeps | {'raw keys' if encoding.key_policy == 'raw' else 'keys as they are used'} |",
-        f"| for | {'causal attention only' if encoding.causal_only else 'causal and bidirectional attention'} |",
+        f"| for, made as above | {'causal' if encoding.causal_only else 'causal and bidirectional'} attention |",
         f"| depends on the length served | {'yes' if facts['length_dependent'] else 'no'} |",
         "",
         *settings(cls.Config),
@@ -132,8 +132,9 @@ def losses(name: str) -> list[str]:
     lines = [
         "## Past the trained length",
         "",
-        "Bits per byte of the same last bytes, by length over the trained one; then the share of hidden values that "
-        "are found again at the longest.",
+        "The loss in bits per byte, always on the same last bytes of a text; a column is how much of the text the "
+        "model sees, as a multiple of the length it was trained on. *found again* is the share of values hidden in a "
+        "text that the model retrieves, at the longest length.",
         "",
     ]
     lines += [

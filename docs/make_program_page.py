@@ -24,9 +24,9 @@ other families with latent attention.
 
 {versions_markdown()}
 
-`whorl export` writes for these and for four more, which read no `config.json`: Megatron-LM d98e8a6 (NVIDIA/Megatron-LM,
-`megatron/training/arguments.py`), the code of Llama at a9c89c4 (meta-llama/llama-models), Ollama fb30760
-(ollama/ollama, `docs/modelfile.mdx` and `api/types.go`), and ONNX 1.18, opset 23.
+`whorl export` writes for these but mlx-lm, and for three more, which read no `config.json`: Megatron-LM d98e8a6
+(NVIDIA/Megatron-LM, `megatron/training/arguments.py`), the code of Llama at a9c89c4 (meta-llama/llama-models), and ONNX
+1.18, opset 23. What it says of Ollama was read at fb30760 (ollama/ollama, `docs/modelfile.mdx` and `api/types.go`).
 
 {markdown()}
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from whorl.attend.softmax import attention
+from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.rope import Rope
 from whorl.lab.ablations import SIZES
 from whorl.lab.aggregate import interval
@@ -43,6 +44,11 @@ SEEDS = (0, 1, 2, 3, 4)
 
 Answer = dict[str, Any]
 Encodings = dict[str, dict[str, Any]]
+
+
+def small(**changes: Any) -> Answer:
+    """The settings of a question's runs, to be kept with its answer."""
+    return {key: value for key, value in (SMALL | changes).items() if key != "corpus"}
 
 
 class Runs:
@@ -118,7 +124,7 @@ def learned_frequencies(runs: Runs) -> Answer:
     for result in runs.of(learnable):
         encoding = runs.loaded(result).model.plan[0]
         assert isinstance(encoding, Rope)
-        moved.append(float(encoding.log_scale.abs().max()))
+        moved.append(float(encoding.log_scale.detach().abs().max()))
     return {"rows": rows, "largest |a_i|": interval(moved)}
 
 
@@ -133,7 +139,8 @@ def factor_from_data(runs: Runs) -> Answer:
     """One model of texts of 48 in a window of 64, served at 128 by the factor of the window and by that of the data."""
     served = 2 * WINDOW
     factors = {"of the window": served / WINDOW, "of the data": served / SEEN}
-    settings = {"stages": ((SEEN, 16, 300),), "lengths": (SEEN, served)}
+    (_, batch, steps), *_ = SMALL["stages"]
+    settings = {"stages": ((SEEN, batch, steps),), "lengths": (SEEN, served)}
     found: dict[str, list[float]] = {name: [] for name in ("as trained", *factors)}
     for result in runs.of({"name": "rope"}, **settings):
         run = runs.loaded(result)
@@ -146,14 +153,15 @@ def factor_from_data(runs: Runs) -> Answer:
             name: Rope.from_config(rope.config.replace(scaling=Linear(factor=f))) for name, f in factors.items()
         }
         for name, encoding in {"as trained": rope, **encodings}.items():
-            row = evaluation.variant("served", fixed=encoding)["by_length"][-1]
+            plan = LayerPlan.shared(encoding, layers=run.config.layers)
+            row = evaluation.variant("served", fixed=plan)["by_length"][-1]
             found[name].append(row["bits_per_byte"][SCORE])
     usual = found["of the window"]
     rows = [
         {"setting": name, "factor": factors.get(name), "loss": interval(v), "difference": _difference(v, usual)}
         for name, v in found.items()
     ]
-    return {"trained": SEEN, "window": WINDOW, "served": served, "rows": rows}
+    return {"settings": small(**settings), "trained": SEEN, "window": WINDOW, "served": served, "rows": rows}
 
 
 # -- what is inside a trained model -----------------------------------------------------------------------------------
@@ -181,14 +189,14 @@ def inputs_of_blocks(model: Decoder, tokens: Tensor) -> list[Tensor]:
 def position_by_depth(runs: Runs) -> Answer:
     """The share of the variance of the position that a linear map reads off hidden states, layer by layer."""
     scaled = {"name": "sinusoidal", "scale": SMALL["width"] ** -0.5}
-    by_seed = []
-    for result in runs.of(scaled, layers=6, seeds=SEEDS[:3]):
+    by_seed, layers, seeds = [], 6, SEEDS[:3]
+    for result in runs.of(scaled, layers=layers, seeds=seeds):
         run = runs.loaded(result)
         states = inputs_of_blocks(run.model, texts(run, runs, TRAINED))
         by_seed.append([_read_off(state.double()) for state in states])
-    layers = [interval(list(values)) for values in zip(*by_seed, strict=True)]
+    by_layer = [interval(list(values)) for values in zip(*by_seed, strict=True)]
     change = interval([values[-1] - values[0] for values in by_seed])
-    return {"layers": layers, "last less first": change, "seeds": len(by_seed)}
+    return {"settings": small(layers=layers), "seeds": list(seeds), "layers": by_layer, "last less first": change}
 
 
 def _read_off(states: Tensor) -> float:
@@ -233,9 +241,9 @@ def longer_stages(runs: Runs) -> Answer:
 
     The model learns all the while, so a stage is held against the mean of the one before and the one after it.
     """
-    by_seed = []
+    by_seed, usual = [], PretrainConfig(encoding={"name": "rope"}, stages=staged(1000))
     for seed in SEEDS:
-        done = pretrain(PretrainConfig(encoding={"name": "rope"}, seed=seed, stages=staged(1000)), out=runs.out)
+        done = pretrain(usual.replace(seed=seed), out=runs.out)
         by_seed.append([stage.accuracy for stage in done.stages])
     lengths = [length for length, _, _ in staged(1000)]
     stages = [
@@ -243,7 +251,8 @@ def longer_stages(runs: Runs) -> Answer:
         for length, own in zip(lengths, zip(*by_seed, strict=True), strict=True)
     ]
     apart = [_long_less_neighbours(accuracies, lengths) for accuracies in by_seed]
-    return {"stages": stages, "longest less those beside": interval(apart)}
+    settings = {key: value for key, value in usual.to_dict().items() if key not in ("name", "encoding", "seed")}
+    return {"settings": settings, "stages": stages, "longest less those beside": interval(apart)}
 
 
 def _long_less_neighbours(accuracies: Sequence[float], lengths: Sequence[int]) -> float:
@@ -274,7 +283,7 @@ def main() -> None:
         origin = {
             "command": f"python experiments/trained_questions.py {name}",
             "environment": environment(),
-            "settings": {key: value for key, value in SMALL.items() if key != "corpus"},
+            "settings": small(),
             "seeds": list(SEEDS),
         }
         known["questions"][name] = {**origin, **answer}

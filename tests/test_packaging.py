@@ -125,8 +125,12 @@ def module_of(path: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """The room a module lives in: its folder below whorl, or "formulas" for a file beside the folders."""
+    """The room a module lives in: its folder below whorl, "cli" for what ``python -m whorl`` runs, or "formulas" for
+    any other file beside the folders.
+    """
     first = module.split(".")[1]
+    if first == "__main__":
+        return "cli"
     return first if (SOURCE / first).is_dir() else "formulas"
 
 

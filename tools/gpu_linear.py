@@ -104,24 +104,37 @@ def stages(dim: int) -> None:
         "features, known": lambda: stage.features(sums, scale, known=True),
         "states": lambda: stage.states(b, v, reverse=False),
         "states, reversed": lambda: stage.states(a, grad, reverse=True),
-        "outputs": lambda: stage.sums(a, b, v, before, into, None, reverse=False),
+        "outputs": lambda: stage.sums(a, b, v, before, into, reverse=False),
         "grad_rows": lambda: stage.grad_rows(grad, out, scale, a),
         "grad_queries": lambda: stage.grad_queries(b, grad, scale, sums, before, into),
         "grad_keys": lambda: stage.grad_keys(a, grad, scale, c, later, after, into),
-        "grad_values": lambda: stage.sums(b, a, grad, after, into, None, reverse=True),
+        "grad_values": lambda: stage.sums(b, a, grad, after, into, reverse=True),
     }
     line(f"dim {dim}", *(f"{name} {milliseconds(run):.3f}" for name, run in runs.items()))
-    default = sizes.TILES["features", False]
-    for rows, at_once in ((4, 2), (16, 2), (8, 4), (8, 8)) if dim == 128 else ((4, 2), (8, 1)):
-        sizes.TILES["features", False], passes.AT_ONCE = sizes.Tile(rows, 1, 1), at_once
-        times = (f"{name} {milliseconds(runs[name]):.3f}" for name in ("features", "features, known"))
-        line(f"dim {dim}", f"rows {rows} at_once {at_once}", *times)
-    sizes.TILES["features", False], passes.AT_ONCE = default, sizes.AT_ONCE
-    for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)) if dim == 128 else ():
+    usual = dict(sizes.TILES)
+    for rows, warps, registers in ((64, 4, 168), (64, 4, 128), (64, 8, None), (64, 8, 128), (32, 4, None)):
+        for kernel in ("features", "key_sums", "grad_rows"):  # a slot at a time
+            sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1, registers)
+        time_slots(dim, f"slots of {rows}, {warps} warps, {registers} registers", given, q, k, v)
+        sizes.TILES.update(usual)
+    for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)):
         default = sizes.TILES[kernel, False]
         sizes.TILES[kernel, False] = sizes.Tile(64, 4, 1, registers)
         line(f"dim {dim}", f"registers {registers}", f"{kernel} {milliseconds(runs[kernel]):.3f}")
         sizes.TILES[kernel, False] = default
+
+
+def time_slots(dim: int, what: str, given: tuple[Any, ...], q: Tensor, k: Tensor, v: Tensor) -> None:
+    """The kernels that take a slot at a time, for slots of another size."""
+    stage = passes.Pass(q, k, v, *given)
+    _, scale, sums = passes.outputs_of(q, k, v, "plain")
+    runs = {
+        "add_keys": lambda: stage.add_keys(sums),
+        "features": lambda: stage.features(sums, scale, known=False),
+        "features, known": lambda: stage.features(sums, scale, known=True),
+    }
+    times = (f"{name} {milliseconds(run):.3f}" for name, run in runs.items())
+    line(f"dim {dim}", what, *times)
 
 
 JOBS: dict[str, Callable[[], None]] = {
@@ -130,10 +143,8 @@ JOBS: dict[str, Callable[[], None]] = {
     "written 128": partial(ours, 128, True),
     "peer 128": partial(peer, 128),
     "stages 128": partial(stages, 128),
-    "written 64": partial(ours, 64, True),
     "fused 64": partial(ours, 64, False),
     "fused 128": partial(ours, 128, False),
-    "stages 64": partial(stages, 64),
 }
 
 

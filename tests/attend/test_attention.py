@@ -1,5 +1,7 @@
 """Attention with any encoding: every path equals the reference, and the reference equals the oracle."""
 
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ import torch._dynamo
 import whorl
 from oracles import softmax_attention as oracle
 from registry_cases import HEADS, NAMES, build, hidden_for, tokens
-from whorl.attend import blocks, flex
+from whorl.attend import blocks, flex, softmax
 from whorl.attend.call import checked
 from whorl.attend.reference import reference
 
@@ -74,6 +76,23 @@ def test_blocks_of_queries_change_nothing(name, monkeypatch):
         results.append([out, lse, *(g for g in grads if g is not None)])
     for whole, parts in zip(*results, strict=True):
         torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_weights_of_a_block_are_let_go_with_it(grad, monkeypatch):
+    """Those of all blocks together are as many as the scores, which blocks are there to avoid."""
+    made, alive = [], []
+
+    def watched(*args, **options):
+        alive.append(sum(ref() is not None for ref in made))
+        found = reference(*args, **options)
+        made.append(weakref.ref(found.weights))
+        return found
+
+    monkeypatch.setattr(softmax, "reference", watched)
+    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2 * HEADS * 23 * 6)
+    whorl.attention(*tokens(23, grad=grad), encoding=whorl.ReRope(head_dim=16, window=4))
+    assert len(alive) >= 4 and set(alive) == {0}
 
 
 @every_encoding

@@ -382,6 +382,18 @@ def ntk_without_its_exponent(patch: Patch) -> None:
     everywhere(patch, ntk.ntk_base, lambda base, factor, dim: base * factor)
 
 
+@mutant("extension.ntk-ends")
+def two_pairs_that_ntk_slows_alike(patch: Patch) -> None:
+    own = ntk.Ntk.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        plain, scaled = ladder.frequencies(), own(self, ladder, length).clone()
+        scaled[31] = plain[31] * scaled[30] / plain[30]
+        return scaled
+
+    patch.setattr(ntk.Ntk, "frequencies", frequencies)
+
+
 @mutant("extension.dynamic-within", "extension.factor-one")
 def dynamic_ntk_at_any_length(patch: Patch) -> None:
     def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
@@ -691,6 +703,11 @@ def a_bias_where_there_is_none(patch: Patch) -> None:
         return -0.3 * (q_positions[..., None, :, None] - k_positions[..., None, None, :]).abs().double()
 
     patch.setattr(NoPE, "score_bias", score_bias)
+
+
+@mutant("none.uniform")
+def rotations_that_turn_nothing(patch: Patch) -> None:
+    with_tables(patch, lambda cos, sin, positions: (torch.ones_like(cos), torch.zeros_like(sin)))
 
 
 @mutant("learned.flag.extrapolates")

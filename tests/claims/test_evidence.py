@@ -270,6 +270,22 @@ def test_an_ablation_decides_whether_slopes_matter(experiments):
 
 
 @pytest.mark.parametrize(
+    ("base", "norm", "kind"),
+    [((-0.2, 0.1), (0.1, 0.2), "inconclusive"), ((0.1, 0.2), (0.1, 0.2), "holds")]
+    + [((-0.01, 0.01), (0.1, 0.2), "fails")],
+)
+def test_ablations_decide_whether_base_norm_and_encoding_matter(base, norm, kind, experiments):
+    (row,) = lab("note.ablation-tables").values()
+    assert row.verdict.kind == "needs training"
+    accuracies = {"rope": (50.0, 51.0, 52.0), "learned": (60.0, 61.0, 62.0)}
+    classified = [{"dataset": "source", "encoding": name, "accuracies": own} for name, own in accuracies.items()]
+    tables = {name: ablation(one=interval)["slopes"] for name, interval in (("base", base), ("norm", norm))}
+    experiments("ablations.json", {**tables, "classify": {"rows": classified}})
+    (row,) = lab("note.ablation-tables").values()
+    assert row.verdict.kind == kind and row.as_expected == (kind == "inconclusive")
+
+
+@pytest.mark.parametrize(
     ("times", "memory", "kind"),
     [((1.1, 0.8, 0.4), 0.3, "depends on"), ((0.9, 0.8, 0.4), 0.3, "holds"), ((1.1, 1.2, 1.3), 0.3, "fails")]
     + [((0.9, 0.8, 0.4), 1.2, "fails")],
@@ -305,3 +321,18 @@ def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):
     monkeypatch.setattr(evidence, "__file__", str(tmp_path / "site-packages" / "whorl" / "claims" / "evidence.py"))
     with ledger.fresh():
         assert evidence.folder() is None and evidence.comparisons() == {}
+
+
+def test_answers_are_kept_with_the_settings_of_their_own_runs():
+    """The settings that claims state are those that the file records."""
+    depth, data, stages = (evidence.answer(name) for name in ("position-by-depth", "factor-from-data", "longer-stages"))
+    assert depth["settings"]["layers"] == 6 and len(depth["layers"]) == 7
+    assert depth["seeds"] == [0, 1, 2] and {layer["n"] for layer in depth["layers"]} == {3}
+    assert data["settings"]["stages"] == [[data["trained"], 16, 300]] and data["served"] in data["settings"]["lengths"]
+    assert [length for length, _, _ in stages["settings"]["stages"]] == [stage["length"] for stage in stages["stages"]]
+    for name in ("slow-pairs", "learned-frequencies", "within-the-length", "entropy-by-length"):
+        found = evidence.answer(name)
+        assert found["settings"]["layers"] == 2 and found["seeds"] == [0, 1, 2, 3, 4], name
+        assert all(list(map(str, found["settings"]["lengths"])) == list(row["by_length"]) for row in found["rows"]), (
+            name
+        )

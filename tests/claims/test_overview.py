@@ -17,6 +17,8 @@ def test_there_is_a_row_for_each_encoding(rows):
     assert rows["rope"]["family"] == "relative, rotation" and rows["rope"]["relative"] and rows["rope"]["norms kept"]
     assert rows["learned"]["family"] == "absolute, at the input" and rows["learned"]["parameters"] == 4096 * 1024
     assert rows["rerope"]["KV cache"] == "raw keys" and rows["alibi"]["memory"] == "O(L)"
+    assert rows["rerope"]["memory"] == rows["self_extend"]["memory"] == "O(L × block)"  # past the window
+    assert rows["log_n"]["position enters"] == "queries"
     assert rows["none"]["time"] == 1.0 and "not so:" in rows["rope"]["remark"]
 
 

@@ -204,6 +204,11 @@ print(said.getvalue())
         assert said in done.stdout
 
 
+def test_the_module_runs_as_the_command_does():
+    done = subprocess.run([sys.executable, "-m", "whorl", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.strip() == f"whorl {whorl.__version__}", done.stderr
+
+
 def test_no_command_prints_help_and_ends_as_misuse(call):
     code, out, err = call()
     assert code == 2 and "Usage" in out + err

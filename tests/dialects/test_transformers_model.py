@@ -262,3 +262,28 @@ def test_zamba2_with_its_switch_for_long_texts_claims_what_its_class_makes_of_it
 def test_a_family_to_assume_that_nobody_knows_is_refused_for_known_models_too():
     with pytest.raises(WhorlError, match="unknown family to assume"):
         whorl.read({"model_type": "llama", "rope_theta": 1e4}, assume="banana")
+
+
+@pytest.mark.parametrize(
+    ("inside", "nested", "value", "field"),
+    [
+        (4096, False, 8192, "original_max_position_embeddings"),
+        (8192, False, 8192, "rope_parameters.original_max_position_embeddings"),
+        (None, False, 8192, "original_max_position_embeddings"),
+        (None, True, 65536, "max_position_embeddings"),
+        (4096, True, 4096, "rope_parameters['full_attention'].original_max_position_embeddings"),
+    ],
+)
+def test_an_original_length_names_the_field_it_was_read_in(inside, nested, value, field):
+    """The one beside the rope dict wins, and does not reach into layer types, as in transformers."""
+    yarn = {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0}
+    yarn |= {} if inside is None else {"original_max_position_embeddings": inside}
+    config = {"hidden_size": 512, "num_attention_heads": 8, "num_hidden_layers": 2, "max_position_embeddings": 65536}
+    config |= {"original_max_position_embeddings": 8192, "model_type": "olmo3" if nested else "llama"}
+    if nested:
+        config |= {"layer_types": ["full_attention"] * 2, "sliding_window": 64}
+    found = whorl.read(config | {"rope_parameters": {"full_attention": yarn} if nested else yarn})
+    (rotation,) = (one for one in found.groups[0].layers.encodings if one.name == "rope")
+    assert rotation.scaling is not None
+    original = rotation.scaling.settings["original_length"]
+    assert (original.value, original.field) == (value, field)

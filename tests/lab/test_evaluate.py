@@ -430,10 +430,19 @@ def test_far_buckets_and_ramps_that_mislead_are_named(texts):
     assert said.startswith("t5: max_distance 9 > half the trained length 16") and "Use max_distance=8" in said
     (said,) = cautions(tiny(texts, repairs=("yarn", "yarn-beta2")))
     assert said.startswith("yarn: at trained length 16 the fastest pair turns 3 times")
+    assert "every pair but the first is slowed" in said
     (said,) = cautions(tiny(texts, repairs=("yarn-beta8+logn", "ntk+logn")))
     assert said.startswith("yarn-beta8+logn: at trained length 16") and "less than beta_fast 8," in said
     (said,) = cautions(tiny(texts, {"name": "sinusoidal"}, width=64))
     assert "Use scale=0.125" in said
+
+
+@pytest.mark.parametrize("head_dim", [16, 64, 128])
+@pytest.mark.parametrize("trained", [16, 64, 200])
+def test_yarn_slows_every_pair_but_the_first_where_the_fastest_turns_too_little(head_dim, trained):
+    scaled = whorl.Rope(head_dim=head_dim, scaling=whorl.Yarn(factor=4.0, original_length=trained)).frequencies()
+    left = scaled / whorl.Rope(head_dim=head_dim).frequencies()
+    assert float(left[0]) == 1.0 and bool((left[1:] < 0.999).all())
 
 
 def test_lengths_are_a_quarter_to_16_times_unless_given():

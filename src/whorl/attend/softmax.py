@@ -270,5 +270,7 @@ def _rows(call: Call, start: int, stop: int) -> Attended:
         placed=call.placed,
         wants_lse=call.wants_lse,
     )
-    unseen = call.k.shape[2] - keys[-1].stop  # where weights are asked for, the keys are one run from the first
-    return found._replace(weights=pad(found.weights, (0, unseen))) if call.wants_weights and unseen else found
+    if not call.wants_weights:  # those of all blocks together are as many as the scores
+        return found._replace(weights=found.weights.new_empty(0))
+    unseen = call.k.shape[2] - keys[-1].stop  # the keys are one run from the first
+    return found._replace(weights=pad(found.weights, (0, unseen))) if unseen else found

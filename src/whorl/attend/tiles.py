@@ -93,6 +93,8 @@ def why_not_tiles(call: Call) -> str | None:
         return f"{KERNEL} has no {q.dtype}"
     if max(q.shape[-1], v.shape[-1]) > LARGEST_DIM:
         return f"{KERNEL} has heads of up to {LARGEST_DIM} dimensions"
+    if not call.scale > 0:  # an encoding may have one of its own
+        return f"{KERNEL} has a positive scale"
     if visible.causal == "positions" or (not call.consecutive and first(encoding, Branches, Visibility)):
         return f"{KERNEL} counts positions 0, 1, 2, … itself"
     if visible.mask is not None:

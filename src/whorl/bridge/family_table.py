@@ -21,15 +21,30 @@ HEADER = ("family", "positions", "layout", "rotated", "base", "layers without ro
 
 
 UNKNOWN = "not known"
-# What a field of the file changes in a family that has no one kind of positions.
+# What a family's code does beside its rotation or its bias, and what a field of the file changes in it.
 BESIDE = {
     "baichuan": "ALiBi where hidden_size is not 4096",
+    "beam": "queries of layers without rotation grow with their position",
+    "deepseek_v4": "most layers compress keys beyond a window",
     "esm": "a learned table where position_embedding_type is absolute or absent",
+    "falcon": "ALiBi where alibi is true",
     "granitemoehybrid": "no positions unless position_embedding_type is rope",
-    "mpt": "a learned table where alibi is false",
+    "hunyuan_vl": "M-RoPE, chunked, where mrope_section is given",
+    "llama4": (
+        "queries of layers without rotation grow with their position (attn_temperature_tuning), layers that rotate "
+        "see their own chunk alone (attention_chunk_size)"
+    ),
+    "ministral3": "queries grow with their position (llama_4_scaling_beta)",
+    "mistral4": "queries grow with their position (llama_4_scaling_beta)",
+    "mpt": "where alibi is false a learned table in llm-foundry's code, ALiBi all the same in transformers",
     "olmo_hybrid": "no positions where rope_parameters is null",
+    "qwen": "queries grow by log n where use_logn_attn is true",
+    "roformer": "values turned too where rotary_value is true",
     "zamba2": "no positions without use_mem_rope",
 }
+# Layers without rotation by a rule that neither a kind of layer nor no_rope_layers says.
+_FROM_THE_LAST = "one in 4 from the last, or by 0 in layer_rope_theta"
+STILL: dict[str, str] = {"muse_glimmer": _FROM_THE_LAST, "muse_spark": _FROM_THE_LAST}
 
 
 def families() -> list[dict[str, Any]]:
@@ -52,7 +67,7 @@ def families() -> list[dict[str, Any]]:
     for name in BEFORE_THE_TEXT:  # the rotation of their class is not that of the text model
         rows[name] = _empty(name) | {"positions": "those of its text_config", "beside": "audio turned before it enters"}
     for name, said in BESIDE.items():
-        rows[name]["beside"] = said
+        rows[name]["beside"] = "; ".join(filter(None, (rows[name]["beside"], said)))
     return [rows[name] for name in sorted(rows)]
 
 
@@ -74,7 +89,6 @@ def _row(name: str, family: Family) -> dict[str, Any]:
     if family.still or family.refusal:
         return _empty(name) | {"positions": (family.still or family.refusal).partition(".")[0]}
     several = family.sections is not None or family.arrangement != "chunked"
-    step = next((one["no_rope_layer_interval"] for one in _classes(name) if "no_rope_layer_interval" in one), None)
     silent = _silent(name, family)
     beside = [*family.unsupported]
     beside += ["softmax scaled by mscale_all_dim"] * family.scale_softmax
@@ -88,10 +102,24 @@ def _row(name: str, family: Family) -> dict[str, Any]:
         "layout": family.layout,
         "rotated": _by_kind({kind: _share(name, family, one) for kind, one in silent.items()}),
         "base": _by_kind({kind: f"{one['rope_theta']:g}" for kind, one in silent.items()}),
-        "layers without rotation": f"one in {step}, or by no_rope_layers" if step else ", ".join(family.unrotated),
+        "layers without rotation": _still(name, family),
         "beside": "; ".join(beside),
         "read in": _where(name),
     }
+
+
+def _still(name: str, family: Family) -> str:
+    """The layers that do not rotate in a file that is silent, in words."""
+    step = next((one["no_rope_layer_interval"] for one in _classes(name) if "no_rope_layer_interval" in one), None)
+    if step:
+        return f"one in {step}, or by no_rope_layers"
+    null = [kind for kind, one in _of_class(name).items() if one is None]
+    return STILL.get(name, ", ".join((*family.unrotated, *null)))
+
+
+def _of_class(name: str) -> Mapping[str, Any]:
+    """The rotary settings that the class of a family fills in."""
+    return next((one["rope_parameters"] for one in _classes(name) if one.get("rope_parameters")), {})
 
 
 def _silent(name: str, family: Family) -> dict[str, dict[str, Any]]:
@@ -99,7 +127,7 @@ def _silent(name: str, family: Family) -> dict[str, dict[str, Any]]:
 
     Those of the class come first, as in the reader, then those of the family.
     """
-    own = next((one["rope_parameters"] for one in _classes(name) if one.get("rope_parameters")), {})
+    own = _of_class(name)
     nested = {kind: one for kind, one in own.items() if isinstance(one, Mapping)}
     kinds = nested or (dict.fromkeys(family.layers, own) if family.layers else {"": own})
     return {

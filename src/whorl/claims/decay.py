@@ -60,11 +60,10 @@ def scores(q: Tensor, k: Tensor, distance: int, start: int = 20_000) -> Tensor:
 
 @about_rope.holds_within(
     "decay.values",
-    (
-        "mean |S_j|, what the bound on a RoPE score owes to the distance, is 32.5 at 0 and 6.5431 at 256 (128 "
-        "dimensions, base 10,000)."
-    ),
-    "RoPE 分数上界中随距离变化的因子 mean |S_j| 在距离 0 处为 32.5，在距离 256 处为 6.5431（128 维，底数 10000）。",
+    "With S_j the sum of e^(i m w) over the first j pairs, mean |S_j|, the factor of the bound on a RoPE score that "
+    "depends on the distance m, is 32.5 at 0 and 6.5431 at 256 (128 dimensions, base 10,000).",
+    "设 S_j 为前 j 对的 e^(i m w) 之和，则 RoPE 分数上界中随距离 m 变化的因子 mean |S_j| 在距离 0 处为 32.5，在距离 "
+    "256 处为 6.5431（128 维，底数 10000）。",
     says=f"{SU}, figure 2; decimals by the study notes",
     how="Partial sums of the rope's own cosines and sines at ten distances, against four decimals.",
     how_zh="用 rope 自身的余弦与正弦求部分和，十个距离，与四位小数比较。",
@@ -77,8 +76,8 @@ def values() -> Finding:
 
 @about_rope.depends(
     "decay.monotone",
-    "mean |S_j| decays as the distance grows.",
-    "mean |S_j| 随距离增大而衰减。",
+    "mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, decays as the distance m grows.",
+    "mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）随距离 m 增大而衰减。",
     says=f"{SU}, of its figure 2; the study notes say as a trend",
     how="Its means over distances 1-15, 16-31 … 256-511, and the signs of its 256 steps from distance 0 to 256; 128 "
     "dimensions, base 10,000.",
@@ -99,11 +98,12 @@ def monotone() -> Finding:
 
 @about_rope.holds(
     "decay.trend",
-    "As a trend the bound falls: its mean over 1-15, 16-31, 32-63 … 256-511 falls each time.",
-    "从趋势看上界在下降：在 1-15、16-31、32-63……256-511 各段上的均值逐段变小。",
+    "As a trend the bound on a RoPE score falls: the mean of its factor mean |S_j| over distances 1-15, 16-31, 32-63 … "
+    "256-511 falls each time.",
+    "从趋势看 RoPE 分数的上界在下降：其因子 mean |S_j| 在距离 1-15、16-31、32-63……256-511 各段上的均值逐段变小。",
     says=NOTES,
-    how="These means of mean |S_j|, 128 dimensions, base 10,000.",
-    how_zh="128 维、底数 10000 的 mean |S_j| 的这些均值。",
+    how="These means, 128 dimensions, base 10,000; S_j is the sum of e^(i m w) over the first j pairs.",
+    how_zh="128 维、底数 10000 的这些均值；S_j 为前 j 对的 e^(i m w) 之和。",
 )
 def trend() -> Finding:
     means = _means(bound())
@@ -124,8 +124,10 @@ def _falls(means: Iterable[float]) -> bool:
 
 @about_rope.holds_within(
     "decay.abel-identity",
-    "A RoPE score is Re sum_j S_(j+1) (h_j - h_(j+1)) with h_(d/2) = 0: Abel summation with its boundary term.",
-    "RoPE 分数等于 Re Σ_j S_(j+1)(h_j - h_(j+1))，其中 h_(d/2) = 0：带边界项的 Abel 求和。",
+    "With pairs as complex numbers, h_j = q_j conj(k_j) and S_j the sum of e^(i m w) over the first j pairs, a RoPE "
+    "score at distance m is Re sum_j S_(j+1) (h_j - h_(j+1)), h_(d/2) = 0: Abel summation with its boundary term.",
+    "把每一对看作复数，h_j = q_j conj(k_j)，S_j 为前 j 对的 e^(i m w) 之和，则距离 m 处的 RoPE 分数等于 "
+    "Re Σ_j S_(j+1)(h_j - h_(j+1))，其中 h_(d/2) = 0：带边界项的 Abel 求和。",
     says=f"{SU}, equation 36",
     how="200 random q, k of 128 dimensions at seven distances up to 4,000, 20,000 positions into the text: the "
     "rotated product against the sum.",
@@ -150,8 +152,9 @@ def _differences(h: Tensor) -> Tensor:
 @about_rope.fails(
     "note.abel-reindexing",
     "In the Abel proof, sum_(i<n) S_(i+1) h_i - sum_(i<n) S_i h_i may be written with sum_(i=1..n) S_i h_(i-1) in "
-    "place of its second sum.",
-    "Abel 证明中，Σ_(i<n) S_(i+1) h_i - Σ_(i<n) S_i h_i 的第二个和可以写成 Σ_(i=1..n) S_i h_(i-1)。",
+    "place of its second sum (h and S as in decay.abel-identity).",
+    "Abel 证明中，Σ_(i<n) S_(i+1) h_i - Σ_(i<n) S_i h_i 的第二个和可以写成 Σ_(i=1..n) S_i h_(i-1)（h、S 同 "
+    "decay.abel-identity）。",
     says="study notes, one line of the proof",
     how="200 random q, k of 128 dimensions at distance 16: that line, and the one with the second sum as it was, "
     "against the score, to 1e-6.",
@@ -180,8 +183,10 @@ def abel_reindexing() -> Finding:
 
 @about_rope.holds(
     "decay.bound",
-    "|score| <= max |h_i - h_(i+1)| * sum |S_j| for any q and k, the last difference |h_(d/2-1)| in the maximum.",
-    "对任意 q、k 都有 |分数| <= max |h_i - h_(i+1)| * Σ |S_j|，最大值中包含最后一项 |h_(d/2-1)|。",
+    "|score| <= max |h_i - h_(i+1)| * sum |S_j| for any q and k, the last difference |h_(d/2-1)| in the maximum (h and "
+    "S as in decay.abel-identity).",
+    "对任意 q、k 都有 |分数| <= max |h_i - h_(i+1)| * Σ |S_j|，最大值中包含最后一项 |h_(d/2-1)|（h、S 同 "
+    "decay.abel-identity）。",
     says=f"{SU}, equation 37",
     how="200 random q, k of 128 dimensions and q = k = 1 at seven distances up to 4,000, 20,000 positions into the "
     "text: the score over the bound, to 1e-9.",
@@ -202,8 +207,9 @@ def abel_bound() -> Finding:
 
 @about_rope.holds(
     "decay.bound-inner-differences",
-    "The last difference |h_(d/2-1)| belongs in the maximum of the bound: over inner differences alone it is no bound.",
-    "上界的最大值必须包含最后一项 |h_(d/2-1)|：只取内部各差就不再是上界。",
+    "The last difference |h_(d/2-1)| belongs in the maximum of the bound of decay.bound: over inner differences alone "
+    "it is no bound.",
+    "decay.bound 的上界中，最大值必须包含最后一项 |h_(d/2-1)|：只取内部各差就不再是上界。",
     says=f"{SU}, by setting h_(d/2) = 0; study notes",
     how="q = k = 1, where all inner differences are 0: the score at distance 1 against both bounds.",
     how_zh="取 q = k = 1，此时内部各差全为 0：距离 1 处的分数与两种上界比较。",
@@ -220,11 +226,12 @@ def inner_differences() -> Finding:
 
 @about_rope.fails(
     "note.bound-constant",
-    "|score| <= max |h_i - h_(i+1)| * mean |S_j|, without the factor d/2.",
-    "|分数| <= max |h_i - h_(i+1)| * mean |S_j|，不带因子 d/2。",
+    "|score| <= max |h_i - h_(i+1)| * mean |S_j|, the bound of decay.bound without the factor d/2.",
+    "|分数| <= max |h_i - h_(i+1)| * mean |S_j|，即 decay.bound 的上界去掉因子 d/2。",
     says="study notes, the constant of the bound",
-    how="q = k = 1 at distance 0: the score over this bound, and over d/2 times it.",
-    how_zh="取 q = k = 1，距离 0：分数除以该上界，以及除以它的 d/2 倍。",
+    how="q = k = 1 of 128 dimensions at distance 0: the score, which would have to be at most this bound, and d/2 "
+    "times the bound.",
+    how_zh="128 维，取 q = k = 1，距离 0：分数须不超过该上界才算；并列出上界的 d/2 倍。",
 )
 def bound_constant() -> Finding:
     score, mean = float(scores(ones(), ones(), 0)[0]), float(bound()[0])
@@ -266,13 +273,14 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
 
 @about_rope.depends(
     "decay.any-ladder",
-    "Almost any smooth monotone ladder of frequencies decays: linear, power, exponential.",
-    "几乎任何光滑单调的频率序列都会衰减：线性、幂、指数均可。",
+    "With almost any smooth monotone ladder of frequencies the bound on a RoPE score decays with the distance: linear, "
+    "power, exponential.",
+    "对几乎任何光滑单调的频率序列，RoPE 分数的上界都随距离衰减：线性、幂、指数均可。",
     says="study notes, after Su 2021, kexue.fm 8231",
-    how="mean |S_j| of w_i = 1 - i/n, (1 - i/n)^2 and 10000^(-i/n), n = 64 pairs: whether its means over 1-15, 16-31 "
-    "… fall up to distance 127, and up to 511.",
-    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：mean |S_j| 在 1-15、16-31 … 各段上的均值，到距离 127 与到 "
-    "511 是否逐段下降。",
+    how="The bound's factor mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, of w_i = 1 - i/n, (1 - i/n)^2 "
+    "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511.",
+    how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：上界的因子 mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）在"
+    "距离 1-15、16-31 … 各段上的均值，到 127 与到 511 是否逐段下降。",
 )
 def any_ladder() -> Finding:
     parts = [i / 64 for i in range(64)]
@@ -290,10 +298,10 @@ def any_ladder() -> Finding:
     peak, back = bound(ladders["linear"])[128:512].max(0)
     numbers["linear: at this distance"] = 128 + back
     phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
-    text = f"the linear ladder comes back to {peak:.1f} of 32.5 at distance {128 + back}: {phase}"
+    text = f"that of the linear ladder is back at {peak:.2f} of 32.5 at distance {128 + back}: {phase}"
     but = Both(
         text,
-        f"线性序列在距离 {128 + back} 处回升到 32.5 中的 {peak:.1f}："
+        f"线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
         f"等步长 1/64 每 2π·64 = {2 * math.pi * 64:.0f} 个位置重新同相",
     )
     return depends(Both("the distance", "距离的范围"), near, far, numbers, but)
@@ -301,8 +309,8 @@ def any_ladder() -> Finding:
 
 @about_rope.depends(
     "decay.square-root",
-    "|S_j| grows like the square root of j, as a random walk would.",
-    "|S_j| 像随机游走那样按 √j 增长。",
+    "|S_j|, S_j the sum of e^(i m w) over the first j pairs, grows like the square root of j, as a random walk would.",
+    "|S_j|（S_j 为前 j 对的 e^(i m w) 之和）像随机游走那样按 √j 增长。",
     says="study notes, of large distances",
     how="Root mean square of |S_j| / sqrt(j) over j = 1 … 64, at distances 1 … 127 and 10,000 … 19,999: within 0.05 "
     "of 1 counts as so.",
@@ -325,8 +333,9 @@ def square_root() -> Finding:
 
 @About("xpos").holds(
     "decay.xpos-envelope",
-    "An xPos score is at most sum_i zeta_i^(distance / 512) |h_i|, and this bound falls with the distance.",
-    "xPos 的分数不超过 Σ_i ζ_i^(距离/512) |h_i|，且这个上界随距离下降。",
+    "An xPos score is at most sum_i zeta_i^(distance / 512) |q_i| |k_i| over pairs i, zeta_i = (2i/d + 0.4) / 1.4, and "
+    "this bound falls with the distance.",
+    "xPos 的分数不超过对各对 i 求和的 Σ_i ζ_i^(距离/512) |q_i| |k_i|，ζ_i = (2i/d + 0.4)/1.4，且这个上界随距离下降。",
     says="Sun et al. 2022, xPos",
     how="200 random q, k of 128 dimensions at distances 0, 1, 100, 512, 2,048 and 8,192, and the bound from each of "
     "them to the next.",

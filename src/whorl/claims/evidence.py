@@ -254,6 +254,11 @@ class Difference(NamedTuple):
         """Whether the interval leaves zero out."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def tied(self) -> bool:
+        """Whether the whole interval is too near zero to matter."""
+        return max(abs(self.low), abs(self.high)) <= TIE
+
     def __str__(self) -> str:
         return f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 
@@ -315,6 +320,7 @@ def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference
     for (dataset, encoding), own in rows.items():
         if encoding in others:
             apart = [a - b for a, b in zip(own, rows[dataset, usual], strict=True)]
+            assert len(apart) == 3  # Student's t of three seeds is 4.303
             mean, half = statistics.fmean(apart), 4.303 * statistics.stdev(apart) / math.sqrt(len(apart))
             made.append(Difference(f"{encoding}, {dataset}", mean, mean - half, mean + half))
     return made

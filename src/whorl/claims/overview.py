@@ -19,9 +19,10 @@ TOKENS = 512  # of the attention that is timed
 ROUNDS = 3
 
 HOW_TO_READ = (
-    "extrapolates: by how much the loss rises there at worst in the comparisons under experiments/ (for leaky_rerope, "
-    "log_n, rerope and window that of a trained rope served with it), else what the encoding claims, which training "
-    "decides. memory: what attention holds at a time on a CPU."
+    "Every column is of the default settings. extrapolates: how far the loss at the longest length tried lies above "
+    "that at the trained length, the worst of the comparisons under experiments/ that go so far (for what serves a "
+    "model trained with rope, such as rerope and window, that of such a model), else what the encoding claims, which "
+    "training decides. memory: what attention over the length of that model holds at a time on a CPU."
 )
 
 # The thing that each hook changes, in words.
@@ -75,13 +76,13 @@ def compare_all() -> list[dict[str, Any]]:
 def row(name: str, encoding: Encoding) -> dict[str, Any]:
     """The facts of an encoding, from the registry and from the committed comparisons."""
     claims = encoding.claims
-    q = torch.zeros(_shape())
+    q = torch.zeros(_shape(registry.MODEL["length"]))  # longer than a window: within one, much is plain attention
     remembered = q.new_zeros(q.shape[:3]) if encoding.reads_hidden else None
     path, _ = choose_path(checked(q, q, q, encoding=encoding, remembered=remembered), "auto")
     return {
         "encoding": name,
         "family": family(encoding),
-        "position enters": places(encoding.enters()),
+        "position enters": places(encoding.enters(), encoding.scales_queries_only),
         "relative": claims.relative,
         "norms kept": claims.norm_preserving,
         "linear attention": claims.linear_attention,
@@ -94,9 +95,13 @@ def row(name: str, encoding: Encoding) -> dict[str, Any]:
     }
 
 
-def places(hooks: Iterable[str]) -> str:
-    """The places where position enters, in words, by the hooks that an encoding uses."""
-    return ", ".join(PLACES.get(hook, hook) for hook in hooks) or "nowhere"
+def places(hooks: Iterable[str], queries_only: bool = False) -> str:
+    """The places where position enters, in words, by the hooks that an encoding uses.
+
+    ``queries_only`` says that ``transform_qk`` leaves keys as they are.
+    """
+    words = PLACES | ({"transform_qk": "queries"} if queries_only else {})
+    return ", ".join(words.get(hook, hook) for hook in hooks) or "nowhere"
 
 
 def extrapolation(name: str, claimed: bool) -> str:
@@ -117,7 +122,7 @@ def family(encoding: Encoding) -> str:
 def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
     """The median time of one causal attention call with each encoding, timed in turn in every round."""
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(_shape(), generator=generator) for _ in range(3))
+    q, k, v = (torch.randn(_shape(TOKENS), generator=generator) for _ in range(3))
     hidden = torch.randn(1, TOKENS, registry.MODEL["width"], generator=generator)
     times: dict[str, list[float]] = {name: [] for name in encodings}
     with torch.no_grad():
@@ -130,9 +135,9 @@ def measure(encodings: dict[str, Encoding]) -> dict[str, float]:
     return {name: median(own) for name, own in times.items()}
 
 
-def _shape() -> tuple[int, int, int, int]:
-    """Of the queries, keys and values of one timed call."""
-    return 1, registry.MODEL["heads"], TOKENS, registry.MODEL["head_dim"]
+def _shape(tokens: int) -> tuple[int, int, int, int]:
+    """Of the queries, keys and values of one call."""
+    return 1, registry.MODEL["heads"], tokens, registry.MODEL["head_dim"]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,10 @@ PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
 about_rope = About("rope")
 WHORL = "whorl 0.2, docs/rotary.md"
-CASTS = "transformers 4.35, LlamaRotaryEmbedding, which makes both in the dtype that the model was cast to"
+CASTS = (
+    "transformers 4.35, LlamaRotaryEmbedding, which makes positions and frequencies in the dtype that the model was "
+    "cast to"
+)
 about_alibi = About("alibi")
 about_kerple = About("kerple")
 
@@ -104,12 +107,12 @@ def float32_grows() -> Finding:
     "precision.bfloat16-positions",
     "Positions and distances may be kept in bfloat16.",
     "位置和距离可以用 bfloat16 保存。",
-    says=CASTS,
+    says=f"{CASTS}; of distances Chi et al. 2022, KERPLE, the authors' code",
     how="whorl's tables of 128 dimensions at 4,096 positions that went through bfloat16 against those that did not: "
     "off by less than bfloat16's own rounding, 2^-9, would do. Beside it KERPLE's biases of distances 255 … 300, "
-    "and the first whole number that each type cannot hold.",
+    "and up to which number each type holds every whole one.",
     how_zh="128 维、4096 个位置：whorl 在经过 bfloat16 的位置上的表，与未经过的比较，误差小于 bfloat16 自身的舍入 2^-9 "
-    "才算可以。并列出 KERPLE 在距离 255 … 300 处的偏置，以及各类型不能表示的第一个整数。",
+    "才算可以。并列出 KERPLE 在距离 255 … 300 处的偏置，以及各类型能表示直到多大的全部整数。",
 )
 def bfloat16_positions() -> Finding:
     ids, rope, numbers = torch.arange(4096), Rope(head_dim=DIM), {}
@@ -174,8 +177,10 @@ def half_positions_refused() -> Finding:
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
     says=WHORL,
     how="64 half-precision vectors of 128 dimensions at positions from 100,000 against products with e^(i m w) in "
-    "float64, in roundings of the type.",
-    how_zh="位置 100000 起的 64 个 128 维半精度向量，与 float64 的 e^(i m w) 乘积比较，以该类型的舍入为单位。",
+    "float64: the error over half a step of the type at that entry, or over 1e-6 where an entry is so small that half "
+    "a step is less.",
+    how_zh="位置 100000 起的 64 个 128 维半精度向量，与 float64 的 e^(i m w) 乘积比较：误差除以该类型在该分量处的半步；"
+    "分量过小、半步不足 1e-6 时除以 1e-6。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}

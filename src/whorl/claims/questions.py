@@ -35,8 +35,11 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
     "question.one-frequency",
     "One sine and cosine with a large period would do in place of many frequencies.",
     "用一个周期很大的 sin/cos 对就能代替许多频率。",
-    how="512 positions under noise of 0.5 in each of 64 entries: the ladder, and one frequency of period 512 as often.",
-    how_zh="512 个位置，64 个分量各加 0.5 的噪声：频率阶梯，与周期 512 的单一频率重复同样多次。",
+    how="512 positions under noise of 0.5 in each of 64 entries: how many the nearest code finds again with the ladder "
+    "of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter would do if it found "
+    "as many.",
+    how_zh="512 个位置，64 个分量各加 0.5 的噪声，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的一个 "
+    "sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。",
 )
 def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
@@ -104,7 +107,7 @@ def slow_pairs_hurt() -> Finding:
     )
     if fast.high < 0:
         return decide(True, numbers, text, evidence.QUESTIONS)
-    if max(abs(fast.low), abs(fast.high)) > evidence.TIE and not fast.apart:
+    if not fast.tied and not fast.apart:
         return inconclusive(numbers, text, evidence.QUESTIONS)
     return decide(False, numbers, text, evidence.QUESTIONS)
 

@@ -44,7 +44,7 @@ def list_all(
         (
             row["name"],
             cut(row["summary"], WHAT),
-            cut(enters(row["enters"]), ENTERS),
+            cut(enters(row), ENTERS),
             "?" if row["parameters"] is None else f"{sum(map(math.prod, row['parameters'].values())):,}",
             "?" if row["claims"] is None else "yes" if row["claims"]["relative"] else "no",
         )
@@ -115,6 +115,7 @@ def facts(encoding: "Encoding") -> dict[str, Any]:
         "enters": list(encoding.enters()),
         "parameters": {key: list(tensor.shape) for key, tensor in encoding.named_parameters()},
         "claims": dataclasses.asdict(encoding.claims),
+        "queries_only": encoding.scales_queries_only,
         "length_dependent": encoding.length_dependent,
     }
 
@@ -137,10 +138,10 @@ def summary(cls: type) -> str:
     return description(cls).partition("\n")[0].removesuffix(".")
 
 
-def enters(hooks: list[str]) -> str:
+def enters(facts: dict[str, Any]) -> str:
     from whorl.claims.overview import places  # which needs torch
 
-    return places(hooks)
+    return places(facts["enters"], facts.get("queries_only", False))
 
 
 def sizes() -> str:

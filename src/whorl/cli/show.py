@@ -194,7 +194,7 @@ def print_description(name: str, answer: dict[str, Any], every: bool) -> None:
     say(f"settings          {_settings(config)}")
     if scaling:
         say(f"scaling           {_settings(scaling)}")
-    say(f"position enters   {listing.enters(answer['enters'])}")
+    say(f"position enters   {listing.enters(answer)}")
     say(f"parameters        {listing.parameters(answer['parameters'])}")
     say(f"claims            {listing.claims(answer['claims'])}")
     if "pairs" not in answer:

@@ -49,7 +49,7 @@ def describe(fields: Fields) -> Described:
 
 def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
     given = {key: value for key, value in scaling.items() if key not in ("name", "replaces")}
-    lengths = (ORIGINAL, *LENGTHS)
+    lengths = LENGTHS if "[" in fields.parameters_name else (ORIGINAL, *LENGTHS)  # it reaches into no layer types
     if "doubling" in given:
         lengths = ("seq_length",)
     elif fields.config.get("rotary_scaling_factor") is not None:
@@ -64,7 +64,7 @@ def _scaling(fields: Fields, scaling: Mapping[str, Any]) -> Described:
 def _value(fields: Fields, name: str, value: Any, beside: Iterable[str] = ()) -> Value:
     keys = KEYS.get(name, (name,))
     inside = next((key for key in keys if key in fields.parameters), "")
-    if inside:
+    if inside and (not beside or fields.parameters[inside] == value):  # else the field beside won
         own = fields.parameters_name.partition("[")[0]
         return Value(value=value, source=_origin(fields, own), field=f"{fields.parameters_name}.{inside}")
     field = next((key for key in (*beside, *_beside(fields, name)) if fields.config.get(key) is not None), "")

@@ -21,7 +21,8 @@ rope_vit, qwen_vision, apex and minimax_vision go on to three axes and more (tim
 images.
 This is one rotation per axis on its own dimensions, and no Kronecker product of rotations: axes add, and
 scores depend on the difference of two positions along each axis. Norms are kept.
-Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
+Position enters in every layer, on queries and keys. No parameters; two multiplications and an addition per element of
+q and k.
 """
 
 from __future__ import annotations

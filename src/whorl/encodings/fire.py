@@ -5,9 +5,9 @@ Relative Positions Improves Long Context Transformers".
     x = psi(|i - j|) / (psi(max(i, |m L0|)) + 1e-6),   psi(y) = ln(|c y| + 1)
     bias of head h:   w2_h . relu(w1 x + b1) + b2_h,   a network 1 -> 32 -> heads
 c starts from 0.1 and m from 1; both are learned. x is between 0 and 1 for every causal pair, however long the text:
-it interpolates. The denominator looks at the query's position, so equal distances have other biases at other places
-once i passes |m L0|, and decoding with a cache needs the true position of the query. Keys after the query count by
-their distance |i - j|.
+it interpolates. The denominator looks at the query's position, so equal distances have different biases at different
+places once i passes |m L0|, and decoding with a cache needs the true position of the query. Keys after the query count
+by their distance |i - j|.
 Position enters in the scores of each layer; the paper has parameters for every layer (FIRE) or shares them (FIRE-S).
 2 + 64 + 33 heads parameters. Relus of one number make a broken line, so dense it is a logarithm and a search among 32
 knots per pair of positions, and two table reads and a multiply-add per score.

@@ -4,10 +4,12 @@
     sinks     the same, and every key j < count
 Beltagy, Peters, Cohan 2020, "Longformer: The Long-Document Transformer"; Xiao, Tian, Chen, Han, Lewis 2023,
 "Efficient Streaming Language Models with Attention Sinks"; Han et al. 2023, "LM-Infinite".
+Both of the last also move the first tokens (StreamingLLM counts positions within its cache, LM-Infinite caps their
+distance); these masks leave positions as they are.
 The query's own key counts: a window of 1 is the token itself. Keys after the query are the causal mask's matter.
 Position enters in every layer, as a mask by position ids. No parameters. A window as long as the training text keeps
-the loss of the lab's models flat at every length tried, and forgets all that lies outside: the baseline every claim of
-extrapolation has to beat. Language models that learned to rest on their first tokens need the sinks as well.
+the loss of the lab's RoPE models flat at every length tried, and forgets all that lies outside: the baseline every
+claim of extrapolation has to beat. Models that learned to rest on their first tokens need the sinks as well.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ Heo, Park, Han, Yun 2024, "Rotary Position Embedding for Vision Transformer" (Ro
 Scores depend on the differences in row and column only, whatever is learned, and norms are kept.
 Position enters in every layer, on queries and keys; the authors learn frequencies of their own for each layer.
 heads * head_dim parameters. The tables of all heads are made anew in every call, as they are being trained:
-heads * length * head_dim / 2 cosines and sines in float64, then one multiply-add per element of q and k.
+heads * length * head_dim / 2 cosines and sines in float64, then two multiplications and an addition per element
+of q and k.
 """
 
 from __future__ import annotations

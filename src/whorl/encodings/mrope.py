@@ -9,7 +9,8 @@ Wang et al. 2024, "Qwen2-VL: Enhancing Vision-Language Model's Perception of the
         alternating  h w h w …                   NeoMME, with no axis of time
 A text token has one position on all axes and is turned as RoPE turns it. Scores depend on the
 difference of two positions along each axis, and norms are kept as in RoPE.
-Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
+Position enters in every layer, on queries and keys. No parameters; two multiplications and an addition per element of
+q and k.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ far pairs as remapped, and each pair's score is that of its own placement.
     self_extend far    query at floor(i/G) + w - floor(w/G), key at floor(j/G)
 Position enters in every layer, on queries and keys, twice. No parameters; twice the score products. They serve a model
 trained with plain RoPE past its length without training. Su takes w a quarter to a half of that length; log-n scaling
-may stand beside them. A key's rotation depends on the query it meets, so
-caches keep keys unrotated.
+may stand beside them. A key's rotation depends on the query it meets, so caches keep keys unrotated.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from whorl.encodings.rope import Rope, RopeConfig
 class ReRopeConfig(RopeConfig):
     """Everything that makes one ReRoPE differ from another, beside what RoPE has.
 
-    window         w, the distance at which all keys from there on stand
+    window         w, the distance beyond which keys are remapped
     bidirectional  whether far keys after the query are remapped as well, to the mirror image, for encoders
     """
 

@@ -3,7 +3,8 @@
 Su, Lu, Pan, Murtadha, Wen, Liu 2021, "RoFormer: Enhanced Transformer with Rotary Position Embedding".
     pair i of a query or key at position m is turned by the angle m * w_i,   w_i = base^(-2i/d)
     <R_m q, R_n k> = <q, R_(n-m) k>:   scores depend on the distance only
-Position enters in every layer, on queries and keys. No parameters; one multiply-add per element of q and k.
+Position enters in every layer, on queries and keys. No parameters; two multiplications and an addition per element of
+q and k.
 """
 
 from __future__ import annotations

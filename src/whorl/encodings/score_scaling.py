@@ -1,15 +1,16 @@
 """Score scaling by position: queries grow with the number of keys they see, so that attention stays sharp.
 
-With n = i + 1 keys before and at position i, a softmax over equal scores spreads as 1/n; a factor that grows like
-ln n keeps its entropy. All three act on queries only, so they run on any kernel and join a rotary encoding.
+A query at position i sees n = i + 1 keys. The more keys, the flatter a softmax over them; a factor on the scores that
+grows like ln n keeps its entropy about the same. All three act on queries only, so they run on any kernel and join a
+rotary encoding.
     log_n                 q_i *= max(1, ln(i + 1) / ln(L))                           L the trained length
         Su 2021 (kexue.fm/archives/8823), with the factor of 1 up to L of his ReRoPE code
-    ssmax                 q_i *= s_h ln(i + 1) + b_h                                 s and b learned by head
+    ssmax                 q_i *= s_h ln(i + 1) + b_h                                 s learned by head, b if asked for
         Nakanishi 2025, "Scalable-Softmax Is Superior for Attention"
     llama4_temperature    q_i *= 1 + a ln(1 + floor((i + 1) / f))                    f = 8192, a = 0.1
         Llama 4, on its layers without RoPE; Ministral 3 has it on all, without the + 1, and f its original length
 Position enters in every layer, on queries. The scores depend on the query's absolute position. Positions below 0 count
-as 0. Nothing or two numbers a head are learned; one multiplication per element of q.
+as 0. Only ssmax learns, one number a head or two; one multiplication per element of q.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class SSMaxConfig(Config):
 
     heads          how many heads, each with its own s
     scale          what s starts from
-    bias           whether b is learned too, from 0; said to hurt past the trained length
+    bias           whether b is learned too, from 0; without it b is 0
     """
 
     name: ClassVar[str] = "ssmax"
@@ -63,7 +64,7 @@ class SSMaxConfig(Config):
 class Llama4TemperatureConfig(Config):
     """Everything that makes one temperature of Llama 4 differ from another.
 
-    floor_scale    f, the positions after which the factor steps up first
+    floor_scale    f, how many positions there are from one step of the factor to the next
     attn_scale     a, how much a step counts
     first          what the first position counts as: 1 in Llama 4, 0 in Ministral 3 and Mistral 4
     """

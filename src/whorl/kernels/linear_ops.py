@@ -26,8 +26,11 @@ def linear_forward(*given: Any) -> Tensors:
 
 
 def features_are_written(q: Tensor, v: Tensor) -> bool:
-    """Whether products read features from memory; those of narrow heads are computed where they are needed."""
-    return q.dtype == torch.bfloat16 and max(q.shape[3], v.shape[3]) > 64
+    """Whether products read features from memory; those of narrow heads are computed where they are needed.
+
+    Of narrow heads Triton 3.6 makes code of those products that reads beyond shared memory.
+    """
+    return q.dtype == torch.bfloat16 and min(q.shape[3], v.shape[3]) > 64
 
 
 def _outputs(q: Tensor, k: Tensor, v: Tensor, *settings: Any) -> Tensors:

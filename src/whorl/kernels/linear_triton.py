@@ -161,7 +161,7 @@ def settings(kernel: str, shape: Shape, dtype: torch.dtype, turning: TurningPair
     pairs = 0 if turning.cos is None else turning.cos.shape[-1]
     neighbours = turning.interleaved and shape.dim == 2 * pairs == 2 * shape.half
     return {
-        "HEAD": (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours, 0),
+        "HEAD": (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours),
         "VALUE_DIM": shape.value_dim,
         "BLOCK_V": shape.block_v,
         "FEATURE": feature,
@@ -262,13 +262,6 @@ def in_columns(b_sum, DOT: tl.constexpr):
 
 
 @triton.jit
-def counted(COUNT: tl.constexpr, AT_ONCE: tl.constexpr):
-    """0, 1, 2, …; a thread is given no more than AT_ONCE neighbours, unless that is 0."""
-    o_dim = tl.arange(0, COUNT)
-    return tl.max_contiguous(o_dim, AT_ONCE) if AT_ONCE > 0 else o_dim
-
-
-@triton.jit
 def pair_dims(HEAD: tl.constexpr):
     """The dimensions of both halves, and masks of those that exist."""
     DIM: tl.constexpr = HEAD[0]
@@ -279,7 +272,7 @@ def pair_dims(HEAD: tl.constexpr):
     INTERLEAVED: tl.constexpr = HEAD[5]
     REST: tl.constexpr = DIM - 2 * PAIRS
     LEFT: tl.constexpr = (REST + 1) // 2
-    o_pair = counted(HALF, HEAD[7])
+    o_pair = tl.arange(0, HALF)
     if PAIRS == 0:
         o_first, o_second = o_pair, o_pair + LEFT
         m_first, m_second = o_pair < LEFT, o_pair + LEFT < REST
@@ -315,7 +308,7 @@ def load_pairs(p_x, o_row, m_row, stride_x, HEAD: tl.constexpr):
     """Both halves of rows, as they are; 0 where there is nothing."""
     HALF: tl.constexpr = HEAD[1]
     if HEAD[6]:  # neighbours in memory: one load, taken apart in registers
-        o_dim = counted(2 * HALF, 2 * HEAD[7]).to(tl.int64)
+        o_dim = tl.arange(0, 2 * HALF).to(tl.int64)
         p_row = p_x + o_row[:, None] * stride_x[2] + o_dim[None, :] * stride_x[3]
         b_x = tl.load(p_row, mask=m_row[:, None], other=0.0)
         b_first, b_second = tl.split(tl.reshape(b_x, (b_x.shape[0], HALF, 2)))
@@ -393,7 +386,7 @@ def load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD: tl.constexpr):
     if PAIRS == 0:
         return 1.0, 0.0
     else:
-        o_pair = counted(HALF, HEAD[7])
+        o_pair = tl.arange(0, HALF)
         o_table = i_b * stride_t[0] + o_row[:, None] * stride_t[1] + o_pair[None, :]
         if PAIRS == HALF:
             b_cos = tl.load(p_cos + o_table, mask=m_row[:, None], other=0.0)
@@ -435,6 +428,14 @@ def mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK: tl.constexpr):
         return m_row & (tl.load(p_mask + i_b * stride_m[0] + o_row * stride_m[1], mask=m_row, other=0) != 0)
     else:
         return m_row
+
+
+@triton.jit
+def one_over(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK: tl.constexpr):
+    """One over the denominators of queries; 0 before the first key that is seen: output and every gradient are 0."""
+    if HAS_MASK:
+        m_row = m_row & (o_row >= tl.load(p_begin + i_b))
+    return 1.0 / tl.where(m_row, b_bottom, float("inf"))
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 demo     0.6 M parameters, trained at 64, tested to 512: some 6 minutes on 2 cores
 laptop   1.9 M parameters, trained at 256, tested to 2048: some 10 minutes on 8 cores
-gpu      10.8 M parameters, trained at 512, tested to 8192: at most 8 minutes on one H200
+gpu      10.7 M parameters, trained at 512, tested to 8192: at most 8 minutes on one H200
 
 Every length scores the same last tokens of each sample, as many as the trained length: 8,192 bytes in the demo, 81,920
 and 163,840 in the others. The models of the demo are too small to find a key of letters, so a quarter of the rows they

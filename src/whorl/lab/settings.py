@@ -307,6 +307,6 @@ def cautions(config: RunConfig) -> list[str]:
         if fast is not None and fast > turns:
             out.append(
                 f"{name}: at trained length {config.train_length} the fastest pair turns {turns:.0f} times, less than "
-                f"beta_fast {fast:g}, so every pair is interpolated. Use yarn-beta{max(2, int(turns / 2.5))}."
+                f"beta_fast {fast:g}, so every pair but the first is slowed. Use yarn-beta{max(2, int(turns / 2.5))}."
             )
     return out

@@ -78,7 +78,8 @@ LLAMA_CPP = Program(
         ),
         Fact(
             "mscale_all_dim",
-            "of DeepSeek: yarn_log_multiplier, a tenth of it; mscale itself is taken for 1",
+            "of DeepSeek: yarn_log_multiplier, a tenth of it; mscale itself is taken for 1, or in the architecture "
+            "deepseek2 for mscale_all_dim where that is not 1",
             "conversion/deepseek.py, src/llama-context.cpp",
         ),
         Fact(

@@ -149,8 +149,8 @@ MLX = Program(
     facts=(
         Fact(
             "rope_parameters",
-            "read for Ministral 3, Laguna, Mellum and Gemma 4; its base alone for LFM2 and EXAONE MoE; for the others "
-            "not: the base is that of the model's arguments, and the scaling is gone",
+            "read for Ministral 3, Laguna, Mellum, Gemma 4, Qwen3.5 and glm_moe_dsa; its base alone for LFM2 and "
+            "EXAONE MoE; for the others not: the base is that of the model's arguments, and the scaling is gone",
             "mlx_lm/models/*.py",
         ),
         Fact(

@@ -121,7 +121,8 @@ TRANSFORMERS_5 = Program(
         Fact("rope_theta, partial_rotary_factor", "read where rope_parameters has none inside", _ROPE),
         Fact(
             "original_max_position_embeddings",
-            "the one beside rope_parameters first, then the one inside, then max_position_embeddings",
+            "the one beside rope_parameters first (but for layer types with dicts of their own), then the one inside, "
+            "then max_position_embeddings",
             _ROPE,
         ),
         Fact("attention_factor", "replaces YaRN's 0.1 ln(factor) + 1 on cos and sin", _ROPE),

@@ -191,8 +191,8 @@ VLLM = Program(
         ),
         Fact(
             "max_position_embeddings",
-            "yarn: original length times factor is claimed; longrope, llama3: as it stands; every other type: "
-            "multiplied by factor; Gemma 3: as it stands",
+            "yarn: original length times factor is claimed; longrope, llama3: as it stands, of longrope the original "
+            "length alone without --max-model-len; every other type: multiplied by factor; Gemma 3: as it stands",
             _LENGTH,
         ),
     ),

@@ -37,8 +37,10 @@ def bias(encoding: Bias, distances: Tensor, head: int = 0) -> Tensor:
 
 @about_alibi.holds_within(
     "alibi.slopes",
-    "ALiBi's slopes are 2^-1 … 2^-8 for 8 heads, 2^-0.5 … 2^-8 for 16, and for 12 those of 8 and four between.",
-    "ALiBi 的斜率：8 头为 2^-1 … 2^-8，16 头为 2^-0.5 … 2^-8，12 头为 8 头的斜率再加四个中间值。",
+    "ALiBi's slopes are 2^-1, 2^-2 … 2^-8 for 8 heads, 2^-0.5, 2^-1 … 2^-8 for 16, and for 12 those of 8 heads and "
+    "then 2^-0.5, 2^-1.5, 2^-2.5, 2^-3.5.",
+    "ALiBi 的斜率：8 头为 2^-1、2^-2 … 2^-8，16 头为 2^-0.5、2^-1 … 2^-8，12 头为 8 头的斜率再加 2^-0.5、2^-1.5、"
+    "2^-2.5、2^-3.5。",
     says=f"{PRESS}, the authors' code",
     how="Base-2 logarithms of Alibi(heads).slopes() against known ones for 1, 3, 6, 8, 12 and 16 heads.",
     how_zh="Alibi(heads).slopes() 以 2 为底的对数，与 1、3、6、8、12、16 头的已知值比较。",
@@ -61,14 +63,25 @@ def slopes() -> Finding:
     "The rule of the paper's sentence, 2^(-8h/n) for any n, gives the slopes of the authors' code.",
     "论文正文的规则（任意 n 都用 2^(-8h/n)）与作者代码的斜率一致。",
     says=f"{PRESS}, section 3",
-    how='slopes="geometric" against slopes="press" for 8 and for 12 heads.',
-    how_zh='8 头与 12 头时，slopes="geometric" 与 slopes="press" 比较。',
+    how='slopes="geometric" against slopes="press", from the largest to the smallest, since the order of heads is no '
+    "matter: 1, 2, 4 … 64 heads, where all are equal, and 3, 6, 12, 20, 40, where they would have to be.",
+    how_zh='slopes="geometric" 与 slopes="press" 从大到小比较（头的次序无关紧要）：1、2、4 … 64 头时全部相等；3、6、'
+    "12、20、40 头时也须相等才算。",
 )
 def slope_rules() -> Finding:
-    few, many = (largest(Alibi(heads=n, slopes="geometric").slopes() - Alibi(heads=n).slopes()) for n in (8, 12))
-    numbers = {"largest difference, 8 heads": few, "largest difference, 12 heads": many}
-    but = Both(f"with 12 heads a slope differs by {many:.3f}", f"12 头时某个斜率相差 {many:.3f}")
-    return depends(Both("the number of heads", "头数"), few == 0, many == 0, numbers, but)
+    apart = {
+        n: largest(Alibi(heads=n, slopes="geometric").slopes().sort()[0] - Alibi(heads=n).slopes().sort()[0])
+        for n in (1, 2, 4, 8, 16, 32, 64, 3, 6, 12, 20, 40)
+    }
+    powers, others = ([apart[n] for n in apart if (n.bit_count() == 1) is power] for power in (True, False))
+    numbers = {f"largest difference, {n} heads": apart[n] for n in (8, 12, 40)}
+    numbers["least difference, 3 … 40 heads"] = min(others)
+    but = Both(
+        f"with 3, 6, 12, 20 and 40 heads a slope differs by at least {min(others):.2f}, with 12 by {apart[12]:.2f}",
+        f"3、6、12、20、40 头时各有斜率至少相差 {min(others):.2f}，12 头时相差 {apart[12]:.2f}",
+    )
+    on = Both("whether the number of heads is a power of two", "头数是否为 2 的幂")
+    return depends(on, max(powers) == 0, max(others) == 0, numbers, but)
 
 
 @about_alibi.holds(
@@ -182,10 +195,10 @@ def symmetric() -> Finding:
     "ALiBi does no worse with random slopes in (0, 1) than with its own.",
     "ALiBi 用 (0, 1) 内的随机斜率，损失不比用自己的斜率差。",
     says="study notes, which call it robust to its slopes",
-    how="Bits per byte at 64 of models of 2 layers and width 64 after 300 updates: three draws of slopes less the "
-    "usual ones, three seeds, paired. No draw's Student's 95 % interval may lie above zero, and each must end "
-    "below 0.02.",
-    how_zh="2 层、宽 64 的模型训练 300 步后在长度 64 处的比特每字节：三组随机斜率减去默认斜率，三个种子配对。任何"
+    how="Bits per byte at the trained length, 64, of models of 2 layers and width 64 after 300 updates: three draws of "
+    "slopes less the usual ones, three seeds, paired. No draw's Student's 95 % interval may lie above zero, and each "
+    "must end below 0.02.",
+    how_zh="2 层、宽 64 的模型训练 300 步后在训练长度 64 处的比特每字节：三组随机斜率减去默认斜率，三个种子配对。任何"
     "一组的 Student 95% 区间都不得在零以上，且上端都须小于 0.02。",
     trained=True,
 )

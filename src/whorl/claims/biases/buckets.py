@@ -20,8 +20,10 @@ def buckets(t5: T5, distances: Tensor) -> Tensor:
 
 @about_t5.holds(
     "t5.edges",
-    "T5's logarithmic buckets begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99 and 113.",
-    "T5 的对数桶起点为 16、19、21、24、27、31、35、40、46、52、59、67、77、87、99、113。",
+    "Of T5's 32 causal buckets with max_distance 128 the logarithmic ones begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, "
+    "52, 59, 67, 77, 87, 99 and 113.",
+    "T5 的 32 个因果桶（max_distance = 128）中，对数桶的起点为 16、19、21、24、27、31、35、40、46、52、59、67、77、87、"
+    "99、113。",
     says=f"{RAFFEL}, the released code",
     how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal; and of both sides for encoders.",
     how_zh="32 个桶、最大 128、因果：距离 0 … 1000 的桶；以及编码器两侧的桶。",

@@ -59,7 +59,8 @@ def transformer_xl_term() -> Finding:
 
 @About("deberta").holds(
     "deberta.buckets",
-    "DeBERTa's buckets of 256 up to 512: 128, 150, 200, 256, 511, 512 fall into 128, 143, 169, 192, 255, 256.",
+    "With 256 buckets up to distance 512, DeBERTa puts distances 128, 150, 200, 256, 511 and 512 into buckets 128, "
+    "143, 169, 192, 255 and 256.",
     "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
     says="He et al. 2021, DeBERTaV3, the released code",
     how="bucket() of these distances and of their negatives.",

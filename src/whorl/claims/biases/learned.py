@@ -58,11 +58,13 @@ def kerple_held() -> Finding:
 
 @about_fire.holds_within(
     "fire.progress",
-    "FIRE's argument is ln(c d + 1) / ln(c max(i, L) + 1): 0.02410, 0.60628, 0.02065, 0.85194, 1.00000 at five pairs.",
-    "FIRE 的自变量为 ln(c d + 1)/ln(c max(i, L) + 1)：五组 (i, j) 处为 0.02410、0.60628、0.02065、0.85194、1.00000。",
+    "FIRE's argument is ln(c (i - j) + 1) / ln(c max(i, L) + 1): with c = 0.1 and L = 512 it is 0.02410, 0.60628, "
+    "0.02065, 0.85194, 1.00000 at (i, j) = (100, 99), (100, 0), (1000, 999), (1000, 500), (1000, 0).",
+    "FIRE 的自变量为 ln(c (i - j) + 1)/ln(c max(i, L) + 1)：c = 0.1、L = 512 时，在 (i, j) = (100, 99)、(100, 0)、"
+    "(1000, 999)、(1000, 500)、(1000, 0) 处为 0.02410、0.60628、0.02065、0.85194、1.00000。",
     says="Li et al. 2023, FIRE",
-    how="(100, 99), (100, 0), (1000, 999), (1000, 500), (1000, 0) with c = 0.1 and L = 512, to five decimals.",
-    how_zh="c = 0.1、L = 512，取 (100, 99)、(100, 0)、(1000, 999)、(1000, 500)、(1000, 0)，比较五位小数。",
+    how="progress() of whorl's FIRE at these five pairs against the five decimals.",
+    how_zh="whorl 的 FIRE 的 progress() 在这五组处与五位小数比较。",
 )
 def fire_progress() -> Finding:
     i, j = torch.tensor([[100, 99], [100, 0], [1000, 999], [1000, 500], [1000, 0]]).mT
@@ -101,10 +103,11 @@ def fire_relative() -> Finding:
 @About("sandwich").holds_within(
     "sandwich.products",
     (
-        "Sandwich is H / (8h) times the product of sinusoidal codes: 64, 62.0937, 45.7205, 30.5201, 14.0432 at 0, 1, "
-        "8, 64, 512."
+        "The Sandwich bias of head h of H is H / (8h) times the product of two sinusoidal codes, which for codes of "
+        "128 dimensions is 64, 62.0937, 45.7205, 30.5201, 14.0432 at distances 0, 1, 8, 64, 512."
     ),
-    "Sandwich 等于 H/(8h) 乘以正弦编码的内积：距离 0、1、8、64、512 处为 64、62.0937、45.7205、30.5201、14.0432。",
+    "H 个头中第 h 个的 Sandwich 偏置等于 H/(8h) 乘以两个正弦编码的内积；128 维编码的内积在距离 0、1、8、64、512 处为 "
+    "64、62.0937、45.7205、30.5201、14.0432。",
     says="Chi et al. 2022, Sandwich",
     how="Biases of the first and the last of 8 heads, codes of 128 dimensions, against four decimals.",
     how_zh="8 个头中第一个与最后一个的偏置（编码为 128 维），与四位小数比较。",

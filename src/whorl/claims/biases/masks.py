@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from whorl import NoPE, Sinks, Window, attention
-from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
+from whorl import Encoding, NoPE, Rope, Sinks, Window, attention
+from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import largest, normal
 
 about_none = About("none")
@@ -82,15 +84,25 @@ def causal_order() -> Finding:
     "gradient.",
     "没有位置编码时，全部由相同的词组成的文本每行权重完全相等，其查询和键没有梯度。",
     says="Gelberg et al. 2025, DroPE, arXiv 2512.12167",
-    how="12 equal tokens of 8 dimensions under a causal mask: each row against 1/n, and gradients of a random loss.",
-    how_zh="因果掩码下 12 个相同的 8 维词：每行与 1/n 比较，并看随机损失的梯度。",
+    how="12 equal tokens of 8 dimensions under a causal mask: each row against 1/n, and gradients of a random loss. "
+    "Beside it RoPE, whose rows must be off by more than 0.01; its gradients vanish as well, since equal values give "
+    "one output whatever the weights.",
+    how_zh="因果掩码下 12 个相同的 8 维词：每行与 1/n 比较，并看随机损失的梯度。对照 RoPE：其各行须与 1/n 相差超过 0.01"
+    "；它的梯度同样为零，因为值都相同时输出与权重无关。",
 )
 def uniform() -> Finding:
+    (off, gradient), (turned, beside) = (_equal_tokens(encoding) for encoding in (NoPE(), Rope(head_dim=8)))
+    numbers = {"rows against 1/n": off, "largest gradient": gradient}
+    worst = max(numbers.values()) if turned > 0.01 else math.inf
+    return within(worst, 1e-12, numbers | {"RoPE: rows against 1/n": turned, "RoPE: largest gradient": beside})
+
+
+def _equal_tokens(encoding: Encoding) -> tuple[float, float]:
+    """How far the rows of 12 equal tokens are off equal weights, and the largest gradient of a query or key."""
     one = normal(3, 1, 1, 1, 8).expand(3, 1, 1, 12, 8)
     with torch.enable_grad():
         q, k = (x.clone().requires_grad_() for x in one[:2])
-        out, weights = attention(q, k, one[2], encoding=NoPE(), return_weights=True)
+        out, weights = attention(q, k, one[2], encoding=encoding, return_weights=True)
         grads = torch.autograd.grad((out * normal(*out.shape, seed=5)).sum(), (q, k))
     wanted = (1 / torch.arange(1, 13, dtype=torch.float64))[:, None].expand(12, 12).tril()
-    off = largest(weights.detach()[0, 0] - wanted)
-    return all_within({"rows against 1/n": off, "largest gradient": largest(grads)}, 1e-12)
+    return largest(weights.detach()[0, 0] - wanted), largest(grads)

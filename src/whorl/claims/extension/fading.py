@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl import XPos
+from whorl import XPos, attention
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal, refusal
 from whorl.errors import dtype_name
@@ -67,10 +67,10 @@ def xpos_centre() -> Finding:
 @About("xpos").holds(
     "xpos.overflow",
     (
-        "Centred on its queries, a call of xPos takes 32,862 of them in float32 and 1,134 in float16 without "
-        "overflow, wherever they stand, and refuses more."
+        "Centred on its queries, a call of xPos with the paper's settings takes 32,862 of them in float32 and 1,134 in "
+        "float16 without overflow, wherever they stand, and refuses more."
     ),
-    "以查询为中心时，xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
+    "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
     "无论位于何处都不溢出，超出则拒绝。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
@@ -105,9 +105,10 @@ def xpos_overflow() -> Finding:
     "xPos 使查询之前的键衰减、之后的键增大，因此只适用于因果注意力。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how="What is left of the fastest pair's score, 16 dimensions, for keys 512 before and 512 after a query at "
-    "1,000, beside another at 3,000; and whether whorl marks it as causal only.",
-    how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：最快一对的分数各剩多少；以及 "
-    "whorl 是否标明只用于因果注意力。",
+    "1,000, beside another at 3,000: less than of a key at the query, and more; and whether attention refuses it "
+    "without a causal mask.",
+    how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：最快一对的分数各剩多少，须分别小"
+    "于、大于查询处的键；以及没有因果掩码时注意力是否拒绝它。",
 )
 def xpos_causal_only() -> Finding:
     xpos = XPos(head_dim=16, layout="interleaved")
@@ -117,9 +118,11 @@ def xpos_causal_only() -> Finding:
         a, b = xpos.transform_qk(one.expand(1, 1, 2, 16), key.expand(1, 1, 3, 16), ids, keys)
         parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
     before, at, after = torch.hypot(*parts).tolist()
-    numbers = {"key 512 before": before / at, "key 512 after": after / at, "whorl refuses encoders": xpos.causal_only}
+    x = normal(1, 1, 3, 16)
+    refused = "causal" in refusal(lambda: attention(x, x, x, encoding=xpos, causal=False))
+    numbers = {"key 512 before": before / at, "key 512 after": after / at, "refused without a causal mask": refused}
     text = Both(
         f"a key 512 before is worth {before / at:.2f} of one here, and one 512 after it {after / at:.2f}",
         f"前 512 处的键剩 {before / at:.2f}，后 512 处的键为 {after / at:.2f}",
     )
-    return decide(before < at < after and xpos.causal_only, numbers, text)
+    return decide(before < at < after and refused, numbers, text)

@@ -37,8 +37,9 @@ def rerope_near() -> Finding:
 
 @About("rerope", "leaky_rerope").holds_within(
     "extension.rerope-far",
-    "Beyond the window w ReRoPE scores every key as if it stood at w, leaky ReRoPE at w + (d - w) / k.",
-    "超出窗口 w 后，ReRoPE 把每个键都当作在距离 w 处，leaky ReRoPE 当作在 w + (d - w)/k 处。",
+    "Beyond the window w ReRoPE scores a key at distance d as if it were at distance w, leaky ReRoPE with factor k as "
+    "if it were at w + (d - w) / k.",
+    "超出窗口 w 后，ReRoPE 把距离 d 处的键当作在距离 w 处，因子为 k 的 leaky ReRoPE 当作在 w + (d - w)/k 处。",
     says="Su 2023, kexue.fm 9708",
     how="The distances of both branches, w = 16 and k = 8, for every pair of 64 positions.",
     how_zh="w = 16、k = 8，64 个位置每一对在两个分支中的距离。",
@@ -62,8 +63,9 @@ def rerope_far() -> Finding:
 
 @About("self_extend").holds(
     "extension.self-extend-far",
-    "Self-Extend's far distances lie within one of w + (d - w) / G, so that they grow G times as slowly.",
-    "Self-Extend 的远距离与 w + (d - w)/G 相差不到一，因此增长慢 G 倍。",
+    "With window w and group G, Self-Extend takes a far distance d for one that differs from w + (d - w) / G by less "
+    "than 1, so that far distances grow G times as slowly.",
+    "窗口 w、分组 G 时，Self-Extend 把远距离 d 当作与 w + (d - w)/G 相差不到 1 的距离，因此远距离的增长慢 G 倍。",
     says="Jin et al. 2024, Self-Extend",
     how="Distances of the far branch for every pair of 400 positions, w = 16, G = 4; none is below w - 1.",
     how_zh="w = 16、G = 4，400 个位置每一对的远分支距离；都不小于 w - 1。",
@@ -97,10 +99,10 @@ def log_n() -> Finding:
 
 @About("llama4_temperature").holds_within(
     "extension.llama4-temperature",
-    "Llama 4 multiplies the query at position p by 1 + 0.1 ln(1 + floor((p + 1) / 8192)): 1 up to 8,190, then 1.06931, "
-    "1.28332 and 1.48598 at 8,191, 131,071 and 1,048,575.",
-    "Llama 4 把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、1048575 处为 "
-    "1.06931、1.28332、1.48598。",
+    "In its layers without rotation Llama 4 multiplies the query at position p by 1 + 0.1 ln(1 + floor((p + 1) / "
+    "8192)): 1 up to 8,190, then 1.06931, 1.28332 and 1.48598 at 8,191, 131,071 and 1,048,575.",
+    "Llama 4 在不旋转的层中把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、"
+    "1048575 处为 1.06931、1.28332、1.48598。",
     says="transformers 5.22, Llama4TextAttention",
     how="Factors of Llama4Temperature() at positions 0, 8,190, 8,191, 131,071 and 1,048,575 against five decimals.",
     how_zh="Llama4Temperature() 在位置 0、8190、8191、131071、1048575 处的因子，与五位小数比较。",

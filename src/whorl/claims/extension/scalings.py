@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl import DynamicNtk, Linear, Llama3, LongRope, Ntk, NtkByParts, Resonance, Rope, Yarn
-from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, within
+from whorl.claims.ledger import NOTHING, About, Both, Finding, all_within, close, decide, within
 from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
@@ -82,15 +82,18 @@ def pi_divides() -> Finding:
     "between more than the one before.",
     "NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Frequencies of Ntk(8) of 128 dimensions over plain ones: the first pair, the last, and that the ratio never "
-    "rises.",
-    how_zh="128 维，Ntk(8) 的频率除以原频率：第一对、最后一对，以及比值从不上升。",
+    how="Frequencies of Ntk(8) of 128 dimensions over plain ones: the first pair, the last, and that the ratio falls "
+    "from each pair to the next.",
+    how_zh="128 维，Ntk(8) 的频率除以原频率：第一对、最后一对，以及比值逐对下降。",
 )
 def ntk_ends() -> Finding:
     ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
     first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
-    numbers = {"first pair": first, "last pair": last, "largest step up": step}
-    return within(max(abs(first - 1), abs(last * 8 - 1), step), 1e-12, numbers)
+    numbers = {"first pair": first, "last pair": last, "least fall from pair to pair": -step}
+    worst = max(abs(first - 1), abs(last * 8 - 1)) if step < 0 else math.inf
+    return within(
+        worst, 1e-12, numbers, NOTHING if step < 0 else Both("a pair is slowed no more", "某一对没有放慢得更多")
+    )
 
 
 @about_rope.holds_within(

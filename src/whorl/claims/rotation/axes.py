@@ -17,9 +17,9 @@ about_axial_rope = About("axial_rope")
     "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
     "二维 RoPE 是每个轴各自在一块维度上做旋转。",
     says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, of its axial form",
-    how="The matrix of AxialRope of 16 dimensions in RoPE-ViT's convention at row 3, column 5 against R_5 and R_3 of "
-    "8 dimensions side by side.",
-    how_zh="16 维 AxialRope（RoPE-ViT 约定）在第 3 行第 5 列处的矩阵，与并排的 8 维 R_5、R_3 比较。",
+    how="The matrix of AxialRope of 16 dimensions in RoPE-ViT's convention, base 100, at row 3, column 5 against R_5 "
+    "and R_3 of 8 dimensions side by side.",
+    how_zh="16 维 AxialRope（RoPE-ViT 约定，底数 100）在第 3 行第 5 列处的矩阵，与并排的 8 维 R_5、R_3 比较。",
 )
 def one_axis_per_block() -> Finding:
     own, direct, _ = _axial()
@@ -31,10 +31,10 @@ def one_axis_per_block() -> Finding:
     "Two-dimensional RoPE is the Kronecker product of the two rotations.",
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
-    how="The matrix of AxialRope of 16 dimensions at row 3, column 5 against the Kronecker product of R_5 and R_3 of "
-    "4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
-    how_zh="16 维 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变），容差 "
-    "1e-9。",
+    how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against the Kronecker product of R_5 "
+    "and R_3 of 4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
+    how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变"
+    "），容差 1e-9。",
 )
 def kronecker() -> Finding:
     own, _, kron = (matrix.trace() for matrix in _axial())

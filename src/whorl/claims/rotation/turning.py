@@ -69,11 +69,13 @@ def identity_at_zero() -> Finding:
 
 @About("rope").holds_within(
     "rope.golden",
-    "q = (1, 2, 3, 4) at position 2 becomes the two vectors of the worked example, one for each layout.",
-    "q = (1, 2, 3, 4) 在位置 2 处变为算例中的两个向量，每种排列各一个。",
+    "q = (1, 2, 3, 4) at position 2 becomes (-2.234742, 0.077004, 2.919405, 4.059196) in the interleaved layout and "
+    "(-3.144039, 1.919605, -0.339143, 4.039197) in the half layout.",
+    "q = (1, 2, 3, 4) 在位置 2 处，交错排列下变为 (-2.234742, 0.077004, 2.919405, 4.059196)，半分排列下变为 "
+    "(-3.144039, 1.919605, -0.339143, 4.039197)。",
     says="study notes, a worked example",
-    how="Rope(head_dim=4) against six decimals of the example.",
-    how_zh="Rope(head_dim=4) 与算例的六位小数比较。",
+    how="Rope(head_dim=4), base 10,000, against these six decimals.",
+    how_zh="Rope(head_dim=4)，底数 10000，与这六位小数比较。",
 )
 def golden() -> Finding:
     interleaved, half = (at(plain(4, layout), doubles([1, 2, 3, 4]), 2) for layout in ("interleaved", "half"))
@@ -265,8 +267,8 @@ def partial() -> Finding:
 
 @about_rope.holds_within(
     "rope.rerotate",
-    "A rotated key can be moved to another position or another base without having been kept.",
-    "已旋转的键无需保留原值，就能移到别的位置或换成别的底数。",
+    "A rotated key can be moved to another position or another base from its rotated form alone.",
+    "已旋转的键只凭旋转后的形式就能移到别的位置或换成别的底数，无需保留原值。",
     says="whorl 0.2, docs/rotary.md",
     how="rerotate of nine rotated keys of 64 dimensions, moved by 5,000 positions to another base with YaRN and "
     "back, against rotating the keys themselves, float64.",

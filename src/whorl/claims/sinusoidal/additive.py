@@ -42,7 +42,8 @@ def shares() -> dict[float, float]:
 
 @about_sinusoidal.holds(
     "additive.four-terms",
-    "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> is of m - n; its share falls as |q|/|p| grows.",
+    "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> depends on m - n alone; its share of a score falls "
+    "as |q|/|p| grows.",
     "<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；|q|/|p| 越大，它所占比例越小。",
     says="Dai et al. 2019, Transformer-XL, section 3.3, for the four terms; study notes for the share",
     how="20 q, k of 128 dimensions at 256 x 256 positions: the share of each term's, and of a score's, variance that "

@@ -67,9 +67,11 @@ def moves_on() -> Finding:
 
 @about_sinusoidal.holds_within(
     "sinusoidal.products",
-    "<p_t, p_(t+k)> = sum_i cos(w_i k): 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, 2, 8, 64, 256.",
-    "<p_t, p_(t+k)> = Σ_i cos(w_i k)：k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205、30.5201、20.5248。",
-    says="study notes, for d = 128",
+    "<p_t, p_(t+k)> = sum_i cos(w_i k): 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, 2, 8, 64, 256 for "
+    "d = 128.",
+    "<p_t, p_(t+k)> = Σ_i cos(w_i k)：d = 128，k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205、30.5201、"
+    "20.5248。",
+    says="study notes",
     how="Products of codes of 128 dimensions at t = 0, 500 and 100,000 against four decimals.",
     how_zh="t = 0、500、100000 处 128 维编码的内积，与四位小数比较。",
 )
@@ -132,11 +134,13 @@ def direction() -> Finding:
 
 @About("sinusoidal").holds(
     "sinusoidal.orders",
-    "Interleaved and concatenated codes are the same numbers in another order.",
-    "交错排列与拼接排列的编码只是同一组数换了次序。",
-    says=f"{VASWANI}, section 3.5, interleaved; Dai et al. 2019, Transformer-XL, the released code, concatenated",
-    how="Codes of 64 dimensions at five positions, one order permuted to the other.",
-    how_zh="64 维编码，五个位置，把一种次序置换为另一种。",
+    "Codes with sines and cosines in turn (Vaswani et al. 2017) and with all sines before all cosines "
+    "(Transformer-XL's code) are the same numbers in another order.",
+    "正弦、余弦交错排列的编码（Vaswani 等 2017）与先全部正弦、后全部余弦的编码（Transformer-XL 的代码）只是同一组数换了"
+    "次序。",
+    says="whorl 0.2, docs/encodings/sinusoidal.md",
+    how="Codes of 64 dimensions at five positions, one order permuted to the other, bit for bit.",
+    how_zh="64 维编码，五个位置，把一种次序置换为另一种，逐位比较。",
 )
 def orders() -> Finding:
     t = torch.tensor([0, 1, 2, 77, 4096])

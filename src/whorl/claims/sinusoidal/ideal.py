@@ -87,8 +87,9 @@ def bounded() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.neighbours-close",
-    "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51.",
-    "相邻位置的编码相近：前十步内编码距离逐步增大，从 1.95 到 6.51。",
+    "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51 for "
+    "d = 128.",
+    "相邻位置的编码相近：前十步内编码距离逐步增大，d = 128 时从 1.95 到 6.51。",
     how="|p_0 - p_k| for k = 1 … 10, the first and the last to 1e-4, and the mean over 65,536 positions beside them, "
     "d = 128.",
     how_zh="d = 128，k = 1 … 10 时的 |p_0 - p_k|，首末两个精确到 1e-4；并列出 65536 个位置上的均值。",

@@ -87,8 +87,8 @@ def small_i() -> Finding:
     "note.large-base-no-high-frequency",
     "A base that is too large lacks high frequencies.",
     "底数过大会缺少高频。",
-    how="For bases 10^2, 10^4 and 10^8: how many of 64 pairs have a wavelength below 64, which fall; and the fastest "
-    "frequency, which would have to fall below 0.99.",
+    how="For bases 10^2, 10^4 and 10^8: how many of 64 pairs have a wavelength below 64, a number that falls; and "
+    "the fastest frequency, which would have to fall below 0.99.",
     how_zh="底数取 10²、10⁴、10⁸：64 对中波长小于 64 的对数，逐次减少；以及最快的频率，须低于 0.99 才算。",
 )
 def large_base() -> Finding:
@@ -176,8 +176,9 @@ def codes_change_less() -> Finding:
     "note.sine-sensitive",
     "sin is sensitive near pi / 2.",
     "sin 在 π/2 附近很敏感。",
-    how="What a change of 0.01 of the position does to the sine of a code of frequency 1, at pi / 2 and at 0.",
-    how_zh="频率为 1 的编码：位置在 π/2 与 0 处各变化 0.01 时，正弦变化多少。",
+    how="What a change of 0.01 of the position does to the sine of a code of frequency 1, at pi / 2 and at 0: it is "
+    "sensitive where it moves by more than at 0.",
+    how_zh="频率为 1 的编码：位置在 π/2 与 0 处各变化 0.01 时，正弦变化多少：比在 0 处变化更大才算敏感。",
 )
 def sine_sensitive() -> Finding:
     places = doubles([math.pi / 2, math.pi / 2 + 0.01, 0.0, 0.01])

@@ -129,11 +129,11 @@ def longer_stages() -> Finding:
     "note.cail-pairs",
     "CAIL2019-SCM is classification of pairs: 8,964 / 1,120 / 1,343 of them.",
     "CAIL2019-SCM 是句对分类：8964 / 1120 / 1343 对。",
-    how="By Xiao et al. 2019, who publish the data and count 8,964 triples; the data are not here, so their number is "
-    "not measured. Read is that every committed run of the task, on a stand-in, is of triples, with B and with C as "
-    "answers.",
-    how_zh="依据发布该数据的 Xiao 等 2019：共 8964 个三元组；数据不在此处，因此未实测其数目。"
-    "所读的是：已提交的该任务运行（用替代数据）都以三元组为例，答案有 B 也有 C。",
+    how="The data are not in this repository: the verdict is by Xiao et al. 2019, who publish them and count 8,964 "
+    "triples. The test itself only sees to it that the lab's stand-in for the task is made of triples in every "
+    "committed run, with both B and C among the answers.",
+    how_zh="数据不在本仓库中：判定依据是发布该数据的 Xiao 等 2019，共 8964 个三元组。检验本身只确认：实验室的替代数据在"
+    "每次已提交的运行中都由三元组构成，答案中 B 与 C 都有。",
     trained=True,
 )
 def cail_pairs() -> Finding:
@@ -143,7 +143,8 @@ def cail_pairs() -> Finding:
     triples = all(run.get("train_triples") and run.get("test_triples") and 0 < run["answers_b"] < 1 for run in runs)
     numbers = {"runs": len(runs), "answers that are B": runs[0]["answers_b"], "pairs the statement counts": 11_427}
     text = Both(
-        "Xiao et al. 2019: 8,964 triples of cases in all, not 11,427 pairs; asked is which of B and C is nearer to A",
+        "Xiao et al. 2019: 8,964 triples of cases in all, not 11,427 pairs; asked for is which of B and C is nearer "
+        "to A",
         "Xiao 等 2019：共 8964 个案例三元组，而非 11427 对；所问的是 B、C 谁更接近 A",
     )
     return decide(not triples, numbers, text, "experiments/matching.json")

@@ -1,11 +1,13 @@
 """Features of queries and keys, rotated and written once: what every product of linear attention reads.
 
-A query's feature is multiplied by one over its denominator, s_i = 1 / (sum_(j <= i) p_i . r_j + eps), before it is
-rounded: the products that follow know of no denominator, in either pass.
+Where denominators are sums of plain features, a query's feature is multiplied by one over its own,
+s_i = 1 / (sum_(j <= i) p_i . r_j + eps), before it is rounded: the products that follow know of no denominator, in
+either pass. Other denominators come with the output (``sums``), and the backward pass knows them all.
 
-A slot is some rows of a head whose keys are added up before: what a denominator needs to know of all earlier rows. One
-warp walks through a slot few rows at a time, each thread along its own dimensions: the sum of keys up to a row then
-costs one addition.
+A slot is some rows of a head whose keys are added up before: what a denominator needs to know of all earlier rows. What
+the rows of a slot add is a masked product: a key that is not a number stays unseen by the queries before it. That
+product loads rows a second time, since the layout of a matrix product in registers is not that of a rotation, and
+moving features from one to the other takes twice as long.
 """
 
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
@@ -17,12 +19,15 @@ import triton.language as tl
 
 from whorl.kernels.linear_triton import (
     compiled,
-    counted,
+    feature_of,
     key_features,
     load_pairs,
     load_tables,
+    load_values,
     mask_of_keys,
+    one_over,
     place_of,
+    product,
     query_features,
     turned,
 )
@@ -32,7 +37,7 @@ from whorl.kernels.linear_triton import (
 def load_halves(p_x, o_row, m_row, HEAD: tl.constexpr):
     """Both halves of rows of features, float32; 0 where there is nothing."""
     HALF: tl.constexpr = HEAD[1]
-    p_row = p_x + o_row[:, None] * (2 * HALF) + counted(HALF, HEAD[7])[None, :]
+    p_row = p_x + o_row[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     b_first = tl.load(p_row, mask=m_row[:, None], other=0.0)
     b_second = tl.load(p_row + HALF, mask=m_row[:, None], other=0.0)
     return b_first.to(tl.float32), b_second.to(tl.float32)
@@ -42,7 +47,7 @@ def load_halves(p_x, o_row, m_row, HEAD: tl.constexpr):
 def store_halves(p_x, b_first, b_second, o_row, m_row, HEAD: tl.constexpr):
     """Writes both halves of rows of features, one behind the other."""
     HALF: tl.constexpr = HEAD[1]
-    p_row = p_x + o_row[:, None] * (2 * HALF) + counted(HALF, HEAD[7])[None, :]
+    p_row = p_x + o_row[:, None] * (2 * HALF) + tl.arange(0, HALF)[None, :]
     tl.store(p_row, b_first.to(p_x.dtype.element_ty), mask=m_row[:, None])
     tl.store(p_row + HALF, b_second.to(p_x.dtype.element_ty), mask=m_row[:, None])
 
@@ -92,53 +97,59 @@ def add_keys(
     store_sums(p_sums, i_head, i_slot, slots, b_r1, b_r2, HEAD[1])
 
 
+@triton.jit
+def sums_within(
+    p_q, p_k, o_row, m_row, m_key, stride_q, stride_k,
+    HEAD: tl.constexpr, FEATURE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Of every query the sum of p_i . r_j over the rows of its slot up to it."""
+    DIM: tl.constexpr = HEAD[0]
+    PADDED: tl.constexpr = 2 * HEAD[1]
+    b_q = feature_of(load_values(p_q, o_row, m_row, stride_q, DIM, PADDED), FEATURE)
+    b_k = feature_of(load_values(p_k, o_row, m_key, stride_k, DIM, PADDED), FEATURE)
+    m_seen = (o_row[:, None] >= o_row[None, :]) & m_key[None, :]
+    if DIM < PADDED:  # the feature of a 0 may be 1
+        b_k = tl.where((tl.arange(0, PADDED) < DIM)[None, :], b_k, 0.0)
+    b_none = tl.zeros(m_seen.shape, tl.float32)
+    return tl.sum(tl.where(m_seen, product(b_q, tl.trans(b_k), b_none, DOT, PRECISION), 0.0), 1)
+
+
 @compiled("heads_in_all", "heads", "groups", "length", "slots")
 def write_features(
     p_q, p_k, p_cos, p_sin, p_mask, p_begin, p_sums, p_scale, p_a, p_b, stride_q, stride_k, stride_t, stride_m,
     heads_in_all, heads, groups, length, slots, eps,
-    DENOMINATOR: tl.constexpr, KNOWN: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr,
-    FEATURE: tl.constexpr, SLOT: tl.constexpr, ROWS: tl.constexpr, DOT: tl.constexpr,
+    SCALE: tl.constexpr, HAS_MASK: tl.constexpr, HEAD: tl.constexpr, FEATURE: tl.constexpr, ROWS: tl.constexpr,
+    DOT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """b = R r and s a = s R p of a slot, and s unless it is KNOWN; for "norm", whose s comes later, a."""
+    """b = R r and s a = s R p of a slot; s is "found" here, and written, or "known", or comes "later" and is 1."""
     HALF: tl.constexpr = HEAD[1]
     i_head, i_slot = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_b * (heads // groups) + i_h // groups
+    o_row = i_slot * ROWS + tl.arange(0, ROWS)
+    m_row = o_row < length
+    m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
     p_q += i_b * stride_q[0] + i_h * stride_q[1]
     p_k += i_b * stride_k[0] + i_h // groups * stride_k[1]
-    p_scale += i_head * length
-    keys = tl.where(i_h % groups == 0, length, 0)  # heads that share keys write them once
-    if DENOMINATOR != "norm" and not KNOWN:
+    p_scale += i_head * length + o_row
+    if SCALE == "found":
+        b_bottom = sums_within(p_q, p_k, o_row, m_row, m_key, stride_q, stride_k, HEAD, FEATURE, DOT, PRECISION) + eps
+    b_cos, b_sin = load_tables(p_cos, p_sin, i_b, o_row, m_row, stride_t, HEAD)
+    b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
+    b_r1, b_r2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
+    b_b1, b_b2 = turned(b_r1, b_r2, b_cos, b_sin, HEAD[2])
+    m_written = o_row < tl.where(i_h % groups == 0, length, 0)  # heads that share keys write them once
+    store_halves(p_b + i_key_head * length * (2 * HALF), b_b1, b_b2, o_row, m_written, HEAD)
+    b_q1, b_q2 = load_pairs(p_q, o_row, m_row, stride_q, HEAD)
+    b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
+    if SCALE == "found":
         b_z1, b_z2 = load_sums(p_sums, i_key_head, i_slot - 1, slots, HALF)
-        if HAS_MASK:
-            begin = tl.load(p_begin + i_b)
-    o_local = tl.arange(0, ROWS)
-    for i_step in range(0, SLOT // ROWS):
-        # rows count from the step's first, whose place is one number: what is left to compute of a place is constant
-        first = i_slot * SLOT + i_step * ROWS
-        o_row, m_row = o_local.to(tl.int64), o_local < tl.minimum(length - first, ROWS)
-        m_key = mask_of_keys(p_mask, i_b, first + o_row, m_row, stride_m, HAS_MASK)
-        b_q1, b_q2 = load_pairs(p_q + first * stride_q[2], o_row, m_row, stride_q, HEAD)
-        b_k1, b_k2 = load_pairs(p_k + first * stride_k[2], o_row, m_key, stride_k, HEAD)
-        b_cos, b_sin = load_tables(p_cos, p_sin, i_b, first + o_row, m_row, stride_t, HEAD)
-        b_r1, b_r2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
-        b_b1, b_b2 = turned(b_r1, b_r2, b_cos, b_sin, HEAD[2])
-        m_written = o_local < tl.minimum(keys - first, ROWS)
-        store_halves(p_b + (i_key_head * length + first) * (2 * HALF), b_b1, b_b2, o_local, m_written, HEAD)
-        b_p1, b_p2 = query_features(b_q1, b_q2, FEATURE)
-        b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, HEAD[2])
-        if DENOMINATOR != "norm":
-            if KNOWN:
-                b_scale = tl.load(p_scale + first + o_local, mask=m_row, other=0.0)
-            else:
-                if DENOMINATOR == "own":
-                    b_r1, b_r2, b_p1, b_p2 = rounded(b_b1, DOT), rounded(b_b2, DOT), b_a1, b_a2
-                b_sum1, b_sum2 = b_z1[None, :] + tl.cumsum(b_r1, 0), b_z2[None, :] + tl.cumsum(b_r2, 0)
-                b_bottom = tl.sum(b_p1 * b_sum1 + b_p2 * b_sum2, 1) + eps
-                b_z1, b_z2 = b_z1 + tl.sum(b_r1, 0), b_z2 + tl.sum(b_r2, 0)
-                if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
-                    b_bottom = tl.where(first + o_row >= begin, b_bottom, float("inf"))
-                b_scale = 1.0 / b_bottom
-                tl.store(p_scale + first + o_local, b_scale, mask=m_row)
-            b_a1, b_a2 = b_a1 * b_scale[:, None], b_a2 * b_scale[:, None]
-        store_halves(p_a + (i_head * length + first) * (2 * HALF), b_a1, b_a2, o_local, m_row, HEAD)
+        b_bottom += tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1)
+        b_scale = one_over(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
+        tl.store(p_scale, b_scale, mask=m_row)
+    elif SCALE == "known":
+        b_scale = tl.load(p_scale, mask=m_row, other=0.0)
+    if SCALE != "later":
+        b_p1, b_p2 = b_p1 * b_scale[:, None], b_p2 * b_scale[:, None]
+    b_a1, b_a2 = turned(b_p1, b_p2, b_cos, b_sin, HEAD[2])
+    store_halves(p_a + i_head * length * (2 * HALF), b_a1, b_a2, o_row, m_row, HEAD)

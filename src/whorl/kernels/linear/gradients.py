@@ -44,6 +44,16 @@ def halves_of(b_x, HALF: tl.constexpr):
     return tl.split(tl.permute(tl.reshape(b_x, (b_x.shape[0], 2, HALF)), (0, 2, 1)))
 
 
+@triton.jit
+def sums_by_row(b_first, b_second, b_rest1, b_rest2, REVERSE: tl.constexpr, DOT: tl.constexpr, PRECISION: tl.constexpr):
+    """Sums of both halves over the rows up to each, or from each on with REVERSE, and the rest of the text."""
+    o_row, o_other = tl.arange(0, b_first.shape[0])[:, None], tl.arange(0, b_first.shape[0])[None, :]
+    b_ones = tl.where(o_row <= o_other if REVERSE else o_row >= o_other, 1.0, 0.0)
+    b_none = tl.zeros(b_first.shape, tl.float32)
+    b_sum1 = product(b_ones, b_first, b_none, DOT, PRECISION) + b_rest1[None, :]
+    return b_sum1, product(b_ones, b_second, b_none, DOT, PRECISION) + b_rest2[None, :]
+
+
 @compiled("heads_in_all", "heads", "length", "slots")
 def write_grad_rows(
     p_grad, p_out, p_scale, p_q, p_a, p_c, p_sums, p_placed, stride_g, stride_q, heads_in_all, heads, length, slots,
@@ -91,13 +101,13 @@ def write_grad_queries(
     i_b, i_h = i_head // heads, i_head % heads
     i_key_head = i_b * (heads // groups) + i_h // groups
     p_b += i_key_head * length * (2 * HALF)
-    b_d = sums_of_tile(
+    b_d, _ = sums_of_tile(
         p_grad + i_b * stride_g[0] + i_h * stride_g[1],
         p_v + i_b * stride_v[0] + i_h // groups * stride_v[1],
         p_b,
         p_states + i_key_head * chunks * (2 * HALF * BLOCK_V),
         None, i_tile * ROWS, length, stride_g, stride_v, stride_b, chunks,
-        False, True, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
+        False, True, False, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
     )  # fmt: skip
     o_row = i_tile * ROWS + tl.arange(0, ROWS)
     m_row = o_row < length
@@ -119,9 +129,7 @@ def write_grad_queries(
             b_k1, b_k2 = load_pairs(p_k, o_row, m_key, stride_k, HEAD)
             b_r1, b_r2 = key_features(b_k1, b_k2, m_key, HAS_MASK, HEAD, FEATURE)
         b_z1, b_z2 = load_sums(p_sums, i_key_head, i_tile * (ROWS // SLOT) - 1, slots, HALF)
-        b_ones = tl.where(tl.arange(0, ROWS)[:, None] >= tl.arange(0, ROWS)[None, :], 1.0, 0.0).to(DOT)
-        b_sum1 = product(b_ones, b_r1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_z1[None, :]
-        b_sum2 = product(b_ones, b_r2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_z2[None, :]
+        b_sum1, b_sum2 = sums_by_row(b_r1, b_r2, b_z1, b_z2, False, DOT, PRECISION)
         if DENOMINATOR == "own":
             b_sum1, b_sum2 = turned_back(b_sum1, b_sum2, b_cos, b_sin, HEAD[2])
             b_bottom = tl.sum(b_p1 * b_sum1 + b_p2 * b_sum2, 1) + eps
@@ -146,7 +154,7 @@ def write_grad_keys(
     i_head, i_tile = place_of(heads_in_all)
     i_b, i_h = i_head // heads, i_head % heads
     p_c += i_head * length
-    b_d = sums_of_tile(
+    b_d, _ = sums_of_tile(
         p_v + i_b * stride_v[0] + i_h // groups * stride_v[1],
         p_grad + i_b * stride_g[0] + i_h * stride_g[1],
         p_a + i_head * length * (2 * HALF),
@@ -154,7 +162,7 @@ def write_grad_keys(
         # before weights are rounded: both terms nearly cancel where an output is near a value
         p_c if DENOMINATOR == "own" else None,
         i_tile * ROWS, length, stride_v, stride_g, stride_a, chunks,
-        True, True, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
+        True, True, False, 2 * HALF, VALUE_DIM, BLOCK_V, CHUNK, ROWS, DOT, PRECISION,
     )  # fmt: skip
     b_d1, b_d2 = halves_of(b_d, HALF)
     if DENOMINATOR == "own":
@@ -171,9 +179,8 @@ def write_grad_keys(
         b_scale = tl.load(p_scale + i_head * length + o_row, mask=m_row, other=0.0)
         b_c = (b_scale * tl.load(p_c + o_row, mask=m_row, other=0.0))[:, None]
         b_y1, b_y2 = load_sums(p_sums, i_head, (i_tile + 1) * (ROWS // SLOT), slots, HALF)
-        b_ones = tl.where(tl.arange(0, ROWS)[:, None] <= tl.arange(0, ROWS)[None, :], 1.0, 0.0).to(DOT)
-        b_d1 += product(b_ones, b_c * b_p1, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_y1[None, :]
-        b_d2 += product(b_ones, b_c * b_p2, tl.zeros([ROWS, HALF], tl.float32), DOT, PRECISION) + b_y2[None, :]
+        b_sum1, b_sum2 = sums_by_row(b_c * b_p1, b_c * b_p2, b_y1, b_y2, True, DOT, PRECISION)
+        b_d1, b_d2 = b_d1 + b_sum1, b_d2 + b_sum2
     m_key = mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK)
     b_k1, b_k2 = load_pairs(p_k + i_b * stride_k[0] + i_h // groups * stride_k[1], o_row, m_key, stride_k, HEAD)
     b_d1, b_d2 = b_d1 * slope_of(b_k1, FEATURE), b_d2 * slope_of(b_k2, FEATURE)

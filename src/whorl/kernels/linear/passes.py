@@ -23,7 +23,7 @@ from torch import Tensor
 
 from whorl.kernels.linear.features import add_keys, write_features
 from whorl.kernels.linear.gradients import write_grad_keys, write_grad_queries, write_grad_rows
-from whorl.kernels.linear.sizes import AT_ONCE, BLOCK, CHUNK, WALKS, is_wide, slot_of, tile_of
+from whorl.kernels.linear.sizes import BLOCK, CHUNK, WALKS, is_wide, slot_of, tile_of
 from whorl.kernels.linear.states import write_states
 from whorl.kernels.linear.sums import write_sums
 from whorl.kernels.linear_triton import Shape, TurningPairs, mask_arguments, running_sums, table_arguments
@@ -58,13 +58,15 @@ class Pass:
         self.mask, self.stride_m = mask_arguments(key_mask)
         pairs = 0 if turning.cos is None else turning.cos.shape[-1]
         neighbours = turning.interleaved and shape.dim == 2 * pairs == self.dim
-        self.head = (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours, 0)
+        self.head = (shape.dim, shape.half, pairs, turning.start, turning.blocks, turning.interleaved, neighbours)
         self.of_values = {"VALUE_DIM": shape.value_dim, "BLOCK_V": shape.block_v}
         self.of_products = {
             "DOT": tl.float32 if self.wide else tl.bfloat16,
             "PRECISION": "tf32x3" if self.wide else "tf32",
         }
-        self.of_features = {"DENOMINATOR": denominator, "HEAD": self.head, "FEATURE": feature}
+        self.of_features = {"HEAD": self.head, "FEATURE": feature}
+        self.of_denominators = {"DENOMINATOR": denominator, **self.of_features}
+        self.begin = None if key_mask is None else first_seen(key_mask)
         self.has_mask = {"HAS_MASK": key_mask is not None}
 
     def launch(self, kernel: Any, name: str, heads: int, *given: Any, **constants: Any) -> None:
@@ -87,29 +89,25 @@ class Pass:
                 *(self.k, self.cos, self.sin, self.mask, sums, self.k.stride(), self.stride_t, self.stride_m),
                 *(shape.batch * shape.key_heads, shape.key_heads, shape.length, self.slots),
                 DOT=self.of_products["DOT"],
-                **self.of_features,
+                **self.of_denominators,
                 **self.has_mask,
             )
             running_sums(sums, reverse=False)
 
     def features(self, sums: Tensor, scale: Tensor, *, known: bool) -> tuple[Tensor, Tensor]:
-        """Features of queries, times ``scale``, and of keys; writes ``scale`` unless it is known."""
-        shape, tile = self.shape, tile_of("features", self.wide)
+        """Features of queries, times ``scale``, and of keys; writes ``scale`` unless it is known, or comes later."""
+        shape, here = self.shape, self.denominator == "plain"
         a = self.memory(shape.batch, shape.heads, shape.length, self.dim, dtype=self.dtype)
         b = self.memory(shape.batch, shape.key_heads, shape.length, self.dim, dtype=self.dtype)
-        begin = None if self.key_mask is None else first_seen(self.key_mask)
-        write_features[(shape.batch * shape.heads * self.slots,)](
-            *(self.q, self.k, self.cos, self.sin, self.mask, begin, sums, scale, a, b),
+        self.launch(
+            *(write_features, "features", shape.heads),
+            *(self.q, self.k, self.cos, self.sin, self.mask, self.begin, sums, scale, a, b),
             *(self.q.stride(), self.k.stride(), self.stride_t, self.stride_m),
             *(shape.batch * shape.heads, shape.heads, self.groups, shape.length, self.slots, self.eps),
-            KNOWN=known,
-            DOT=self.of_products["DOT"],
-            SLOT=self.slot,
-            ROWS=min(self.slot, tile.rows * 64 // shape.half),
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            **{**self.of_features, "HEAD": (*self.head[:-1], AT_ONCE)},
+            SCALE="later" if self.denominator == "norm" else "known" if known else "found" if here else "later",
+            **self.of_features,
             **self.has_mask,
+            **self.of_products,
         )
         return a, b
 
@@ -147,18 +145,22 @@ class Pass:
         return states
 
     def sums(
-        self, x: Tensor, y: Tensor, w: Tensor, states: Tensor, out: Tensor, scale: Tensor | None, *, reverse: bool
-    ) -> None:
-        """Writes outputs, and their scale where they are normed by themselves; or gradients of values, reversed."""
+        self, x: Tensor, y: Tensor, w: Tensor, states: Tensor, out: Tensor, *, reverse: bool,
+        sums: Tensor | None = None, scale: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        """Writes outputs, and what they are multiplied by where that comes with them; or gradients of values."""
         heads = self.shape.heads
         self.launch(
-            *(write_sums, "outputs", heads, x, y, w, states, out, scale, x.stride(), y.stride(), w.stride()),
+            *(write_sums, "outputs", heads),
+            *(x, y, w, states, self.begin, sums, out, scale, x.stride(), y.stride(), w.stride()),
             *(self.shape.batch * heads, heads, heads // x.shape[1], heads // y.shape[1]),
-            *(self.shape.length, self.chunks, self.eps),
-            NORM=scale is not None,
+            *(self.shape.length, self.chunks, self.slots, self.eps),
+            DIVIDED="not" if scale is None else self.denominator,
             REVERSE=reverse,
             DIM=self.dim,
             CHUNK=self.chunk,
+            SLOT=self.slot,
+            **self.has_mask,
             **self.of_values,
             **self.of_products,
         )
@@ -173,7 +175,7 @@ class Pass:
             *(write_grad_rows, "grad_rows", shape.heads),
             *(grad, out, scale, self.q, a, c, sums, placed, grad.stride(), self.q.stride()),
             *(shape.batch * shape.heads, shape.heads, shape.length, self.slots),
-            **self.of_features,
+            **self.of_denominators,
             **self.of_values,
         )
         if not norm:
@@ -191,7 +193,7 @@ class Pass:
             *(self.chunks, self.slots, self.eps),
             CHUNK=self.chunk,
             SLOT=self.slot,
-            **self.of_features,
+            **self.of_denominators,
             **self.has_mask,
             **self.of_values,
             **self.of_products,
@@ -210,7 +212,7 @@ class Pass:
             *(self.chunks, self.slots),
             CHUNK=self.chunk,
             SLOT=self.slot,
-            **self.of_features,
+            **self.of_denominators,
             **self.has_mask,
             **self.of_values,
             **self.of_products,
@@ -226,7 +228,8 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tenso
     stage.add_keys(sums)
     a, b = stage.features(sums, scale, known=False)
     states = stage.states(b, stage.v, reverse=False)
-    stage.sums(a, b, stage.v, states, out, scale if stage.denominator == "norm" else None, reverse=False)
+    later = {} if stage.denominator == "plain" else {"sums": sums, "scale": scale}
+    stage.sums(a, b, stage.v, states, out, reverse=False, **later)
     return out, scale, sums
 
 
@@ -245,7 +248,7 @@ def backward(
     by_head = [x if stage.groups == 1 else stage.memory(*q.shape[:3], x.shape[-1]) for x in (dk, dv)]
     states = stage.states(a, grad, reverse=True)
     stage.grad_keys(a, grad, scale, c, later_sums, states, by_head[0])
-    stage.sums(b, a, grad, states, by_head[1], None, reverse=True)
+    stage.sums(b, a, grad, states, by_head[1], reverse=True)
     if stage.groups > 1:
         for x, parts in zip((dk, dv), by_head, strict=True):
             x.copy_(parts.unflatten(1, (stage.shape.key_heads, stage.groups)).sum(2))

@@ -25,11 +25,11 @@ class Block:
     values: int
 
 
-# By kernel, and whether products are in float32. A slot is a multiple of the rows of features, all other rows are a
-# multiple of it, and a chunk is a multiple of all.
+# By kernel, and whether products are in float32. Three kernels take a slot at a time; all other rows are a multiple of
+# it, and a chunk is a multiple of all.
 TILES: dict[tuple[str, bool], Tile] = {
-    ("features", False): Tile(8, 1, 1),  # of 128 dimensions; of fewer, more rows
-    ("features", True): Tile(8, 1, 1),
+    ("features", False): Tile(64, 4, 1, registers=168),  # a slot
+    ("features", True): Tile(16, 4, 1),
     ("key_sums", False): Tile(64, 2, 1),  # a slot
     ("key_sums", True): Tile(16, 1, 1),
     ("grad_rows", False): Tile(64, 8, 1),  # a slot
@@ -40,17 +40,13 @@ TILES: dict[tuple[str, bool], Tile] = {
     ("outputs", True): Tile(16, 4, 1),
     ("grad_queries", False): Tile(64, 4, 1),
     ("grad_queries", True): Tile(16, 4, 1),
-    ("grad_keys", False): Tile(64, 4, 1),
+    ("grad_keys", False): Tile(64, 4, 1, registers=168),
     ("grad_keys", True): Tile(16, 4, 1),
 }
 
 CHUNK = {False: 128, True: 64}
 
 BLOCK = {False: Block(64, 64), True: Block(32, 64)}
-
-# Neighbouring dimensions that a thread takes of features: with two, a warp has half a row of 128, and no thread asks
-# another for the sum of keys up to a row.
-AT_ONCE = 2
 
 # Programs that walk along the length: fewer than this, and the length is cut into segments.
 WALKS = 256

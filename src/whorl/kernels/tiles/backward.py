@@ -68,8 +68,8 @@ def weights_and_ds(
     CASE: tl.constexpr, EDGE: tl.constexpr, FAR: tl.constexpr,
 ):  # fmt: skip
     """w as values have it, ds, and ds without cap' of a tile; rows and columns may be either way round, if all are."""
-    b_s = scores_of(b_products, o_i, o_j, corner, text, scoring, CASE, FAR)
-    b_w = tl.exp2(b_s - b_lse)
+    b_s, factor, offset = scores_of(b_products, o_i, o_j, corner, text, scoring, CASE, FAR)
+    b_w = tl.exp2(b_s * factor - (b_lse - offset))
     if EDGE:
         b_w = tl.where(seen(o_i, o_j, text, CASE), b_w, 0.0)
     b_kept = b_w

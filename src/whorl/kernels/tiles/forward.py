@@ -36,12 +36,13 @@ def take_keys(side, gathered, n, text, scoring, CASE: tl.constexpr, EDGE: tl.con
         o_n = n + tl.arange(0, CASE.keys)
         o_j, m_j = o_n[None, :], o_n < text[0]
         b_k = load_rows(p_k + n * s_k, m_j, CASE.dim, BY_ROW=EDGE)
-        b_s = scores_of(product(b_q, tl.trans(b_k)), o_i, o_j, (start, n), text, scoring, CASE, FAR)
+        b_products = product(b_q, tl.trans(b_k))
+        b_s, factor, offset = scores_of(b_products, o_i, o_j, (start, n), text, scoring, CASE, FAR)
         if EDGE:
             b_s = tl.where(seen(o_i, o_j, text, CASE), b_s, float("-inf"))
-        b_more = tl.maximum(b_best, tl.max(b_s, 1))
+        b_more = tl.maximum(b_best, tl.max(b_s, 1) * factor + offset)
         b_base = tl.where(b_more == float("-inf"), 0.0, b_more)  # a row that has seen nothing yet
-        b_p = tl.exp2(b_s - b_base[:, None])
+        b_p = tl.exp2(b_s * factor - (b_base - offset)[:, None])
         b_shrink = tl.exp2(b_best - b_base)
         b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
         if CASE.drops:  # after the sum: what is left out is left out of the output alone

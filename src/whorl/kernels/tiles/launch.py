@@ -154,9 +154,7 @@ def _ready(
     count, lowest = 0 if numbers is None else numbers.shape[1], asked.lowest
     # where a table ends; the last token; or where queries of a broken line begin, see ``biases``
     highest = {"table": lowest + count - 1, "broken": keys - queries}.get(asked.kind, keys - 1)
-    most = "window" if asked.kind == "none" and asked.before >= 0 else asked.kind
-    if asked.kind == "table" and 2 * (lowest + count) < keys:
-        most = "far table" if 100 * (lowest + count) < keys else "short table"
+    most = "short table" if asked.kind == "table" and 2 * (lowest + count) < keys else asked.kind
     tile = sizes.tile_of(name, most, queries, (padded(q), padded(v)), q.dtype, q.device)
     case = Case(
         dim=dim, value_dim=value_dim, padded=padded(q), value_padded=padded(v), rows=tile.rows, keys=tile.keys,

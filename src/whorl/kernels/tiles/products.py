@@ -65,20 +65,30 @@ def product(b_one, b_other, b_sum=None):
 
 @triton.jit
 def scores_of(b_products, o_i, o_j, corner, text, scoring, CASE: tl.constexpr, FAR: tl.constexpr):
-    """Scores of queries at o_i and keys at o_j, in powers of two, before any key is hidden.
+    """Scores of queries at o_i and keys at o_j, before any key is hidden: numbers, and the factor and the offset that
+    make scores of them, in powers of two.
 
-    ``corner`` is where the first query and the first key of the tile are; ``scoring`` is the scale, the soft limit of
-    scores, and what ``numbers_of`` says of the bias, all in powers of two, and then what ``keeps`` reads.
+    Where the bias is one number for the whole tile, the numbers are the products themselves. What is subtracted from
+    scores next takes factor and offset along, so that a score costs one fused multiplication and addition.
+
+    ``corner`` is where the first query and the first key of the tile are; ``scoring`` is the scale, which is positive,
+    the soft limit of scores, and what ``numbers_of`` says of the bias, all in powers of two, and then what ``keeps``
+    reads.
     """
     scale, cap, numbers, _ = scoring
-    b_s = b_products * scale
-    if CASE.kind != "none":
+    factor, offset = scale, 0.0
+    if FAR:
+        offset = numbers[0]
+    elif CASE.kind != "none":
         o_i, o_j = places_of(o_i, o_j, text, CASE)
-        b_s += bias_of(o_i, o_j, corner, numbers, CASE, FAR)
+        b_products = b_products * scale + bias_of(o_i, o_j, corner, numbers, CASE)
+        factor = 1.0
     if CASE.capped:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
-        b_s = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_s * (2.8853900817779268 / cap))))
-    return b_s
+        steep = 2.8853900817779268 / cap
+        b_products = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_products * (factor * steep) + offset * steep)))
+        factor, offset = 1.0, 0.0
+    return b_products, factor, offset
 
 
 @triton.jit

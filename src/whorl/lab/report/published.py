@@ -1,8 +1,8 @@
 """Orders that papers report, held against the numbers at hand.
 
 Each is a pair: the first is said to be better than the second. A pair is checked only where both were measured and
-what the claim needs is given; YaRN's default ramp, for one, needs a trained length of 256 and more to differ from
-interpolation, and T5's last bucket must lie within half the trained length to be trained at all.
+what the claim needs is given; YaRN's default ramp, for one, needs a trained length of 256 and more to leave pairs
+alone, and T5's last bucket must lie within half the trained length to be trained well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REPAIRS = (
     ("ntk", None, SU),
     (None, "pi", SU),
 )
-RAMP_LENGTH = 256  # below it YaRN's default ramp interpolates every dimension
+RAMP_LENGTH = 256  # below it YaRN's default ramp slows nearly every pair
 
 # Synthetic tasks, by exact match past the trained length.
 TASKS = (

@@ -51,8 +51,8 @@ def near_from(start, full, full_end, highest, CASE: tl.constexpr):
 
 
 @triton.jit
-def bias_of(o_i, o_j, corner, numbers, CASE: tl.constexpr, FAR: tl.constexpr):
-    """The biases of queries at o_i and keys at o_j, in powers of two. ``FAR``: all are at or beyond the far end."""
+def bias_of(o_i, o_j, corner, numbers, CASE: tl.constexpr):
+    """The biases of queries at o_i and keys at o_j, in powers of two."""
     one, other, p_table, lowest, highest = numbers
     if CASE.kind == "line":
         b_bias = sloped(o_i, o_j, one)
@@ -64,8 +64,6 @@ def bias_of(o_i, o_j, corner, numbers, CASE: tl.constexpr, FAR: tl.constexpr):
         b_bias = broken_line(o_i, o_j, corner, one, p_table, lowest, highest)
     elif CASE.kind == "gate":
         b_bias = row_less_column(o_i, o_j, p_table, highest)
-    elif FAR:
-        b_bias = one
     elif CASE.placed:
         b_bias = looked_up_by_pair(o_i, o_j, p_table, lowest, highest)
     else:
