@@ -25,7 +25,8 @@ def test_settings_are_checked_by_name_and_kind():
     with pytest.raises(whorl.WhorlError, match="far must be at least length=4096, got 8"):
         tables(length=4096, far=8)
     with pytest.raises(whorl.WhorlError, match="batch must be positive, got 0"):
-        tables(batch=0)
+        registry.complete_settings("tables", {"batch": 0})
+    assert registry.complete_settings("rotary", {"start": 0})["start"] == 0
     with pytest.raises(whorl.WhorlError, match="repeats must be a positive integer, got 0"):
         runner.run("tables", repeats=0)
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from claims import golden
-from whorl import registry
+from whorl import Window, registry
 from whorl.claims import find, formulas, ledger, verify
 
 WITHOUT = {"none"}  # no formula: nothing enters
@@ -53,4 +53,4 @@ def test_numbers_that_are_other_or_fewer_turn_it_red(monkeypatch):
 def test_a_name_brings_its_formula_and_an_encoding_itself_does_not():
     ids = {row.id for row in verify("rope")}
     assert {"rope.formula", "rope+yarn.formula", "rope+linear.formula"} <= ids and "xpos.formula" not in ids
-    assert "window.formula" not in {row.id for row in verify(formulas.Window(size=4))}
+    assert "window.formula" not in {row.id for row in verify(Window(size=4))}

@@ -14,7 +14,7 @@ from whorl.lab.evaluate import score
 from whorl.lab.load import make_model
 from whorl.lab.monitor import attention_by_distance
 from whorl.lab.storage import read_metrics
-from whorl.lab.validation import validation, written
+from whorl.lab.validation import generated_texts, validation
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_the_model_goes_on_with_a_text_to_once_and_4_times_its_length(run, texts
     more = model.generate(torch.tensor([list(sample[:32].encode())]), 32)[0, 32:]
     assert result["generated"][1]["text"] == bytes(more.tolist()).decode(errors="replace")
     learned = tiny(texts, "learned")
-    found = written(make_model(learned), learned, read_corpus(str(texts)))
+    found = generated_texts(make_model(learned), learned, read_corpus(str(texts)))
     assert [one["length"] for one in found] == [16]  # its table ends there
 
 

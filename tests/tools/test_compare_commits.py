@@ -87,7 +87,7 @@ def test_a_changed_constant_and_a_changed_formula_are_found(tmp_path, capfd):
 
 @needs_git
 def test_a_probe_that_breaks_is_no_difference(own_folder, tmp_path, capfd):
-    other = changed(tmp_path, __init__=("_PUBLIC = {", 'raise RuntimeError("broken on purpose")\n_PUBLIC = {'))
+    other = changed(tmp_path, __init__=("_HOMES = ", 'raise RuntimeError("broken on purpose")\n_HOMES = '))
     assert tool.main([str(other), "HEAD", "--only", "identity"]) == 2
     said = capfd.readouterr().err
     assert "broken on purpose" in said and "ended with status 1" in said

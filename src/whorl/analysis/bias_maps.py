@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
+from whorl import Encoding
 from whorl.analysis.wavelengths import Array, real, whole
-from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, invalid
 
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from whorl import Encoding, WhorlError
 from whorl.analysis.wavelengths import Array, frequencies_of
-from whorl.encodings.base import Encoding
-from whorl.errors import WhorlError
 
 
 class Changes(NamedTuple):

@@ -6,10 +6,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from whorl import Config, Encoding
 from whorl.analysis.wavelengths import Array, real
 from whorl.attend.reference import placed_scores
-from whorl.config import Config
-from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Input, first
 from whorl.errors import invalid
 

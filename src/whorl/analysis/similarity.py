@@ -8,10 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from whorl import Encoding, Learned, Sinusoidal
 from whorl.analysis.wavelengths import Array, real, whole
-from whorl.encodings.base import Encoding
-from whorl.encodings.learned import Learned
-from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.errors import WhorlError, invalid
 
 

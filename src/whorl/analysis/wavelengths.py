@@ -8,11 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from whorl.encodings.base import Encoding
+from whorl import Encoding, Sandwich, Sinusoidal, XPos
 from whorl.encodings.rotary import Rotary
-from whorl.encodings.sandwich import Sandwich
-from whorl.encodings.sinusoidal import Sinusoidal
-from whorl.encodings.xpos import XPos
 from whorl.errors import WhorlError, invalid
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.frequencies import wavelengths as _wavelengths

@@ -36,7 +36,7 @@ def attention(
     encodings: str = "none,rope,alibi,kerple,t5,sandwich,fire,rope+window,rerope",
 ) -> tuple[Group, ...]:
     """The groups to time: the encodings named, with commas between them."""
-    where, kind = setting("bench attention", device, dtype, batch=batch, length=length, heads=heads, head_dim=head_dim)
+    where, kind = setting("bench attention", device, dtype)
     shape = (batch, heads, length, head_dim)
     tokens = q, k, v = drawn(shape, kind, where)
     forward = [Case(name="torch's kernel", run=lambda: _plain(q, k, v), check=not_judged)]

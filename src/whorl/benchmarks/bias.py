@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from whorl.attend.softmax import attention, explain_attention
-from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, encoding_for, judged, not_judged
+from whorl import Encoding, attention, explain_attention
+from whorl.benchmarks.judging import device_of, drawn, dtypes_of, encoding_for, judged, not_judged
 from whorl.benchmarks.runner import Case, Group
-from whorl.encodings.base import Encoding
 from whorl.errors import dtype_name
 
 NAMES = ("alibi", "sandwich", "kerple", "t5", "fire")
@@ -35,7 +34,6 @@ def bias(
     encodings: str = "alibi",
 ) -> tuple[Group, ...]:
     """The groups to time: one for each of the encodings, named with commas between them."""
-    check_sizes("bench bias", batch=batch, length=length, heads=heads, head_dim=head_dim)
     where, (kind, *_) = device_of("bench bias", device), dtypes_of("bench bias", dtype)
     tokens = drawn((batch, heads, length, head_dim), kind, where)
     return tuple(_group(name, *tokens) for name in encodings.split(","))

@@ -15,15 +15,10 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
+from whorl import Encoding, KVCache, Rope, attention, build_for, rotate_qk
 from whorl.benchmarks.judging import judged, not_judged, setting
 from whorl.benchmarks.runner import Case, Check, Group
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name
-from whorl.kernels.rotate import rotate_qk
-from whorl.registry import build_for
 
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 ROOM = 128  # tokens decoded before the cache is cropped: more would be another number of keys than the yardstick's
@@ -49,8 +44,7 @@ def decode(
     encodings: str = "none,rope,alibi,t5,kerple,window,rerope,fire",
 ) -> Iterator[Group]:
     """The groups to time: steps of the encodings named, with commas between them, without padding and with it."""
-    sizes = {"batch": batch, "kept": kept, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    where, kind = setting("bench decode", device, dtype, **sizes)
+    where, kind = setting("bench decode", device, dtype)
     shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
     made = {"dtype": kind, "device": where}
     summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {dtype_name(kind)}"

@@ -38,8 +38,7 @@ def generation(
     vocab: int = 32000,
 ) -> tuple[Group, ...]:
     """The groups to time: tokens after a prompt, a prompt of a length not met before, and a pass over a long prompt."""
-    sizes = {"batch": batch, "prompt": prompt, "tokens": tokens, "prefill": prefill, "layers": layers}
-    where, kind = setting("bench generation", device, dtype, **sizes)
+    where, kind = setting("bench generation", device, dtype)
     theirs, ours = _models(where, kind, layers=layers, width=width, heads=heads, kv_heads=kv_heads, vocab=vocab)
     drawn = torch.randint(vocab, (batch, max(prompt + PROMPTS, prefill)), device=where)
     about = f"{layers} layers of {width}, {heads}/{kv_heads} heads, batch {batch}, {dtype_name(kind)}"

@@ -8,20 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl import Combined, Encoding
 from whorl.benchmarks.runner import Check
-from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, unknown
 from whorl.registry import build_for, encoding_class
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-
-def check_sizes(call: str, **sizes: int) -> None:
-    """Raises a WhorlError for a size that is no size."""
-    for name, value in sizes.items():
-        if value < 1:
-            raise invalid(call, name, "positive", value)
 
 
 def device_of(call: str, device: str) -> str:
@@ -44,9 +36,8 @@ def dtypes_of(call: str, dtype: str) -> list[torch.dtype]:
     return [DTYPES[dtype]]
 
 
-def setting(call: str, device: str, dtype: str, **sizes: int) -> tuple[str, torch.dtype]:
+def setting(call: str, device: str, dtype: str) -> tuple[str, torch.dtype]:
     """The device and the dtype to run on; "auto" is a GPU and bfloat16 where there is one, else the CPU and float32."""
-    check_sizes(call, **sizes)
     where = device_of(call, device)
     usual = "bfloat16" if where == "cuda" else "float32"
     return where, dtypes_of(call, usual if dtype == "auto" else dtype)[0]

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.attend.linear import linear_attention
+from whorl import Rope, linear_attention
 from whorl.benchmarks.judging import drawn, judged, setting
 from whorl.benchmarks.runner import Case, Check, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name
 from whorl.kernels.choose import Impl
 
@@ -32,7 +31,7 @@ def linear(
     head_dim: int = 64,
 ) -> tuple[Group, ...]:
     """The groups to time: forward, and forward with backward."""
-    where, kind = setting("bench linear", device, dtype, batch=batch, length=length, heads=heads, head_dim=head_dim)
+    where, kind = setting("bench linear", device, dtype)
     shape = (batch, heads, length, head_dim)
     tokens, rope = drawn(shape, kind, where), Rope(head_dim=head_dim)
     impls: tuple[Impl, ...] = ("torch", "triton") if where == "cuda" else ("torch",)

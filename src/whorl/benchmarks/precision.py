@@ -14,10 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes
+from whorl import Rope
 from whorl.benchmarks.runner import Case, Check, Group
 from whorl.benchmarks.tables import LIMIT, Build, error_of, naive
-from whorl.encodings.rope import Rope
 from whorl.errors import invalid
 from whorl.rotary.tables import Tables
 
@@ -26,7 +25,6 @@ FAR = (8_191, 131_071, 1_048_575, 16_777_215)
 
 def precision(*, rows: int = 512, head_dim: int = 128, base: float = 10_000.0) -> tuple[Group, ...]:
     """A group for each far position: tables of the ``rows`` positions that end there."""
-    check_sizes("bench precision", rows=rows, head_dim=head_dim)
     if rows > FAR[0]:
         raise invalid("bench precision", "rows", f"at most {FAR[0]:,}", rows)
     builds = {"plain float32": naive(head_dim, base), **_whorl(head_dim, base), **peers(head_dim, base)}

@@ -18,17 +18,9 @@ if TYPE_CHECKING:
 
 Benchmark = Callable[..., "Iterable[Group]"]
 
-BENCHMARKS: dict[str, str | Benchmark] = {
-    "attention": "whorl.benchmarks.attention:attention",
-    "bias": "whorl.benchmarks.bias:bias",
-    "decode": "whorl.benchmarks.decode:decode",
-    "generation": "whorl.benchmarks.generation:generation",
-    "linear": "whorl.benchmarks.linear:linear",
-    "precision": "whorl.benchmarks.precision:precision",
-    "rotary": "whorl.benchmarks.rotary:rotary",
-    "tables": "whorl.benchmarks.tables:tables",
-    "training": "whorl.benchmarks.training:training",
-}
+# Each is the function of its name in the file of its name.
+NAMES = ("attention", "bias", "decode", "generation", "linear", "precision", "rotary", "tables", "training")
+BENCHMARKS: dict[str, str | Benchmark] = {name: f"whorl.benchmarks.{name}:{name}" for name in NAMES}
 
 
 def benchmark(name: str) -> Benchmark:
@@ -43,7 +35,7 @@ def benchmark(name: str) -> Benchmark:
 
 
 def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a benchmark, those given in place of its defaults.
+    """All settings of a benchmark, those given in place of its defaults; a size is positive as its default is.
 
     >>> complete_settings("tables", {"length": 4096})["head_dim"]
     128
@@ -55,5 +47,7 @@ def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
         kind = type(settings[key])
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise invalid(f"bench {name}", key, f"like {settings[key]!r}", value)
+        if kind is int and settings[key] > 0 and value < 1:
+            raise invalid(f"bench {name}", key, "positive", value)
         settings[key] = kind(value)
     return settings

@@ -15,12 +15,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes, device_of, drawn, dtypes_of, judged, not_judged
+from whorl import Rope, rotate, rotate_qk
+from whorl.benchmarks.judging import device_of, drawn, dtypes_of, judged, not_judged
 from whorl.benchmarks.rotary_peers import Both, peers
 from whorl.benchmarks.runner import Case, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name, invalid
-from whorl.kernels.rotate import rotate, rotate_qk
 from whorl.rotary.rotation import Layout, Order
 
 # Rounding the result once, and little more.
@@ -50,8 +49,6 @@ def rotary(
     start: int = 0,
 ) -> tuple[Group, ...]:
     """The groups to time; ``rotary_dim`` 0 stands for the whole head, ``start`` is the first dimension that turns."""
-    sizes = {"batch": batch, "length": length, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
-    check_sizes("bench rotary", **sizes)
     where = device_of("bench rotary", device)
     if (rotary_dim or start) and where == "cpu":
         raise invalid("bench rotary", "rotary_dim", "0 on the CPU", rotary_dim, "Partial rotation is timed on a GPU.")
@@ -59,7 +56,7 @@ def rotary(
     groups: list[Group] = []
     for kind in dtypes_of("bench rotary", dtype):
         if where == "cpu":
-            groups += _on_cpu(kind, **sizes)
+            groups += _on_cpu(kind, batch, length, heads, head_dim)
             continue
         groups += _turned(kind, rope, batch, length, heads, kv_heads)
         if rope.config.rotary_dim == head_dim:
@@ -67,7 +64,7 @@ def rotary(
     return tuple(groups)
 
 
-def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, kv_heads: int, head_dim: int) -> list[Group]:
+def _on_cpu(dtype: torch.dtype, batch: int, length: int, heads: int, head_dim: int) -> list[Group]:
     cos, sin = Rope(head_dim=head_dim).tables(torch.arange(length))
     (contiguous,) = drawn((batch, heads, length, head_dim), dtype, "cpu", count=1)
     strided = contiguous.transpose(1, 2).contiguous().transpose(1, 2)

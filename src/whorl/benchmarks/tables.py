@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whorl.benchmarks.judging import check_sizes, device_of, not_judged
+from whorl import Rope, TableCache, use_table_cache
+from whorl.benchmarks.judging import device_of, not_judged
 from whorl.benchmarks.runner import Case, Check, Group
-from whorl.encodings.rope import Rope
 from whorl.errors import invalid
-from whorl.rotary.cache import TableCache, use_table_cache
 from whorl.rotary.tables import Tables
 
 LIMIT = 4.0e-8  # rounding to float32 alone makes 3.0e-8
@@ -40,7 +39,6 @@ def tables(
     far: int = 16_777_216,
 ) -> tuple[Group, ...]:
     """The groups to time: tables of ``length`` positions, and what keeping them saves."""
-    check_sizes("bench tables", length=length, head_dim=head_dim, batch=batch, far=far)
     if length % batch:
         raise invalid("bench tables", "length", f"a multiple of batch={batch}", length)
     if far < length:

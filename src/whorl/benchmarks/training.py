@@ -34,8 +34,7 @@ def training(
     encodings: str = "none,rope,alibi,t5,kerple,fire",
 ) -> tuple[Group, ...]:
     """The group to time: the encodings named, with commas between them; others are compared with the first."""
-    sizes = {"batch": batch, "length": length, "layers": layers, "width": width, "heads": heads}
-    where, kind = setting("bench training", device, dtype, **sizes)
+    where, kind = setting("bench training", device, dtype)
     tokens = torch.randint(VOCAB, (batch, length + 1), device=where)
     cases = []
     for name in encodings.split(","):

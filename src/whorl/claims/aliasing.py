@@ -6,12 +6,11 @@ import math
 
 import torch
 
+from whorl import Proportional, Rope
 from whorl.claims.ledger import About, Both, Finding, decide, depends, shared, within
 from whorl.claims.probes import frequencies, largest
-from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
-from whorl.rotary.scalings.proportional import Proportional
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"

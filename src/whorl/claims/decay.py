@@ -9,11 +9,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from whorl import Rope, XPos
 from whorl.claims.ledger import About, Both, Finding, close, decide, depends, shared, within
 from whorl.claims.probes import largest, normal
 from whorl.claims.rotation.turning import at, plain, score_at
-from whorl.encodings.rope import Rope
-from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.4.3"
 NOTES = "study notes"

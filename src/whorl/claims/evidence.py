@@ -14,8 +14,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from whorl import WhorlError
 from whorl.claims.ledger import BETWEEN, Both, Finding, decide, inconclusive, needs_training, shared
-from whorl.errors import WhorlError
 from whorl.result_rows import AS_TRAINED, Row
 from whorl.results import LEVEL, ComparisonResult, holm
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whorl import Encoding, linear_attention
 from whorl.attend.features import feature_map
-from whorl.attend.linear import linear_attention
 from whorl.claims.flag_words import EQUAL, FOLD, KEPT, SEEN
 from whorl.claims.ledger import Both, Finding, decide, within
 from whorl.claims.probes import largest, moved, normal, reach, refusal, sizes_of, spread, tokens, weights_at
-from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Fade, QueryScale, RowLessColumn, first
 
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from whorl import __version__, registry
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
+import whorl
+from whorl import Alibi, Combined, DynamicNtk, Encoding, KVCache, Rope, WhorlError, Yarn, attention, registry
 from whorl.claims import evidence
 from whorl.claims.flag_linear import linear
 from whorl.claims.flag_words import CACHED, EQUAL, FOLDED, GATED, HOW, KEPT, RATIO, SAID, SEEN
@@ -31,14 +30,7 @@ from whorl.claims.probes import (
     tokens,
     weights_at,
 )
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
 from whorl.encodings.parts import Input, RowLessColumn, first
-from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
-from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
-from whorl.rotary.scalings.yarn import Yarn
 
 Make = Callable[[], Encoding]
 
@@ -96,7 +88,7 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
             id=f"{name}.flag.{flag.replace('_', '-')}",
             english=english.format(name),
             chinese=chinese.format(name),
-            says=f"whorl {__version__}, {type(encoding).__name__}.claims.{flag} = {value}",
+            says=f"whorl {whorl.__version__}, {type(encoding).__name__}.claims.{flag} = {value}",
             how=HOW[flag].en,
             how_zh=HOW[flag].zh,
             expected=expected(flag, value),
@@ -109,7 +101,7 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
         id=f"{name}.cache",
         english=f"{name}: suits a KV cache, each decoding step equals the last row of a full pass.",
         chinese=f"{name}：适用于 KV 缓存，每个解码步都等于整段计算的最后一行。",
-        says=f"whorl {__version__}, docs/where-it-lives.md",
+        says=f"whorl {whorl.__version__}, docs/where-it-lives.md",
         how=CACHED.en,
         how_zh=CACHED.zh,
         expected="holds within",

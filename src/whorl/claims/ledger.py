@@ -19,10 +19,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import torch
 from torch import Tensor
 
+from whorl import TableCache, use_table_cache
 from whorl.claims.probes import doubles, largest
 from whorl.claims.redirects import REDIRECTS
 from whorl.errors import unknown
-from whorl.rotary.cache import TableCache, use_table_cache
 
 Kind = Literal["holds", "holds within", "fails", "depends on", "inconclusive", "needs training"]
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from whorl import registry
+from whorl import Encoding, registry
 from whorl.attend.call import checked
 from whorl.attend.softmax import attention, choose_path
 from whorl.claims import evidence
-from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, Input, Part, Placement, QueryScale, ScoreTerm, first
 
 TOKENS = 512  # of the attention that is timed

@@ -7,11 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+from whorl import Alibi, Kerple, Rope
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, shared, within
 from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.kerple import Kerple
-from whorl.encodings.rope import Rope
 from whorl.errors import dtype_name
 
 DIM = 128

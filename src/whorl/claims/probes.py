@@ -10,12 +10,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whorl import registry
-from whorl.attend.softmax import attention
-from whorl.encodings.base import Encoding
+from whorl import Encoding, Rope, WhorlError, attention, registry
 from whorl.encodings.parts import Input, first
-from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 
 HEADS, HEAD_DIM, WIDTH, LENGTH = 4, 16, 64, 64
 

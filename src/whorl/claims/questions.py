@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
 
-from whorl.attend.softmax import attention
+from whorl import NoPE, Rope, Sinusoidal, attention
 from whorl.claims import evidence
 from whorl.claims.ledger import (
     BETWEEN,
@@ -24,9 +24,6 @@ from whorl.claims.probes import build, generator, ladder, largest, moved, normal
 from whorl.claims.rotation.turning import matrix, plain, score_at
 from whorl.claims.sinusoidal.codes import codes
 from whorl.claims.sinusoidal.ideal import recovered
-from whorl.encodings.none import NoPE
-from whorl.encodings.rope import Rope
-from whorl.encodings.sinusoidal import Sinusoidal
 
 ASKED = "study notes, a question"
 about_sinusoidal = About("sinusoidal", says=ASKED)

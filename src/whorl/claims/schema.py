@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 
-from whorl import __version__
+from whorl import WhorlError, __version__
 from whorl.claims.ledger import BETWEEN, COMPUTED, FLAGS, KINDS, Row
 from whorl.claims.redirects import REDIRECTS
-from whorl.errors import WhorlError
 
 NAME = "whorl-claims/2"
 

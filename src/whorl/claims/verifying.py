@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from whorl import registry
+from whorl import Encoding, registry
 from whorl.claims import flags, formulas, ledger
 from whorl.claims.ledger import Claim, Row
 from whorl.claims.probes import build
-from whorl.encodings.base import Encoding
 from whorl.errors import invalid
 
 Which = str | Encoding | type[Encoding]

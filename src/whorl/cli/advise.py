@@ -4,11 +4,12 @@ from typing import Annotated
 
 import typer
 
+from whorl.cli.options import Assume, Json, ModelFile
 from whorl.cli.output import say, say_json, warnings_as_notes
 
 
 def advise(
-    path: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
+    path: ModelFile,
     length: Annotated[int, typer.Option(help="Positions to be served.")],
     data_length: Annotated[
         int | None, typer.Option(help="The longest text that it was trained on, where less than the file says.")
@@ -18,10 +19,8 @@ def advise(
         str | None,
         typer.Option("--for", help="Only this one: hf-both, vllm, sglang, llama.cpp, gguf, megatron, params."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
-    assume: Annotated[
-        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
-    ] = None,
+    as_json: Json = False,
+    assume: Assume = None,
 ) -> None:
     """Which scaling to set for a longer context and why, what it costs at the old one, and the change for each program.
 

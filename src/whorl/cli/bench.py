@@ -8,6 +8,7 @@ import typer
 
 from whorl.benchmarks import registry
 from whorl.cli.lists import completing
+from whorl.cli.options import Json
 from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest
 from whorl.cli.show import parse_settings
 from whorl.errors import unknown
@@ -27,7 +28,7 @@ def bench(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Its sizes, as in --set length=4096.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="A new file for the JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Ratios measured in one run, with machine facts. Exits 1 where a path computes the wrong thing."""
     if name not in registry.BENCHMARKS:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from whorl.cli.options import Assume, Json, ModelFile
 from whorl.cli.output import note, say, say_json, say_table, suggest, warnings_as_notes
 from whorl.errors import WhorlError
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def diff(
-    a: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
+    a: ModelFile,
     b: Annotated[str | None, typer.Argument(help="A second one; without it, --as names two programs or more.")] = None,
     programs: Annotated[
         str | None,
@@ -21,10 +22,8 @@ def diff(
     ] = None,
     length: Annotated[int | None, typer.Option(help="Positions to be served; else what the files claim.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the differences by position: .svg, .png or .pdf.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
-    assume: Annotated[
-        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
-    ] = None,
+    as_json: Json = False,
+    assume: Assume = None,
 ) -> None:
     """What positions do otherwise in two models, or in one model as several programs read it.
 

@@ -2,11 +2,12 @@
 
 import platform
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from whorl import __version__
+from whorl.cli.options import Json
 from whorl.cli.output import say_json, say_table, suggest
 
 TORCH = (2, 11)  # the oldest release whorl is made for
@@ -21,7 +22,7 @@ OPERATIONS = {
 }
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
+def doctor(as_json: Json = False) -> None:
     """What can run here, and why the rest cannot. Exits 1 where torch is missing or too old."""
     rows = examine()
     if as_json:

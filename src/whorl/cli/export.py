@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
+from whorl.cli.options import Assume, ModelFile
 from whorl.cli.output import note, refuse_existing, say, say_json, warnings_as_notes
 from whorl.errors import WhorlError
 
 
 def export(
-    path: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
+    path: ModelFile,
     target: Annotated[
         str,
         typer.Option(
@@ -20,9 +21,7 @@ def export(
     length: Annotated[int | None, typer.Option(help="Positions to serve; else what the file claims.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write it to this file, which must not exist.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout, with notes.")] = False,
-    assume: Annotated[
-        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
-    ] = None,
+    assume: Assume = None,
 ) -> None:
     """The file, flags or JSON that make a program compute this model's positions, read back before it is printed.
 

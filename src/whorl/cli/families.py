@@ -1,13 +1,10 @@
 """``whorl families``: how each family of models handles positions."""
 
-from typing import Annotated
-
-import typer
-
+from whorl.cli.options import Json
 from whorl.cli.output import say_json, say_table, suggest
 
 
-def families(as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False) -> None:
+def families(as_json: Json = False) -> None:
     """Families of models that whorl inspect knows: layout, rotated part, base, and layers without rotation."""
     from whorl.bridge.family_table import HEADER
     from whorl.bridge.family_table import families as rows_of_families

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whorl.cli.options import Assume, Json, ModelFile
 from whorl.cli.output import note, say, say_json, say_table, suggest
 
 if TYPE_CHECKING:
@@ -13,12 +14,10 @@ SHOWN = 4  # inverse frequencies at each end
 
 
 def inspect(
-    path: Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")],
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    path: ModelFile,
+    as_json: Json = False,
     lint: Annotated[bool, typer.Option("--lint", help="Only what is wrong or doubtful; needs no torch.")] = False,
-    assume: Annotated[
-        str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")
-    ] = None,
+    assume: Assume = None,
 ) -> None:
     """What positions do in each layer of a model, and what is wrong with its file.
 

@@ -10,6 +10,7 @@ import typer
 
 from whorl import registry
 from whorl.cli import examples
+from whorl.cli.options import Json
 from whorl.cli.output import on_terminal, say, say_json, say_table, suggest
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError
@@ -28,7 +29,7 @@ def list_all(
     as_table: Annotated[
         bool, typer.Option("--table", help="Compare encodings side by side; in a pipe as Markdown.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Every encoding and every scaling."""
     if as_table:

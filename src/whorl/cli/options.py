@@ -1,4 +1,4 @@
-"""Options that several commands of the lab share."""
+"""Options that several commands share, most of them those of the lab."""
 
 from pathlib import Path
 from typing import Annotated
@@ -33,3 +33,7 @@ Baseline = Annotated[
 Retry = Annotated[bool, typer.Option("--retry", help="Make runs whose loss was no number anew.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The comparison as JSON on stdout.")]
+
+ModelFile = Annotated[str, typer.Argument(help="A config.json or another model file, a folder, or - for a pipe.")]
+Assume = Annotated[str | None, typer.Option(help="Read a model of unknown family as this one, such as llama.")]
+Json = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]

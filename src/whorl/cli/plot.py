@@ -46,7 +46,7 @@ KINDS = {
 WIDTHS = ("head_dim", "width", "code_width")  # the names that encodings have for --dim
 
 # the mark keeps the lines as they are
-HELP = "\b\nKinds:\n" + "\n".join(f"  {kind:<12} {seen}" for kind, (_, seen) in plots.KINDS.items())
+HELP = "\b\nKinds:\n" + "\n".join(f"  {kind:<12} {seen}" for kind, seen in plots.KINDS.items())
 
 
 complete_kind = completing(lambda: KINDS)

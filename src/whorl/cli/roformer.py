@@ -21,7 +21,6 @@ Show = Callable[[dict[str, Any]], None]
 Seeds = Annotated[int, typer.Option(help="How many seeds; two or more give intervals.")]
 OutFile = Annotated[Path | None, typer.Option(help="A new file for the JSON.")]
 Runs = Annotated[Path, typer.Option(help="The folder for runs; stopped ones go on, finished ones are not made again.")]
-AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, as in --set width=128 --set batch=16."),
@@ -66,7 +65,7 @@ def match(
     settings: Settings = None,
     out: OutFile = None,
     plugin: Plugin = None,
-    as_json: AsJson = False,
+    as_json: options.Json = False,
 ) -> None:
     """Which of B and C is closer to A? Accuracy by how many tokens of the long texts are read."""
     call = "lab match"
@@ -128,7 +127,7 @@ def pretrain(
     settings: Settings = None,
     out: OutFile = None,
     plugin: Plugin = None,
-    as_json: AsJson = False,
+    as_json: options.Json = False,
 ) -> None:
     """Masked-language-model pre-training in RoFormer's stages: loss, accuracy and gradient norms of each."""
     call = "lab pretrain"
@@ -203,7 +202,7 @@ def classify(
     settings: Settings = None,
     out: OutFile = None,
     plugin: Plugin = None,
-    as_json: AsJson = False,
+    as_json: options.Json = False,
 ) -> None:
     """Classify short texts: accuracy by encoding, where words tell the answer and where their order does."""
     call = "lab classify"
@@ -259,7 +258,7 @@ def ablate(
     runs: Runs = RUNS,
     settings: Settings = None,
     out: OutFile = None,
-    as_json: AsJson = False,
+    as_json: options.Json = False,
 ) -> None:
     """Change one thing of an encoding and train small decoders with it: bits per byte by length."""
     call = "lab ablate"

@@ -7,6 +7,7 @@ import typer
 
 from whorl import registry
 from whorl.cli.lists import complete_encoding
+from whorl.cli.options import Json
 from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
 from whorl.errors import WhorlError, unknown
 from whorl.plugins import load_plugin
@@ -23,7 +24,7 @@ def verify(
     ] = None,
     report: Annotated[Path | None, typer.Option(help="A file for all of it: .md, or .json.")] = None,
     lang: Annotated[str, typer.Option(help="The language of table and report: en or zh. JSON holds both.")] = "en",
-    as_json: Annotated[bool, typer.Option("--json", help="JSON on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """What is claimed of encodings, measured. Exits 1 where a verdict is not the expected one."""
     if report is not None and report.suffix not in (".md", ".json"):

@@ -65,6 +65,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
     """A position encoding, built from keyword settings that its ``config`` records."""
 
     Config: ClassVar[type[Config]]
+    claims: Claims  # of the class, or a property where they depend on settings
     _parts: tuple[Part, ...] | None = None
     _calls: dict[Any, Any]  # what was made ready for calls of known kinds, by who runs them
 
@@ -108,11 +109,6 @@ class Encoding(nn.Module, metaclass=EncodingType):
     def joined(self) -> Iterable[Encoding]:
         """The encodings that act together in this one; none but for ``Combined``."""
         return ()
-
-    @property
-    def claims(self) -> Claims:
-        """What this encoding claims with these settings."""
-        raise NotImplementedError
 
     @property
     def length_dependent(self) -> bool:

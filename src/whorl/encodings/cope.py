@@ -76,6 +76,8 @@ class Cope(ContentTerms):
 
     Config = CopeConfig
     config: CopeConfig
+    # not relative: the tokens between count, and not the distance
+    claims = Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -93,11 +95,6 @@ class Cope(ContentTerms):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.ScoreTerm(self, whole_row=True, form="counts"),)
-
-    @property
-    def claims(self) -> Claims:
-        # not relative: the tokens between count, and not the distance
-        return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, q, *_ = pairs

@@ -147,6 +147,7 @@ class Deberta(ContentTerms):
 
     Config = DebertaConfig
     config: DebertaConfig
+    claims = Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -166,10 +167,6 @@ class Deberta(ContentTerms):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return parts.ScoreTerm(self, form="rows"), parts.SoftmaxScale(self)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         return (self.config.terms * head_dim) ** -0.5

@@ -133,6 +133,13 @@ class Fire(Bias):
 
     Config = FireConfig
     config: FireConfig
+    claims = Claims(
+        relative=False,  # the denominator knows where the query is
+        norm_preserving=True,  # queries and keys are left alone
+        linear_attention=False,  # a bias inside a softmax
+        decays=False,  # as learned
+        extrapolates=False,  # drifts a little: 0.27 nats at 8 times the trained length in a small model
+    )
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -152,16 +159,6 @@ class Fire(Bias):
         for fan_in, parameters in ((1, (self.w1, self.b1)), (self.config.hidden, (self.w2, self.b2))):
             for parameter in parameters:
                 nn.init.uniform_(parameter, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=False,  # the denominator knows where the query is
-            norm_preserving=True,  # queries and keys are left alone
-            linear_attention=False,  # a bias inside a softmax
-            decays=False,  # as learned
-            extrapolates=False,  # drifts a little: 0.27 nats at 8 times the trained length in a small model
-        )
 
     def declare(self) -> tuple[parts.Part, ...]:
         # a network of one number, unrolled, needs more shared memory than there is, or does not compile

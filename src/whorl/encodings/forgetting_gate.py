@@ -85,6 +85,8 @@ class ForgettingGate(ContentTerms):
 
     Config = ForgettingGateConfig
     config: ForgettingGateConfig
+    # not relative: the gates of the tokens between count, and not the distance
+    claims = Claims(relative=False, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -102,11 +104,6 @@ class ForgettingGate(ContentTerms):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.RowLessColumn(self, form="sums"),)
-
-    @property
-    def claims(self) -> Claims:
-        # not relative: the gates of the tokens between count, and not the distance
-        return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=True, extrapolates=True)
 
     def remember(self, hidden: Tensor) -> Tensor:
         if not isinstance(hidden, Tensor) or hidden.ndim != 3 or hidden.shape[-1] != self.config.width:

@@ -77,6 +77,13 @@ class Kerple(DistanceBias):
 
     Config = KerpleConfig
     config: KerpleConfig
+    claims = Claims(
+        relative=True,
+        norm_preserving=True,  # queries and keys are left alone
+        linear_attention=False,  # a bias inside a softmax
+        decays=True,  # p and a are held above zero
+        extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
+    )
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -88,16 +95,6 @@ class Kerple(DistanceBias):
         """Draws p and a anew, as loading through the meta device needs."""
         nn.init.uniform_(self.p, 0.0, 2.0)
         nn.init.uniform_(self.a, 0.0, 1.0)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=True,
-            norm_preserving=True,  # queries and keys are left alone
-            linear_attention=False,  # a bias inside a softmax
-            decays=True,  # p and a are held above zero
-            extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
-        )
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.BiasByDistance(self, formula=True, curve=self.config.variant),)

@@ -77,6 +77,13 @@ class Learned(Encoding):
 
     Config = LearnedConfig
     config: LearnedConfig
+    claims = Claims(
+        relative=False,  # each position is learned by itself; nothing ties equal distances together
+        norm_preserving=False,
+        linear_attention=True,  # the scores are those of any other input
+        decays=False,
+        extrapolates=False,  # no row past the table
+    )
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -86,16 +93,6 @@ class Learned(Encoding):
     def reset_parameters(self) -> None:
         """Draws the table anew, as loading through the meta device needs."""
         nn.init.normal_(self.table, std=START)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=False,  # each position is learned by itself; nothing ties equal distances together
-            norm_preserving=False,
-            linear_attention=True,  # the scores are those of any other input
-            decays=False,
-            extrapolates=False,  # no row past the table
-        )
 
     def add_to_input(self, x: Tensor, positions: Tensor) -> Tensor:
         """x (…, length, width) with the row of each position added, in the dtype of x."""

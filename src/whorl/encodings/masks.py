@@ -76,10 +76,7 @@ class Window(Encoding):
 
     Config = WindowConfig
     config: WindowConfig
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
+    claims = Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.Visibility(self, window_reach(self.config), whole=True),)
@@ -100,10 +97,7 @@ class Sinks(Window):
 
     Config = SinksConfig
     config: SinksConfig
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
+    claims = Claims(relative=False, norm_preserving=True, linear_attention=False, decays=False, extrapolates=True)
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.Visibility(self, window_reach(self.config, first=self.config.count), whole=True),)

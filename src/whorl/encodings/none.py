@@ -34,13 +34,10 @@ class NoPE(Encoding):
 
     Config = NoPEConfig
     config: NoPEConfig
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=True,  # content only, so equal at equal distance as well
-            norm_preserving=True,  # queries and keys are left alone
-            linear_attention=True,
-            decays=False,
-            extrapolates=False,  # degrades slowly past the trained length, and sooner than a window would
-        )
+    claims = Claims(
+        relative=True,  # content only, so equal at equal distance as well
+        norm_preserving=True,  # queries and keys are left alone
+        linear_attention=True,
+        decays=False,
+        extrapolates=False,  # degrades slowly past the trained length, and sooner than a window would
+    )

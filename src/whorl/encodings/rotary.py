@@ -13,6 +13,7 @@ from torch import Tensor
 from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.pairs import check_head
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import length_of
@@ -297,13 +298,9 @@ class Rotary(Encoding):
         return super()._apply(at_least_float32, recurse)
 
     def _check_head(self, name: str, x: Tensor, positions: Tensor, order: Order) -> None:
-        call, head_dim = type(self).__name__, self.config.head_dim
+        call = type(self).__name__
         check_input(x, order, call, name)
-        if x.shape[-1] != head_dim:
-            raise WhorlError(
-                f"{call}: head_dim is {head_dim}, got a tensor with {x.shape[-1]} dimensions per head. "
-                f"Build {call} with head_dim={x.shape[-1]}, or check the order of the axes."
-            )
+        check_head(call, x, self.config.head_dim)
         if isinstance(positions, Tensor) and positions.device != x.device:
             raise WhorlError(
                 f"{call}: positions are on {positions.device} and the tensor on {x.device}. "

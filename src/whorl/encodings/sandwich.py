@@ -72,16 +72,13 @@ class Sandwich(DistanceBias):
 
     Config = SandwichConfig
     config: SandwichConfig
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=True,
-            norm_preserving=True,  # queries and keys are left alone
-            linear_attention=False,  # a bias inside a softmax
-            decays=False,  # as a trend only: a sum of cosines rises again, and is below zero in places
-            extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
-        )
+    claims = Claims(
+        relative=True,
+        norm_preserving=True,  # queries and keys are left alone
+        linear_attention=False,  # a bias inside a softmax
+        decays=False,  # as a trend only: a sum of cosines rises again, and is below zero in places
+        extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
+    )
 
     def weights(self, head: Tensor) -> Tensor:
         """H / (8(h+1)) of these heads, float64."""

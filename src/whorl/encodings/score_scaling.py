@@ -103,12 +103,10 @@ def _log_keys(positions: Tensor) -> Tensor:
 class QueryScale(Encoding):
     """Base of the encodings that multiply queries by a number for each position, or position and head."""
 
+    claims = Claims(relative=False, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
+
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.QueryScale(self, by_position=True),)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(relative=False, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
 
     def query_factor(self, positions: Tensor) -> Tensor:
         """What multiplies a query at each position, float64: (1 or heads, length), a batch of positions in front."""

@@ -78,6 +78,8 @@ class Shaw(ContentTerms):
 
     Config = ShawConfig
     config: ShawConfig
+    # norms are not kept: vectors are added to the values
+    claims = Claims(relative=True, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -93,11 +95,6 @@ class Shaw(ContentTerms):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return parts.ScoreTerm(self, form="rows"), parts.OutputTerm(self, form="rows")
-
-    @property
-    def claims(self) -> Claims:
-        # norms are not kept: vectors are added to the values
-        return Claims(relative=True, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, q, _, q_positions, k_positions, _, scale = pairs

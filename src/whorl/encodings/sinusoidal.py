@@ -113,16 +113,13 @@ class Sinusoidal(Encoding):
 
     Config = SinusoidalConfig
     config: SinusoidalConfig
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=False,  # codes of two positions are; content times code, which a score has too, is not
-            norm_preserving=False,
-            linear_attention=True,  # the scores are those of any other input
-            decays=False,
-            extrapolates=False,  # codes are there for every position, quality is lost just past the trained length
-        )
+    claims = Claims(
+        relative=False,  # codes of two positions are; content times code, which a score has too, is not
+        norm_preserving=False,
+        linear_attention=True,  # the scores are those of any other input
+        decays=False,
+        extrapolates=False,  # codes are there for every position, quality is lost just past the trained length
+    )
 
     def codes(self, positions: Tensor, *, dtype: torch.dtype = torch.float32) -> Tensor:
         """What is added at these positions, the scale included, shape (…, width)."""

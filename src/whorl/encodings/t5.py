@@ -139,6 +139,13 @@ class T5(DistanceBias):
 
     Config = T5Config
     config: T5Config
+    claims = Claims(
+        relative=True,
+        norm_preserving=True,  # queries and keys are left alone
+        linear_attention=False,  # a bias inside a softmax
+        decays=False,  # as learned
+        extrapolates=True,  # flat to 4 times the trained length and more, where the last bucket was trained
+    )
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -160,16 +167,6 @@ class T5(DistanceBias):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.BiasByDistance(self, formula=True, flat_beyond=self.last_edge, bucketed=True),)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(
-            relative=True,
-            norm_preserving=True,  # queries and keys are left alone
-            linear_attention=False,  # a bias inside a softmax
-            decays=False,  # as learned
-            extrapolates=True,  # flat to 4 times the trained length and more, where the last bucket was trained
-        )
 
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         return super().softmax_scale(head_dim, length) if self.config.scaled else 1.0

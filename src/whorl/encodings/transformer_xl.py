@@ -118,6 +118,7 @@ class TransformerXL(ContentTerms):
 
     Config = TransformerXLConfig
     config: TransformerXLConfig
+    claims = Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -135,10 +136,6 @@ class TransformerXL(ContentTerms):
 
     def declare(self) -> tuple[parts.Part, ...]:
         return (parts.ScoreTerm(self, form="rows"),)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(relative=True, norm_preserving=True, linear_attention=False, decays=False, extrapolates=False)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, q, k, q_positions, k_positions, _, scale = pairs

@@ -17,14 +17,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError
+from whorl import WhorlError, from_dict
 from whorl.lab.corpus import packed_facts
 from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
 from whorl.lab.fairness import STAGE, check_fair
 from whorl.lab.settings import in_full
 from whorl.lab.statistics import interval, share_interval
 from whorl.lab.storage import RESULT, read_result
-from whorl.registry import from_dict
 from whorl.result_rows import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW
 from whorl.results import COMPARISON, COMPARISON_SCHEMA, ComparisonResult, Difference, RunResult
 
@@ -248,7 +247,7 @@ def _claims(result: RunResult) -> dict[str, bool]:
 
 
 def _watched(group: list[RunResult]) -> Found:
-    """What was watched of a model beside its scores: on held-out text while it was trained, and of its first seed."""
+    """Views of a model beside its scores: the loss on held-out text, mean over seeds, and texts and a head of one."""
     curves = [result.validation for result in group if result.validation]
     return {
         "validation": _curve(curves, "bits_per_byte") if curves else [],

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.corpus import Corpus, open_corpus
 from whorl.lab.probes import mark_rows
 from whorl.lab.settings import RunConfig

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from whorl import WhorlError
 from whorl.config import config
-from whorl.errors import WhorlError
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.labelled_texts import Pieces, read_labelled

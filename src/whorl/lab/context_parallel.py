@@ -19,14 +19,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
-from whorl.encodings.base import Encoding
+from whorl import Encoding, KVCache, attention, shard, unshard
 from whorl.errors import WhorlError, invalid
 from whorl.models.decoder import Decoder
 from whorl.models.layers import SelfAttention
 from whorl.position_ids import positions as make_positions
-from whorl.shards import shard, unshard
 
 Group = Any  # a torch.distributed process group; None is the default one
 

@@ -18,7 +18,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.batches import open_batches
 from whorl.lab.context_parallel import own_share, sum_gradients
 from whorl.lab.corpus import read_corpus
-from whorl.lab.language import Batches, compiled, more
+from whorl.lab.language import Batches, compiled, metrics_of
 from whorl.lab.load import make_model
 from whorl.lab.processes import from_first
 from whorl.lab.recipe import autocast
@@ -40,9 +40,12 @@ from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
-from whorl.lab.validation import watching
+from whorl.lab.validation import loss_options
 from whorl.models.decoder import Decoder
 from whorl.plugins import load_plugin
+
+# Leaves the gradients of an update in the model: the own share of its loss and of its right tokens, and its inputs.
+Share = Callable[[int], tuple[Tensor, Tensor]]
 
 
 def run_distributed(
@@ -77,8 +80,9 @@ def run_distributed(
             if rank == 0:
                 dist.barrier()
             model = make_model(config)
-            watch = watching(model, config, corpus) if rank == 0 and corpus is not None else {}
-            loss = PARALLEL[parallel](model, config, batches, rank, world, watch)
+            watch = loss_options(model, config, corpus) if rank == 0 and corpus is not None else {}
+            share = PARALLEL[parallel](model, config, batches, rank, world)
+            loss = shared_loss(share, model, config, rank, world, watch)
             options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds}
             trained = train(model, config, loss, folder, rank=rank, world=world, **options)
             if trained.stopped_early is not None:
@@ -86,9 +90,25 @@ def run_distributed(
     return run_one(config, folder, tell=tell) if rank == 0 else None  # what is trained is only evaluated
 
 
-def data_parallel(
-    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
-) -> Loss:
+def shared_loss(share: Share, model: Decoder, config: RunConfig, rank: int, world: int, watch: dict[str, Any]) -> Loss:
+    """The loss that processes have in shares; the first of them also measures the model.
+
+    ``watch`` is what ``loss_options`` gives.
+    """
+
+    def at(step: int) -> Pass:
+        total, inputs = share(step)
+
+        def found(mean: float) -> dict[str, Any]:
+            own = metrics_of(model, config, step, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
+            return {**own, "processes": world}
+
+        return Pass(total[0], lambda: total[1], inputs.numel(), found)
+
+    return at
+
+
+def data_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Share:
     """The loss of the own rows of every batch, with gradients averaged over the processes.
 
     A share is the sum over the own rows by the targets that count in all rows, so that every target weighs the same
@@ -98,7 +118,7 @@ def data_parallel(
     spread = DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
     run = compiled(spread, config)
 
-    def at(step: int) -> Pass:
+    def at(step: int) -> tuple[Tensor, Tensor]:
         inputs, targets = batches(step)
         counted = max(1, int((targets != -100).sum()))
         own = [part.tensor_split(world)[rank].to(config.device, non_blocking=True) for part in (inputs, targets)]
@@ -113,17 +133,15 @@ def data_parallel(
                 (loss * world).backward()
             right = (logits.detach().argmax(-1) == wanted).sum() / counted
             total += torch.stack((loss.detach(), right))
-        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
+        return total, inputs
 
     return at
 
 
-def context_parallel(
-    model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int, watch: dict[str, Any]
-) -> Loss:
+def context_parallel(model: Decoder, config: RunConfig, batches: Batches, rank: int, world: int) -> Share:
     """The loss of the own tokens of every text, with gradients added up over the processes."""
 
-    def at(step: int) -> Pass:
+    def at(step: int) -> tuple[Tensor, Tensor]:
         inputs, targets = (part.to(config.device, non_blocking=True) for part in batches(step))
         counted = (targets != -100).sum().clamp(min=1)
         total = torch.zeros(2, device=config.device)
@@ -134,24 +152,9 @@ def context_parallel(
             (loss * weight).backward()
             total += torch.stack((loss.detach(), right)) * weight
         sum_gradients(model)
-        return _pass(total, model, config, inputs, rank, world, _now(watch, config, step))
+        return total, inputs
 
     return at
-
-
-def _now(watch: dict[str, Any], config: RunConfig, step: int) -> dict[str, Any]:
-    """What is watched after an update: another text's loss now and then."""
-    return watch if config.is_validated(step) else {key: value for key, value in watch.items() if key != "validate"}
-
-
-def _pass(
-    total: Tensor, model: Decoder, config: RunConfig, inputs: Tensor, rank: int, world: int, watch: dict[str, Any]
-) -> Pass:
-    def found(mean: float) -> dict[str, Any]:
-        own = more(model, config, inputs.to(config.device), **watch)(mean) if rank == 0 else {}
-        return {**own, "processes": world}
-
-    return Pass(total[0], lambda: total[1], inputs.numel(), found)
 
 
 # How the work of an update is divided among processes.

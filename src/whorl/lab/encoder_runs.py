@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whorl import LayerPlan, WhorlError, from_dict
 from whorl.config import Config, config
-from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.parts import Input, first
-from whorl.errors import WhorlError
 from whorl.lab.load import parameters
 from whorl.lab.recipe import Recipe
 from whorl.lab.settings import identity, resolve
 from whorl.lab.storage import RESULT, make_once, read_json
 from whorl.lab.train import Loss, Tell, Trained, train
 from whorl.models.roformer import RoFormer
-from whorl.registry import from_dict
 
 # Weights of 0.02, as BERT starts from, are meant for this width. In a narrow model they leave attention all but
 # uniform, and it takes long to find out that positions matter.

@@ -34,9 +34,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from whorl.encodings.base import Encoding
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.encodings.learned import Learned
+from whorl import Encoding, LayerPlan, Learned
 from whorl.encodings.parts import Visibility, first
 from whorl.lab import probes
 from whorl.lab.corpus import Corpus

@@ -42,8 +42,9 @@ def language_loss(
         inputs, targets = (part.to(recipe.device, non_blocking=True) for part in batches(step))
         loss, logits = backward(run, recipe, inputs, targets)
         found = Pass(loss, lambda: _accuracy(logits, targets), inputs.numel())
-        asked = validate if recipe.is_validated(step) else None
-        return found if length is not None else found._replace(more=more(model, recipe, inputs, asked, bytes_per_token))
+        if length is not None:
+            return found
+        return found._replace(more=metrics_of(model, recipe, step, inputs, validate, bytes_per_token))
 
     return at
 
@@ -86,15 +87,22 @@ def _accuracy(logits: Tensor, targets: Tensor) -> Tensor:
     return (logits.argmax(-1) == targets)[counted].float().mean()
 
 
-def more(
-    model: Decoder, recipe: Recipe, inputs: Tensor, validate: Validate | None = None, bytes_per_token: float = 1.0
+def metrics_of(
+    model: Decoder,
+    recipe: Recipe,
+    step: int,
+    inputs: Tensor,
+    validate: Validate | None = None,
+    bytes_per_token: float = 1.0,
 ) -> Callable[[float], dict[str, Any]]:
-    """What a row of metrics holds of a language model beside the loss."""
+    """What a row of metrics says of a language model beside the mean loss, of which it is a function."""
 
     def found(mean: float) -> dict[str, Any]:
         with autocast(recipe):
             entropy = attention_entropy(model, inputs)
         row = {"bits_per_byte": mean / math.log(2) / bytes_per_token, "attention_entropy": finite(entropy)}
-        return row if validate is None else {**row, "validation_bits_per_byte": finite(validate())}
+        if validate is None or not recipe.is_validated(step):
+            return row
+        return {**row, "validation_bits_per_byte": finite(validate())}
 
     return found

@@ -11,13 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from whorl.encodings.base import Encoding
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.errors import WhorlError
+from whorl import Encoding, LayerPlan, WhorlError, from_dict
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
 from whorl.models.decoder import Decoder
-from whorl.registry import from_dict
 
 
 @dataclass(frozen=True)

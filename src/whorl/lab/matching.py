@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
+from whorl import WhorlError
 from whorl.config import config
-from whorl.errors import WhorlError
 from whorl.lab.aggregate import interval
 from whorl.lab.encoder_runs import EncoderConfig, facts, fit, made_once, share_right
 from whorl.lab.matching_data import (

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from whorl import WhorlError
 from whorl.config import config
-from whorl.errors import WhorlError
 from whorl.lab.corpus import read_documents, split
 from whorl.lab.encoder_runs import EncoderConfig, fit, folder_of
 from whorl.lab.monitor import GROUPS, group_of

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from whorl.attend.softmax import attention
+from whorl import attention
 from whorl.models.decoder import Decoder
 from whorl.models.layers import SelfAttention
 

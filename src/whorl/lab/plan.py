@@ -32,7 +32,7 @@ SETTINGS = (*(key for key in RunConfig.fields() if key not in MADE_FROM), "train
 
 
 def check_names(settings: Iterable[str], call: str) -> None:
-    """Raises a WhorlError for what is no setting that the runs of a comparison share."""
+    """Raises a WhorlError for a name that is no setting of a run, or that another setting decides."""
     for key in settings:
         if key in MADE_FROM:
             raise WhorlError(f"{call}: {key} is no setting of its own. It comes from {MADE_FROM[key]}.")
@@ -242,9 +242,9 @@ def _tokenizer_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _takers(names: Sequence[str], encodings: Sequence[dict[str, Any]], *, given: bool) -> list[tuple[str, ...]]:
-    """The repairs that are tried on each encoding: on rotary ones, and where there are none, on all that take it.
+    """The repairs to try on each encoding: on rotary ones, or on all that can take it where none is rotary.
 
-    One that was asked for and that none takes raises a WhorlError.
+    A repair that was asked for and that no encoding can take raises a WhorlError.
     """
     own: list[list[str]] = [[] for _ in encodings]
     for name in names:

@@ -59,9 +59,9 @@ class Run:
 class Progress:
     """Hears what happens to the runs of a sweep and shows it; call it with a run's config and an event."""
 
-    def __init__(self, stream: TextIO | None = None, *, live: bool | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
-        self.live = self.stream.isatty() if live is None else live
+        self.live = self.stream.isatty()
         self.runs: dict[str, Run] = {}
         self.begun: float | None = None
         self._display: Any = None

@@ -19,19 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from whorl.encodings.base import Encoding
-from whorl.encodings.combined import Combined
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.encodings.masks import Window
-from whorl.encodings.position_remaps import LeakyReRope, ReRope
-from whorl.encodings.rope import Rope
-from whorl.encodings.score_scaling import LogN
+from whorl import Combined, DynamicNtk, Encoding, LayerPlan, LeakyReRope, Linear, LogN, Ntk, ReRope, Rope, Window, Yarn
 from whorl.errors import WhorlError, unknown
 from whorl.result_rows import AS_TRAINED
-from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
-from whorl.rotary.scalings.linear import Linear
-from whorl.rotary.scalings.ntk import Ntk
-from whorl.rotary.scalings.yarn import Yarn
 
 ADDED = ("logn", "window")  # which join any encoding
 YARN = "yarn-beta"

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.run_many import Event, Tell, attempt, plugins_of
 from whorl.lab.settings import RunConfig
 from whorl.lab.storage import RESULT
@@ -97,7 +97,7 @@ class _Sweep:
 
     def __init__(self, ray: Any, out: Path, tell: Tell, cpus: int, options: dict[str, Any]) -> None:
         self.ray, self.out, self.tell, self.cpus, self.options = ray, out.absolute(), tell, cpus, options
-        self.ear = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Ear).remote()
+        self.mailbox = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(_Mailbox).remote()
         self.task = ray.remote(max_retries=RETRIES)(_make)
         self.tasks: dict[Any, RunConfig] = {}
         self.failed: dict[str, str] = {}
@@ -109,21 +109,21 @@ class _Sweep:
         try:
             while self.tasks:
                 done, _ = self.ray.wait(list(self.tasks), timeout=LISTEN_SECONDS)
-                for run, event in self.ray.get(self.ear.take.remote()):
+                for run, event in self.ray.get(self.mailbox.take.remote()):
                     self.tell(configs[run], event)
                 for one in done:
                     self._end(one, self.tasks.pop(one))
         finally:
             for one in self.tasks:  # where the caller was interrupted
                 self.ray.cancel(one, force=True)
-            self.ray.kill(self.ear)
+            self.ray.kill(self.mailbox)
         return self.failed
 
     def _start(self, config: RunConfig, *, wait: bool) -> None:
         task = self.task.options(num_cpus=self.cpus, num_gpus=1 if config.device == "cuda" else 0)
         folder = str(self.out / "runs" / config.id)
         options = {**self.options, "wait": wait}
-        job = task.remote(config.to_dict(), plugins_of(config), folder, options, self.cpus, self.ear)
+        job = task.remote(config.to_dict(), plugins_of(config), folder, options, self.cpus, self.mailbox)
         self.tasks[job] = config
 
     def _end(self, job: Any, config: RunConfig) -> None:
@@ -140,7 +140,7 @@ class _Sweep:
 
 
 def _make(
-    config: dict[str, Any], plugins: list[str], folder: str, options: dict[str, Any], cpus: int, ear: Any
+    config: dict[str, Any], plugins: list[str], folder: str, options: dict[str, Any], cpus: int, mailbox: Any
 ) -> Event:
     """Makes one run, in a worker of Ray; how it ended."""
     import torch
@@ -155,7 +155,7 @@ def _make(
     def tell(event: Event) -> None:
         nonlocal last
         if event["kind"] != "train" or event["step"] == event["steps"] or time.monotonic() - last >= LISTEN_SECONDS:
-            ear.hear.remote(found.id, {**event, **where})
+            mailbox.put.remote(found.id, {**event, **where})
             last = time.monotonic()
 
     try:
@@ -164,15 +164,15 @@ def _make(
         return {"kind": "failed", "message": traceback.format_exc()}
 
 
-class _Ear:
-    """Keeps what runs say until it is taken."""
+class _Mailbox:
+    """Events of runs, kept until the sweep takes them."""
 
     def __init__(self) -> None:
-        self.heard: list[tuple[str, Event]] = []
+        self.events: list[tuple[str, Event]] = []
 
-    def hear(self, run: str, event: Event) -> None:
-        self.heard.append((run, event))
+    def put(self, run: str, event: Event) -> None:
+        self.events.append((run, event))
 
     def take(self) -> list[tuple[str, Event]]:
-        heard, self.heard = self.heard, []
-        return heard
+        events, self.events = self.events, []
+        return events

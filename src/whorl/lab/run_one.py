@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.errors import WhorlError
+from whorl import LayerPlan, WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, sees_part, serving, settings_of
@@ -22,9 +21,9 @@ from whorl.lab.load import make_model, parameters
 from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig, cautions, label_of
 from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
-from whorl.lab.tasks import score_each, task
+from whorl.lab.tasks import score, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
-from whorl.lab.validation import watched, watching, written
+from whorl.lab.validation import generated_texts, loss_options, one_head
 from whorl.models.decoder import Decoder
 from whorl.result_rows import AS_TRAINED
 from whorl.results import RunResult
@@ -75,7 +74,7 @@ def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: floa
     model = make_model(config)
     peak = PeakMemory(config.device)
     options: dict[str, Any] = {"tell": tell, "save_seconds": save_seconds, "tensorboard": tensorboard}
-    watch = {} if corpus is None else watching(model, config, corpus)
+    watch = {} if corpus is None else loss_options(model, config, corpus)
     trained = train(model, config, language_loss(model, config, batches, **watch), folder, **options)
     result: dict[str, Any] = _facts(config, model, trained) | {"peak_memory_bytes": peak.bytes()}
     begun = time.perf_counter()
@@ -162,8 +161,12 @@ def _evaluated(model: Decoder, config: RunConfig, corpus: Corpus, folder: Path, 
     if config.fine_tune_steps:
         for name in (AS_TRAINED, *config.repairs):
             evaluations.append(fine_tuned(model, config, evaluation, name, corpus, folder))
-    shown = {"generated": written(model, config, corpus), "attention_by_distance": watched(model, config, corpus)}
-    return {"evaluations": evaluations, "window_baseline": window, **shown}
+    return {
+        "evaluations": evaluations,
+        "window_baseline": window,
+        "generated": generated_texts(model, config, corpus),
+        "attention_by_distance": one_head(model, config, corpus),
+    }
 
 
 def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any]:
@@ -172,7 +175,7 @@ def _task_variant(model: Decoder, config: RunConfig, name: str) -> dict[str, Any
         tokens = own.total(length) - 1  # which positions count, where a length may count pairs
         plan = repaired_plan(name, model.plan, trained=config.sizes["length"], length=tokens)
         with serving(model, plan):
-            rows.append(score_each(model, own.name, length=length, served=tokens))
+            rows.append(score(model, own.name, length=length, served=tokens))
     settings = {} if name == AS_TRAINED else settings_of(plan)
     scores = {"name": own.name, "by_length": rows}
     return {"variant": name, "settings": settings, "fine_tuned_steps": 0, "by_length": [], "task": scores}

@@ -263,7 +263,7 @@ def _short(value: Any) -> str:
 
 
 def leaves(encoding: dict[str, Any]) -> list[dict[str, Any]]:
-    """The encodings that one is made of: those that are joined in it, in all layers, each once.
+    """The single encodings inside an encoding, each once: those that are joined, and those of all layers.
 
     >>> none, rope = {"name": "none"}, {"name": "rope"}
     >>> leaves({"name": "plan", "layers": [none, {"name": "combined", "parts": [rope, none]}]})
@@ -286,7 +286,7 @@ def in_full(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cautions(config: RunConfig) -> list[str]:
-    """Sentences on settings known to mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
+    """Warnings of settings that mislead: buckets never trained, codes that drown text, a ramp over all pairs."""
     from whorl.lab import repairs
 
     out, tokens = [], config.sizes["length"]  # of a task more than its length, which counts symbols

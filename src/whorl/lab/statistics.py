@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.results import LEVEL, holm
 
 POWER = 0.8  # with which the least difference would be found
@@ -196,7 +196,7 @@ class Judged:
 
 def judge(estimates: Sequence[Estimate]) -> list[Judged]:
     """The differences judged together, so that the chance of one false call or more is at most LEVEL."""
-    open_ = [one for one in estimates if one.error]  # one that is always the same is no question
+    open_ = [one for one in estimates if one.error]  # without an error there is nothing to test
     chances = [2 * float(_stats().t.sf(abs(one.mean) / (one.error or math.inf), one.freedom)) for one in open_]
     raised = dict(zip(map(id, open_), zip(chances, holm(chances), strict=True), strict=True))
     return [_judged(one, *raised.get(id(one), (1.0, 1.0)), count=len(open_)) for one in estimates]

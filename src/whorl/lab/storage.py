@@ -25,8 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.config import Config
-from whorl.errors import WhorlError
+from whorl import Config, WhorlError
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
 from whorl.results import RunResult
@@ -76,7 +75,7 @@ def check_output(out: Path, needed_bytes: int) -> None:
 
 
 def _nearest(out: Path) -> Path:
-    """The path itself, or the last part of it that is there."""
+    """The path, or the nearest folder above it that exists."""
     while not out.exists() and out != out.parent:
         if out.is_symlink():
             raise WhorlError(f"lab: {out} is a link that leads nowhere. Choose another --out.")
@@ -114,7 +113,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 def make_once(
     folder: Path, config: Config, make: Callable[[], dict[str, Any]], *, device: str = "cpu", wait: bool = False
 ) -> None:
-    """Has the result of a run made and written, unless it is there; by one process at a time, see ``locked``."""
+    """Makes the result of a run and writes it, unless it is there; one process at a time does (``locked``)."""
     if (folder / RESULT).exists():
         return
     with locked(folder, wait=wait):
@@ -176,7 +175,7 @@ def forget_diverged(folder: Path) -> None:
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Has a file written beside its place and moves it there once it is safe on disk; raises what the system says."""
+    """Writes a file beside its place and moves it there once it is safe on disk; an OSError is passed on."""
     made = path.with_name(f".{path.name}-{secrets.token_hex(6)}")
     try:
         made.touch()
@@ -208,9 +207,10 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
 
 @contextlib.contextmanager
 def whole_folder(place: Path, what: str, proof: str = "") -> Iterator[Path]:
-    """A folder to write ``what`` into, which is moved to ``place`` in the end.
+    """A temporary folder to write ``what`` into, which is moved to ``place`` at the end.
 
-    Where ``proof``, a file in it or the place itself, is there by then, another process was faster with the same bytes.
+    An OSError is passed over where ``proof`` exists by then, a file in ``place`` or the folder itself: another process
+    has written the same bytes before.
     """
     made = None
     try:

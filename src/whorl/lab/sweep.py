@@ -24,11 +24,10 @@ from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.aggregate import check_lengths
 from whorl.lab.compare import Comparison, check_asked, conclude
+from whorl.lab.fairness import ROTARY
 from whorl.lab.plan import check_names, configure, prepare, read_names
 from whorl.lab.run_many import Tell
 from whorl.registry import JOINED, encoding_class
-
-ROTARY = ("base", "scaling")  # of a grid: settings of the encoding, for those that have them
 
 
 def sweep(

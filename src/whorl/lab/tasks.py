@@ -230,23 +230,15 @@ class TaskBatches:
         return tokens, wanted[:, 1:]
 
 
-def score(model: nn.Module, name: str, *, length: int, items: int = 256, seed: int = 0) -> dict[str, Any]:
-    """How a causal model does on items of one length: {"length", "exact_match", "token_accuracy", "items"}.
-
-    "exact_match" is the share of whole answers that are right, "token_accuracy" that of their tokens.
-    The answer is read in one pass with the right tokens before each of its tokens. It is right as a whole exactly when
-    greedy decoding finds it: up to its first mistake a greedy decoder has seen the same tokens.
-    """
-    found = score_each(model, name, length=length, items=items, seed=seed)
-    return {key: value for key, value in found.items() if key != "samples"}
-
-
-def score_each(
+def score(
     model: nn.Module, name: str, *, length: int, items: int = 256, seed: int = 0, served: int | None = None
 ) -> dict[str, Any]:
-    """What ``score`` returns, and under "samples" whether each item is right.
+    """How a causal model does on items of one length: {"length", "exact_match", "token_accuracy", "items", "samples"}.
 
-    ``served`` is the tokens that length-dependent encodings serve.
+    "exact_match" is the share of whole answers that are right, "token_accuracy" that of their tokens; "samples" say of
+    each item whether it is right. The answer is read in one pass with the right tokens before each of its tokens. It is
+    right as a whole exactly when greedy decoding finds it: up to its first mistake a greedy decoder has seen the same
+    tokens. ``served`` is the tokens that length-dependent encodings serve.
     """
     options = {} if served is None else {"length": served}
     made = task(name).items(length, items, seed=seed)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.corpus import Corpus
 from whorl.lab.probes import Letters
 from whorl.lab.settings import RunConfig

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.interrupts import heard_later
 from whorl.lab.monitor import gradient_norms, group_of
 from whorl.lab.processes import folder_of_first
@@ -89,7 +89,8 @@ def train(
     """Trains a model in place and says how it went; goes on from the folder's checkpoint where there is one.
 
     ``rank`` and ``world`` are those of this process in torch's default group; the first one alone writes and tells.
-    ``rows`` of metrics are kept, with gradient norms by the part of the model that ``part_of`` names a parameter's.
+    ``rows`` is about how many rows of metrics are kept. ``part_of`` names the part of the model that a parameter is in,
+    for gradient norms by part; None leaves these out.
     A loss that is no number ends it, with ``stopped_early`` saying where; the last checkpoint stays what it was.
     Ctrl-C in a training by one process ends it after the update, with a checkpoint in the folder.
     """

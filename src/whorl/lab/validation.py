@@ -1,4 +1,4 @@
-"""What is looked at beside the scores: the loss on test text while a model trains, and how it goes on with a text."""
+"""Views of a model beside its scores: the loss on test text during training, generated texts, attention of a head."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def validation(model: Decoder, config: RunConfig, corpus: Corpus) -> Callable[[]
     return bits
 
 
-def watching(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
-    """What ``language_loss`` is told of a text: how to score its other part, and the bytes of a token."""
+def loss_options(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
+    """The options of ``language_loss`` for a text: the loss on its test part, and its bytes per token."""
     return {"validate": validation(model, config, corpus), "bytes_per_token": corpus.bytes_per_token}
 
 
-def written(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str, Any]]:
-    """How the model goes on with a test text, the likeliest token each time, up to once and 4 times its length."""
+def generated_texts(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str, Any]]:
+    """Texts that the model generates after a test text, by the likeliest token, up to once and 4 times its length."""
     found = []
     for length in (config.train_length, 4 * config.train_length):
         if length > min(max(config.lengths), reach(model.plan)):
@@ -59,7 +59,7 @@ def written(model: Decoder, config: RunConfig, corpus: Corpus) -> list[dict[str,
     return found
 
 
-def watched(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
+def one_head(model: Decoder, config: RunConfig, corpus: Corpus) -> dict[str, Any]:
     """Attention by distance of one head of the model, at 4 times the trained length where that was tested."""
     length = int(min(4 * config.train_length, max(config.lengths), reach(model.plan), WATCHED_LENGTH))
     tokens = torch.from_numpy(corpus.samples(length, WATCHED_ROWS).astype(np.int64))[:, :-1]

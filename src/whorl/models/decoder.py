@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from whorl import Encoding, LayerPlan
 from whorl.attend.cache import KVCache, together
-from whorl.encodings.base import Encoding
-from whorl.encodings.layer_plan import LayerPlan
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.models.layers import (
     Activation,

@@ -13,15 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
-from whorl.encodings.base import Encoding
-from whorl.encodings.layer_plan import LayerPlan
+from whorl import Encoding, KVCache, LayerPlan, attention, build_for
 from whorl.encodings.parts import Input
 from whorl.errors import WhorlError, check_counts, invalid, unknown
 from whorl.graphs import equals_any
 from whorl.position_checks import INTEGERS
-from whorl.registry import build_for
 from whorl.tracing import may_read_values
 
 Maybe = Tensor | None

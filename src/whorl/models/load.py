@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from whorl import Alibi, Learned, Rope
 from whorl.dialects.models import ModelFields
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.learned import Learned
-from whorl.encodings.rope import Rope
 from whorl.errors import unknown
 from whorl.models.decoder import Decoder
 from whorl.models.roformer import RoFormer, RoFormerClassifier, RoFormerMaskedLM

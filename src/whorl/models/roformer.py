@@ -14,11 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from whorl.encodings.base import Encoding
-from whorl.encodings.layer_plan import LayerPlan
-from whorl.encodings.rope import Rope
+from whorl import Encoding, LayerPlan, Rope, WhorlError
 from whorl.encodings.rotary import Rotary
-from whorl.errors import WhorlError
 from whorl.models.layers import (
     ACTIVATIONS,
     Activation,

@@ -7,30 +7,24 @@ is captured: it reads the token, its position and the number of filled slots fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from whorl.attend.cache import KVCache
-from whorl.errors import WhorlError
+from whorl import KVCache, WhorlError
+
+if TYPE_CHECKING:
+    from whorl.models.decoder import Decoder
 
 # Capturing takes as long as a few steps.
 FEWEST = 4
 
 
-class Model(Protocol):
-    """What steps need of a model."""
-
-    def next_logits(self, tokens: Tensor, caches: list[KVCache], positions: Tensor) -> Tensor:
-        """Logits (batch, vocab) of one more token for each row (batch, 1)."""
-        ...
-
-
 class Steps:
     """The next logits of a text, token by token; ``graph`` as in ``Decoder.generate``."""
 
-    def __init__(self, model: Model, caches: list[KVCache], positions: Tensor, *, graph: bool | None) -> None:
+    def __init__(self, model: Decoder, caches: list[KVCache], positions: Tensor, *, graph: bool | None) -> None:
         self._model, self._caches, self._positions, self._wanted = model, caches, positions.clone(), graph
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False

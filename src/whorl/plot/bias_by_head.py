@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whorl import Alibi
 from whorl.analysis.bias_maps import bias_map
-from whorl.encodings.alibi import Alibi
 from whorl.plot import style
 
 COLUMNS = 4

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whorl import Encoding, Rope
 from whorl.analysis.wavelengths import angles, frequencies_of, wavelengths
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.plot import style
 
 MOST = 8

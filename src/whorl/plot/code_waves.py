@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whorl import Encoding, Sinusoidal
 from whorl.analysis.similarity import codes_of
 from whorl.analysis.wavelengths import frequencies_of, wavelengths
-from whorl.encodings.base import Encoding
-from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.errors import invalid
 from whorl.plot import style
 

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whorl import Encoding, Rope
 from whorl.analysis.decay import abel_bound, cosine_sum, rises
 from whorl.analysis.wavelengths import frequencies_of, has_frequencies
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.plot import style
 from whorl.plot.score_by_distance import scores
 

@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.plot import style
 
-
-class _Rotations(Protocol):
-    @property
-    def length(self) -> int: ...
-    @property
-    def cosines(self) -> tuple[tuple[int, float], ...]: ...
+if TYPE_CHECKING:
+    from whorl.bridge.difference import Difference
 
 
-class _Groups(Protocol):
-    @property
-    def kind(self) -> str: ...
-    @property
-    def rotations(self) -> Iterable[_Rotations]: ...
+def differences(compared: Iterable[tuple[str, Difference]], *, ax: style.Axes | None = None) -> style.Axes:
+    """The largest |cos a - cos b| of any pair within so many positions, a line for each kind of layers.
 
-
-class Compared(Protocol):
-    """What ``whorl.diff`` returns, as far as a picture needs it."""
-
-    @property
-    def groups(self) -> Iterable[_Groups]: ...
-
-
-def differences(compared: Iterable[tuple[str, Compared]], *, ax: style.Axes | None = None) -> style.Axes:
-    """The largest |cos a - cos b| of any pair within so many positions, a line for each kind of layers."""
+    ``compared`` are labels, and what ``whorl.diff`` returns.
+    """
     lines = [
         (f"{label}, {group.kind}, serving {one.length:,}", one.cosines)
         for label, difference in compared

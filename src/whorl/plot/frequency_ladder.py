@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from whorl import Encoding, Rope
 from whorl.analysis.wavelengths import frequencies_of, wavelengths
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.plot import style
 
 MOST_NUMBERS = 8  # pairs that have room for their wavelength

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from whorl import WhorlError
 from whorl.analysis.losses import METRICS, loss_curves
-from whorl.errors import WhorlError
 from whorl.plot import style
 from whorl.results import ComparisonResult, check_comparison
 

@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 
+from whorl import Encoding, Sinusoidal
 from whorl.analysis.similarity import codes_of, pca, tsne
-from whorl.encodings.base import Encoding
-from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.errors import unknown
 from whorl.plot import style
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from whorl import Encoding, Rope
 from whorl.analysis.precision import BFLOAT16_ROUNDING, MODES, errors_by_octave
 from whorl.analysis.wavelengths import frequencies_of
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.plot import style
 
 

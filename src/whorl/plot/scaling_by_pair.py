@@ -6,16 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from whorl import Encoding, Linear, Llama3, Ntk, Rope, WhorlError, Yarn
 from whorl.analysis.scaling_changes import changes
 from whorl.analysis.wavelengths import turns
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
-from whorl.errors import WhorlError
 from whorl.plot import style
-from whorl.rotary.scalings.linear import Linear
-from whorl.rotary.scalings.llama3 import Llama3
-from whorl.rotary.scalings.ntk import Ntk
-from whorl.rotary.scalings.yarn import Yarn
 
 
 def scaling(

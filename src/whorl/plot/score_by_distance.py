@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from whorl import Alibi, Rope, XPos
 from whorl.analysis.scores import scores_by_distance
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.rope import Rope
-from whorl.encodings.xpos import XPos
 from whorl.plot import style
 
 HEADS = 4

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from whorl import Encoding, Sinusoidal
 from whorl.analysis.similarity import codes_of, products
-from whorl.encodings.base import Encoding
-from whorl.encodings.sinusoidal import Sinusoidal
 from whorl.plot import style
 
 

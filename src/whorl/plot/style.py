@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from whorl.config import Config
-from whorl.encodings.base import Encoding
+from whorl import Config, Encoding
 from whorl.errors import WhorlError, invalid
 from whorl.result_rows import AS_TRAINED, WINDOW
 
@@ -98,10 +97,9 @@ def dress_map(ax: Axes, title: str, x: str, y: str) -> None:
     ax.spines[["top", "right"]].set_visible(True)
 
 
-def key(ax: Axes, *, inside: str | None = None, title: str = "") -> None:
+def key(ax: Axes, *, inside: str | None = None) -> None:
     """The legend, to the right of the Axes where it can hide nothing, or inside where a corner is known to be free."""
     place: dict[str, Any] = {"loc": inside} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
-    place |= {"title": title or None, "title_fontsize": SMALL}
     legend = ax.legend(fontsize=SMALL, frameon=False, handlelength=2.6, borderaxespad=0.3, **place)
     legend.set_alignment("left")
 

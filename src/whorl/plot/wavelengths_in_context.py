@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from whorl import Encoding, Rope, Yarn
 from whorl.analysis.scaling_changes import unscaled
 from whorl.analysis.wavelengths import frequencies_of, wavelengths
-from whorl.encodings.base import Encoding
-from whorl.encodings.rope import Rope
 from whorl.errors import invalid
 from whorl.plot import style
-from whorl.rotary.scalings.yarn import Yarn
 
 TRAINED = 4096
 

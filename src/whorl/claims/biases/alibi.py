@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.attend.softmax import attention
+from whorl import Alibi, attention
 from whorl.claims import evidence
 from whorl.claims.ledger import (
     About,
@@ -23,7 +23,6 @@ from whorl.claims.ledger import (
     within,
 )
 from whorl.claims.probes import doubles, largest, normal
-from whorl.encodings.alibi import Alibi
 from whorl.encodings.bias import Bias
 
 PRESS = "Press et al. 2021, ALiBi"

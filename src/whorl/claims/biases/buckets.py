@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl.attend.softmax import attention
+from whorl import T5, attention
 from whorl.claims.ledger import About, Both, Finding, close, decide
 from whorl.claims.probes import normal
-from whorl.encodings.t5 import T5
 
 RAFFEL = "Raffel et al. 2019, T5"
 about_t5 = About("t5")

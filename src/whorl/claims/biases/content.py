@@ -6,13 +6,10 @@ import math
 
 import torch
 
+from whorl import Cope, ForgettingGate, Shaw, TransformerXL
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import ladder, largest, normal
 from whorl.encodings import deberta
-from whorl.encodings.cope import Cope
-from whorl.encodings.forgetting_gate import ForgettingGate
-from whorl.encodings.shaw import Shaw
-from whorl.encodings.transformer_xl import TransformerXL
 
 
 @About("shaw").holds(

@@ -7,13 +7,11 @@ from itertools import pairwise
 
 import torch
 
+from whorl import Alibi, Kerple, Sandwich
 from whorl.claims.biases.alibi import bias
 from whorl.claims.ledger import About, Both, Finding, all_within, decide, depends, within
 from whorl.claims.probes import doubles, largest, normal
-from whorl.encodings.alibi import Alibi
 from whorl.encodings.fire import Fire, progress
-from whorl.encodings.kerple import Kerple
-from whorl.encodings.sandwich import Sandwich
 
 about_fire = About("fire")
 

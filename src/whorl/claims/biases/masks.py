@@ -7,13 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.attend.softmax import attention
+from whorl import Encoding, NoPE, Rope, Sinks, Window, attention
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import largest, normal
-from whorl.encodings.base import Encoding
-from whorl.encodings.masks import Sinks, Window
-from whorl.encodings.none import NoPE
-from whorl.encodings.rope import Rope
 
 about_none = About("none")
 

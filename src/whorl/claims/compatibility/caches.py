@@ -5,14 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from whorl import registry
-from whorl.attend.cache import KVCache
-from whorl.attend.softmax import attention
+from whorl import DynamicNtk, KVCache, Rope, attention, registry
 from whorl.claims import flags
 from whorl.claims.ledger import About, Both, Finding, decide, shared, within
 from whorl.claims.probes import build, largest, normal, refusal
-from whorl.encodings.rope import Rope
-from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
 
 COUNT, DIM = 256, 16
 about_rope = About("rope")

@@ -9,18 +9,13 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from whorl import registry
+from whorl import Encoding, LinearState, Rope, XPos, attention, linear_attention, registry
 from whorl.attend.features import feature_map
-from whorl.attend.linear import LinearState, linear_attention
-from whorl.attend.softmax import attention
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
 from whorl.claims.flag_linear import linear
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared
 from whorl.claims.probes import build, largest, normal
-from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Fade, Input, first
-from whorl.encodings.rope import Rope
-from whorl.encodings.xpos import XPos
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
 about_rope = About("rope")

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from whorl.attend.softmax import attention
+from whorl import XPos, attention
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import largest, normal, refusal
-from whorl.encodings.xpos import XPos
 from whorl.errors import dtype_name
 
 about_xpos = About("xpos")

@@ -6,12 +6,9 @@ import math
 
 import torch
 
+from whorl import Encoding, LeakyReRope, Llama4Temperature, LogN, ReRope, Rope, SelfExtend
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import doubles, largest, weights_at
-from whorl.encodings.base import Encoding
-from whorl.encodings.position_remaps import LeakyReRope, ReRope, SelfExtend
-from whorl.encodings.rope import Rope
-from whorl.encodings.score_scaling import Llama4Temperature, LogN
 
 
 @About("rerope", "leaky_rerope", "self_extend").holds_within(

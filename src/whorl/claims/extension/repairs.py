@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from whorl import Linear, Rope, factor_for
 from whorl.claims import evidence
 from whorl.claims.ledger import About, Both, Finding, decide, inconclusive, needs_training
-from whorl.encodings.rope import Rope
-from whorl.rotary.scalings.base import factor_for
-from whorl.rotary.scalings.linear import Linear
 
 about_rope = About("rope")
 

@@ -7,19 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from whorl import DynamicNtk, Linear, Llama3, LongRope, Ntk, NtkByParts, Resonance, Rope, Yarn
 from whorl.claims.ledger import NOTHING, About, Both, Finding, all_within, close, decide, within
 from whorl.claims.probes import doubles, ladder, largest, normal
-from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
-from whorl.rotary.scalings.dynamic_ntk import DynamicNtk
-from whorl.rotary.scalings.linear import Linear
-from whorl.rotary.scalings.llama3 import Llama3
-from whorl.rotary.scalings.longrope import LongRope
-from whorl.rotary.scalings.ntk import Ntk
-from whorl.rotary.scalings.ntk_by_parts import NtkByParts
-from whorl.rotary.scalings.resonance import Resonance
-from whorl.rotary.scalings.yarn import Yarn
 
 CHEN = "Chen et al. 2023, PI"
 PENG = "Peng et al. 2023, YaRN"

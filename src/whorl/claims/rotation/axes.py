@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whorl import AxialRope
 from whorl.claims.ledger import About, Both, Finding, close, decide
 from whorl.claims.rotation.turning import EXACT, by_hand
-from whorl.encodings.axial_rope import AxialRope
 
 about_axial_rope = About("axial_rope")
 

@@ -7,12 +7,10 @@ import math
 import torch
 from torch import Tensor
 
+from whorl import Rope, Yarn, rerotate
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared, within
 from whorl.claims.probes import doubles, ladder, largest, normal, turned
-from whorl.encodings.rerotation import rerotate
-from whorl.encodings.rope import Rope
 from whorl.rotary.rotation import Layout
-from whorl.rotary.scalings.yarn import Yarn
 
 SU = "Su et al. 2021, RoFormer"
 # An odd number of pairs: a reflection of each pair would have determinant -1, and with an even number it would hide.

@@ -7,10 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from whorl import reference
+from whorl import Rope, reference
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared, within
 from whorl.claims.probes import doubles, largest
-from whorl.encodings.rope import Rope
 from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
 
 VASWANI = "Vaswani et al. 2017"

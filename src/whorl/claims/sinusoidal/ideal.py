@@ -8,12 +8,11 @@ from itertools import pairwise
 import torch
 from torch.nn.functional import layer_norm
 
+from whorl import Learned, Sinusoidal
 from whorl.claims import evidence
 from whorl.claims.ledger import About, Both, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, codes, products
-from whorl.encodings.learned import Learned
-from whorl.encodings.sinusoidal import Sinusoidal
 
 NOISE = 0.5
 about_sinusoidal = About("sinusoidal", says="study notes")

@@ -6,10 +6,10 @@ import math
 
 import torch
 
+from whorl import Rope
 from whorl.claims.ledger import About, Both, Finding, decide, depends, within
 from whorl.claims.probes import doubles, frequencies, largest
 from whorl.claims.sinusoidal.codes import codes
-from whorl.encodings.rope import Rope
 from whorl.rotary.frequencies import wavelengths
 
 NOTES = "study notes"

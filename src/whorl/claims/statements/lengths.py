@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from whorl import Learned, Rope
 from whorl.claims import evidence
 from whorl.claims.ledger import About, Both, Finding, decide, depends, inconclusive, needs_training
 from whorl.claims.probes import refusal
 from whorl.claims.statements.frequencies import NOTES
-from whorl.encodings.learned import Learned
-from whorl.encodings.rope import Rope
 
 
 @About("rope", "learned", says=NOTES).fails(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from whorl.attend.softmax import attention
+from whorl import T5, Alibi, Learned, Rope, Sinusoidal, attention
 from whorl.claims import evidence
 from whorl.claims.biases.masks import shuffled
 from whorl.claims.ledger import BETWEEN, About, Both, Finding, decide, depends, inconclusive, needs_training
@@ -12,11 +12,6 @@ from whorl.claims.probes import generator, largest, normal, turned
 from whorl.claims.rotation.turning import plain
 from whorl.claims.statements.frequencies import NOTES
 from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, UNROTATED
-from whorl.encodings.alibi import Alibi
-from whorl.encodings.learned import Learned
-from whorl.encodings.rope import Rope
-from whorl.encodings.sinusoidal import Sinusoidal
-from whorl.encodings.t5 import T5
 
 about_rope = About("rope")
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.report.page import page
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings

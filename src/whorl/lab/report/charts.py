@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from whorl.lab.report.words import Words, number, percent, ratio
-from whorl.plot.style import COLOURS
+from whorl.plot.style import COLOURS, Look
 from whorl.result_rows import Cell
 
 PHONE = (372.0, 320.0)  # a panel of a phone 390 pixels wide
 RADIUS = 3.0
 FONT, LARGE = 12.0, 15.0  # the size of letters on a screen, and on paper and phones, where panels are drawn smaller
 GAP = 17.0  # between direct labels
+APART = 6.0  # between labels of ticks
 BESIDE = 2.5  # between bars at one length
 
 DASHES = (None, "8 3", "3 3", "9 3 2 3", "14 3", "5 2 1.5 2", "10 2.5 4 2.5")
@@ -62,13 +63,8 @@ CORNERS: tuple[tuple[Point, ...], ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Style:
-    """How a line looks: the number that gives its dash and marker, or None for the grey reference, and its colour."""
-
-    index: int | None
-    colour: int = 0
-    hollow: bool = False
+class Style(Look):
+    """How a line looks, in SVG."""
 
     @property
     def css(self) -> str:
@@ -264,7 +260,7 @@ def places(marks: Sequence[float]) -> int:
     return next((n for n in range(4) if all(abs(mark - round(mark, n)) < 1e-9 for mark in marks)), 4)
 
 
-def thin(pixels: Sequence[float], widths: Sequence[float], first: Sequence[int], gap: float = 6.0) -> list[int]:
+def thin(pixels: Sequence[float], widths: Sequence[float], first: Sequence[int]) -> list[int]:
     """Which of the labels fit side by side, those in ``first`` being tried before the others.
 
     >>> thin([0, 10, 50], [20, 20, 20], first=[2])
@@ -272,7 +268,7 @@ def thin(pixels: Sequence[float], widths: Sequence[float], first: Sequence[int],
     """
     kept: list[int] = []
     for i in dict.fromkeys((*first, *range(len(pixels)))):
-        if all(abs(pixels[i] - pixels[j]) >= (widths[i] + widths[j]) / 2 + gap for j in kept):
+        if all(abs(pixels[i] - pixels[j]) >= (widths[i] + widths[j]) / 2 + APART for j in kept):
             kept.append(i)
     return sorted(kept)
 

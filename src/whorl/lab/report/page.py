@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from whorl.errors import WhorlError
+from whorl import WhorlError
 from whorl.lab.report.charts import coordinate
 from whorl.lab.report.figures import Figures
 from whorl.lab.report.sentences import Sentences, source_of

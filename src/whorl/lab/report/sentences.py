@@ -146,9 +146,7 @@ class Sentences:
 
     def _repair_with(self, repair: Repair, by: Difference, *, alone: bool) -> str:
         said = self.words("repair_by", by=self._by(by), length=by.length)
-        return (
-            f"{self._repair_name(repair, alone=alone)}{self.words('open_bracket')}{said}{self.words('close_bracket')}"
-        )
+        return self._beside(self._repair_name(repair, alone=alone), said)
 
     def _repair_name(self, repair: Repair, *, alone: bool) -> str:
         row = repair.row
@@ -309,7 +307,10 @@ class Sentences:
         return [self._name(row) for row in rows]
 
     def _with(self, row: Row, said: str) -> str:
-        return f"{self._name(row)}{self.words('open_bracket')}{said}{self.words('close_bracket')}"
+        return self._beside(self._name(row), said)
+
+    def _beside(self, name: str, said: str) -> str:
+        return f"{name}{self.words('open_bracket')}{said}{self.words('close_bracket')}"
 
     def _by(self, found: Difference, shown: Callable[[float], str] | None = None) -> str:
         """A difference and its interval, with no more digits than it is worth."""
