@@ -45,6 +45,7 @@ def decode(
 ) -> Iterator[Group]:
     """The groups to time: steps of the encodings named, with commas between them, without padding and with it."""
     where, kind = setting("bench decode", device, dtype)
+    sizes = {"batch": batch, "kept": kept, "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim}
     shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
     made = {"dtype": kind, "device": where}
     summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {dtype_name(kind)}"
