@@ -7,7 +7,7 @@ GPU_WORKERS ?= 6
 
 .PHONY: demo test test-all test-gpu mutate lint format types docs bench clean
 
-# Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: some 6 minutes on 2 cores.
+# Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
 	$(BIN)/whorl compare --preset demo --baseline rope --out out/demo
 

@@ -1,6 +1,6 @@
 """Presets: complete recipes of a comparison, from some minutes on two cores to a graphics card.
 
-demo     0.6 M parameters, trained at 64, tested to 512: some 6 minutes on 2 cores
+demo     0.6 M parameters, trained at 64, tested to 512: at most 5 minutes on 2 cores
 laptop   1.9 M parameters, trained at 256, tested to 2048: some 10 minutes on 8 cores
 gpu      10.7 M parameters, trained at 512, tested to 8192: at most 8 minutes on one H200
 
@@ -59,7 +59,7 @@ PRESETS = {
         encodings=("sinusoidal", "rope", "alibi", "kerple", "t5", "none"),
         train_length=64,
         longest=8,
-        batch=32,
+        batch=20,
         steps=400,
         eval_bytes=65_536,
         repairs=("ntk", "rerope+logn", "window"),
