@@ -138,12 +138,15 @@ def sin_and_cos_swapped(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (sin, cos))
 
 
-@mutant("rope.golden", "rope.three-forms", "precision.half-input")
+@mutant("rope.golden", "rope.three-forms", "precision.half-input", "extension.rerope-far")
 def turned_the_other_way(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (cos, -sin))
 
 
-@mutant("rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential")
+@mutant(
+    "rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential",
+    "decay.bound",
+)  # fmt: skip
 def positions_off_by_one(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions + 1, before=True)
 
