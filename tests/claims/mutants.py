@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import sys
@@ -137,12 +138,15 @@ def sin_and_cos_swapped(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (sin, cos))
 
 
-@mutant("rope.golden", "rope.three-forms", "precision.half-input")
+@mutant("rope.golden", "rope.three-forms", "precision.half-input", "extension.rerope-far")
 def turned_the_other_way(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (cos, -sin))
 
 
-@mutant("rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential")
+@mutant(
+    "rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential",
+    "decay.bound",
+)  # fmt: skip
 def positions_off_by_one(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions + 1, before=True)
 
@@ -656,6 +660,20 @@ def shaw_with_its_table_reversed(patch: Patch) -> None:
 def transformer_xl_with_the_other_sign(patch: Patch) -> None:
     own = transformer_xl.position_term
     patch.setattr(transformer_xl, "position_term", lambda q, weight, i, j, base: own(q, weight, -i, -j, base))
+
+
+@mutant("transformer-xl.term")
+def transformer_xl_with_its_two_biases_swapped(patch: Patch) -> None:
+    own = transformer_xl.TransformerXL.add_terms
+
+    def add_terms(self: Any, pairs: Any) -> Any:
+        swapped = copy.copy(self)
+        swapped._parameters = {
+            **self._parameters, "content_bias": self.position_bias, "position_bias": self.content_bias,
+        }  # fmt: skip
+        return own(swapped, pairs)
+
+    patch.setattr(transformer_xl.TransformerXL, "add_terms", add_terms)
 
 
 @mutant("deberta.buckets")

@@ -336,3 +336,29 @@ def test_answers_are_kept_with_the_settings_of_their_own_runs():
         assert all(list(map(str, found["settings"]["lengths"])) == list(row["by_length"]) for row in found["rows"]), (
             name
         )
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict"),
+    [((0.2, 0.9), "fails"), ((0.1, 0.9), "inconclusive"), ((0.0, 0.15), "holds"), ((-0.3, -0.1), "holds")],
+)
+def test_a_rise_counts_as_degradation_where_its_whole_interval_lies_above_what_is_held(experiments, interval, verdict):
+    low, high = interval
+    found = comparison(rope=STEEP, rope__ntk=FLAT)
+    at = {"measure": "same_last", "other": ["rope", "ntk"], "p": 0.01, "least": None, "seeds": 3, "samples": 100}
+    at |= {"kind": "length", "scored_bytes": 1000, "mean": (low + high) / 2, "low": low, "high": high}
+    found["differences"] += [
+        at | {"row": ["rope", "ntk"], "length": 256, "from_length": 64},
+        # those of another row, length or start say nothing of it
+        at | {"row": ["rope", "as trained"], "length": 256, "from_length": 64, "low": 0.8, "high": 0.9},
+        at | {"row": ["rope", "ntk"], "length": 128, "from_length": 64, "low": 0.8, "high": 0.9},
+        at | {"row": ["rope", "ntk"], "length": 256, "from_length": 128, "low": 0.8, "high": 0.9},
+    ]
+    experiments("demo/comparison.json", found)
+    row = lab("extension.ntk-minimal")["extension.ntk-minimal"]
+    assert row.verdict.kind == verdict and row.as_expected is (verdict == "fails")
+    assert row.numbers == {
+        "rise at 4x with NTK, bits per byte, demo": (low + high) / 2, "low, demo": low, "high, demo": high,
+    }  # fmt: skip
+    experiments("other/comparison.json", comparison(rope=STEEP))
+    assert lab("extension.ntk-minimal")["extension.ntk-minimal"].verdict.kind == verdict

@@ -293,6 +293,18 @@ def test_a_claim_that_breaks_is_red_even_where_failing_is_expected():
     assert row.raised and not row.as_expected and "ZeroDivisionError: oh" in row.finding.counterexample
 
 
+@pytest.mark.parametrize("expected", ["holds", "fails", "depends on"])
+def test_a_number_that_is_none_is_red_whatever_is_expected(expected):
+    def measured() -> Finding:
+        return ledger.decide(expected == "holds", {"a": 1.0, "b": math.nan}, ledger.Both("no", "否"))
+
+    claim = Claim(
+        id="a.b", english="A.", chinese="甲。", says="x", how="y.", expected=expected, test=measured, topic="flags"
+    )
+    (row,) = ledger.run([claim])
+    assert row.raised and not row.as_expected and row.finding.counterexample == "not a number: b"
+
+
 def test_the_docs_explain_every_field_and_topic():
     page = (Path(__file__).parents[2] / "docs" / "claims.md").read_text(encoding="utf-8")
     for name in (*schema.SCHEMA["properties"], *schema.CLAIM["properties"]):

@@ -8,7 +8,7 @@ import torch
 
 from whorl import Proportional, Rope
 from whorl.claims.ledger import About, Both, Finding, decide, depends, shared, within
-from whorl.claims.probes import frequencies, largest
+from whorl.claims.probes import doubles, frequencies, largest
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
 
@@ -135,8 +135,9 @@ def lower_bound() -> Finding:
     good = all(value >= 0 for value in numbers.values())
     for base, length in known:
         less = [lowest(base * percent / 100, length) for percent in (*range(2, 100, 2), 99)]
-        numbers[f"50 smaller bases, {length:,} positions, at most"] = max(less)
-        good = good and max(less) < 0
+        most = float(doubles(less).max())
+        numbers[f"50 smaller bases, {length:,} positions, at most"] = most
+        good = good and most < 0
     but = Both("a sum is negative, or is not for a smaller base", "某个和为负，或底数更小时不为负")
     return decide(good, numbers, but)
 

@@ -182,6 +182,19 @@ def _gap(source: str, result: ComparisonResult, first: Which, second: Which, rat
     return None
 
 
+def rise_gaps(which: Which, ratio: float) -> list[Gap]:
+    """The loss of a row at this many times the trained length less that at it, in each comparison that judged it."""
+    return [
+        Gap(source, one.mean, one.low, one.high, one.p)
+        for source, result in comparisons().items()
+        for one in result.differences
+        if (one.kind, one.measure, one.row) == ("length", SCORE, which)
+        and (one.length, one.from_length) == (ratio * result.trained, result.trained)
+        and one.low is not None
+        and one.high is not None
+    ]
+
+
 def judge(what: str, what_zh: str, found: list[Gap], command: str) -> Finding:
     """Whether a difference is above zero: holds where some source shows it and none the contrary.
 

@@ -9,7 +9,7 @@ from whorl import Encoding, linear_attention
 from whorl.attend.features import feature_map
 from whorl.claims.flag_words import EQUAL, FOLD, KEPT, SEEN
 from whorl.claims.ledger import Both, Finding, decide, within
-from whorl.claims.probes import largest, moved, normal, reach, refusal, sizes_of, spread, tokens, weights_at
+from whorl.claims.probes import doubles, largest, moved, normal, reach, refusal, sizes_of, spread, tokens, weights_at
 from whorl.encodings.parts import Fade, QueryScale, RowLessColumn, first
 
 
@@ -31,7 +31,7 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
         text = Both(f"weights are no products, off by {apart:.3g}", f"权重不是内积，相差 {apart:.3g}")
     else:
         text = Both(f"the linear form is off by {worst:.3g}", f"线性形式相差 {worst:.3g}")
-    return within(max(apart, worst), EQUAL, numbers | {"linear against quadratic": worst}, text)
+    return within(largest(doubles([apart, worst])), EQUAL, numbers | {"linear against quadratic": worst}, text)
 
 
 def _no_linear_form(encoding: Encoding, numbers: dict[str, float]) -> Finding:

@@ -149,7 +149,7 @@ class Row:
     claim: Claim
     finding: Finding
     seconds: float
-    raised: bool = False  # whether the test itself broke, which is never as expected
+    raised: bool = False  # whether the test broke, or measured what is not a number: never as expected
 
     @property
     def id(self) -> str:
@@ -374,6 +374,11 @@ def _run(claim: Claim) -> Row:
     torch.manual_seed(0)  # each by itself: what a claim draws does not depend on those before it
     try:
         finding = claim.test()
+        lost = [name for name, value in finding.numbers.items() if math.isnan(value)]
+        if lost:  # a comparison with it is false, which where failing is expected would pass for a finding
+            raised = True
+            what = ", ".join(lost)
+            finding = decide(False, finding.numbers, Both(f"not a number: {what}", f"不是数：{what}"), finding.source)
     except Exception as error:  # a broken encoding is what the ledger is there to find, whatever it raises
         raised = True
         what = f"{type(error).__name__}: {error}"

@@ -73,15 +73,16 @@ def slope_rules() -> Finding:
         n: largest(Alibi(heads=n, slopes="geometric").slopes().sort()[0] - Alibi(heads=n).slopes().sort()[0])
         for n in (1, 2, 4, 8, 16, 32, 64, 3, 6, 12, 20, 40)
     }
-    powers, others = ([apart[n] for n in apart if (n.bit_count() == 1) is power] for power in (True, False))
+    powers, others = (doubles([apart[n] for n in apart if (n.bit_count() == 1) is power]) for power in (True, False))
+    least = float(others.min())
     numbers = {f"largest difference, {n} heads": apart[n] for n in (8, 12, 40)}
-    numbers["least difference, 3 … 40 heads"] = min(others)
+    numbers |= {"largest difference, 1 … 64 heads": powers.max(), "least difference, 3 … 40 heads": least}
     but = Both(
-        f"with 3, 6, 12, 20 and 40 heads a slope differs by at least {min(others):.2f}, with 12 by {apart[12]:.2f}",
-        f"3、6、12、20、40 头时各有斜率至少相差 {min(others):.2f}，12 头时相差 {apart[12]:.2f}",
+        f"with 3, 6, 12, 20 and 40 heads a slope differs by at least {least:.2f}, with 12 by {apart[12]:.2f}",
+        f"3、6、12、20、40 头时各有斜率至少相差 {least:.2f}，12 头时相差 {apart[12]:.2f}",
     )
     on = Both("whether the number of heads is a power of two", "头数是否为 2 的幂")
-    return depends(on, max(powers) == 0, max(others) == 0, numbers, but)
+    return depends(on, powers.max() == 0, others.max() == 0, numbers, but)
 
 
 @about_alibi.holds(

@@ -160,7 +160,7 @@ def kerple_exponential() -> Finding:
     log.p.fill_(1.0)
     log.a.fill_(1.0)
     one, two, four = bias(log, torch.tensor([1, 2, 4])).tolist()
-    off = max(abs(x + math.log1p(d)) for x, d in ((one, 1), (two, 2), (four, 4)))
+    off = largest(doubles([x + math.log1p(d) for x, d in ((one, 1), (two, 2), (four, 4))]))
     numbers = {"numbers a head, log": per_head[0], "numbers a head, power": per_head[1]}
     numbers |= {"bias at 2 over bias at 1": two / one, "off -ln(1 + d) by": off}
     text = Both(

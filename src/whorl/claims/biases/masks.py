@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from whorl import Encoding, NoPE, Rope, Sinks, Window, attention
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
-from whorl.claims.probes import largest, normal
+from whorl.claims.probes import doubles, largest, normal
 
 about_none = About("none")
 
@@ -93,8 +91,11 @@ def causal_order() -> Finding:
 def uniform() -> Finding:
     (off, gradient), (turned, beside) = (_equal_tokens(encoding) for encoding in (NoPE(), Rope(head_dim=8)))
     numbers = {"rows against 1/n": off, "largest gradient": gradient}
-    worst = max(numbers.values()) if turned > 0.01 else math.inf
-    return within(worst, 1e-12, numbers | {"RoPE: rows against 1/n": turned, "RoPE: largest gradient": beside})
+    numbers |= {"RoPE: rows against 1/n": turned, "RoPE: largest gradient": beside}
+    if not turned > 0.01:
+        text = f"rows of RoPE are off 1/n by {turned:.3g} only, so equal rows would show nothing"
+        return decide(False, numbers, Both(text, f"RoPE 的各行与 1/n 也只差 {turned:.3g}，各行相等说明不了什么"))
+    return within(largest(doubles([off, gradient])), 1e-12, numbers)
 
 
 def _equal_tokens(encoding: Encoding) -> tuple[float, float]:

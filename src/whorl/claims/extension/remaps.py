@@ -8,7 +8,7 @@ import torch
 
 from whorl import Encoding, LeakyReRope, Llama4Temperature, LogN, ReRope, Rope, SelfExtend
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
-from whorl.claims.probes import doubles, largest, weights_at
+from whorl.claims.probes import doubles, ladder, largest, tokens, turned, weights_at
 
 
 @About("rerope", "leaky_rerope", "self_extend").holds_within(
@@ -41,23 +41,25 @@ def rerope_near() -> Finding:
     "if it were at w + (d - w) / k.",
     "超出窗口 w 后，ReRoPE 把距离 d 处的键当作在距离 w 处，因子为 k 的 leaky ReRoPE 当作在 w + (d - w)/k 处。",
     says="Su 2023, kexue.fm 9708",
-    how="The distances of both branches, w = 16 and k = 8, for every pair of 64 positions.",
-    how_zh="w = 16、k = 8，64 个位置每一对在两个分支中的距离。",
+    how="Attention weights of 64 tokens, heads of 16, w = 16 and k = 8, against the softmax of scores for which each "
+    "query was turned, in complex numbers, by the distance that the statement gives it from each key.",
+    how_zh="64 个词、16 维的头，w = 16、k = 8：注意力权重，与另算的 softmax 比较，其中每个查询按命题所给的、到各个键的"
+    "距离用复数旋转。",
 )
 def rerope_far() -> Finding:
     ids, window = torch.arange(64), 16
     true = (ids[:, None] - ids).double()
     leaked = torch.where(true < window, true, window + (true - window) / 8)
     numbers = {}
-    for encoding, wanted in (
-        (ReRope(head_dim=16, window=window), true.clamp(max=window)),
-        (LeakyReRope(head_dim=16, window=window, factor=8.0), leaked),
+    for encoding, distance in (
+        (ReRope(head_dim=16, window=window, layout="interleaved"), true.clamp(max=window)),
+        (LeakyReRope(head_dim=16, window=window, factor=8.0, layout="interleaved"), leaked),
     ):
-        got = torch.full_like(true, math.nan)
-        for branch in encoding.branches(ids, ids):
-            distance = branch.q_positions.double()[:, None] - branch.k_positions.double()
-            got = torch.where(branch.allowed, distance, got)
-        numbers[encoding.config.name] = largest((got - wanted).tril().nan_to_num(nan=1e9))
+        q, k, *_ = tokens(encoding, ids)
+        placed = turned(q.unsqueeze(-2).expand(-1, -1, -1, 64, -1), distance[..., None] * ladder(16))
+        scores = torch.einsum("bhijd,bhjd->hij", placed, k) / 4
+        wanted = scores.masked_fill(true < 0, -torch.inf).softmax(-1)
+        numbers[encoding.config.name] = largest(weights_at(encoding, ids) - wanted)
     return all_within(numbers, 1e-9)
 
 
