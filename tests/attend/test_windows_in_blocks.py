@@ -95,3 +95,18 @@ def test_a_mask_of_ones_own_is_not_cut_by_the_window_below():
     true = (q @ q.mT * DIM**-0.5).masked_fill(~allowed, -torch.inf).softmax(-1) @ q
     for encoding in (Odd(size=5), whorl.Combined(Odd(size=5), whorl.NoPE())):
         torch.testing.assert_close(whorl.attention(q, q, q, encoding=encoding), true, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("kept", [0, 300])
+def test_a_cache_takes_the_same_blocks(name, kept):
+    """A prompt, and one that comes in two parts: bit for bit what ``attention`` gives, so by the same way."""
+    encoding = CASES[name]()
+    causal = not any(getattr(part.config, "symmetric", False) for part in encoding.encodings)
+    q, k, v = normal(1, HEADS, 600, DIM, seed=1), normal(1, 2, 600, DIM, seed=2), normal(1, 2, 600, DIM, seed=3)
+    cache = whorl.KVCache(encoding=encoding)
+    with torch.no_grad():
+        if kept:
+            cache.attend(q[:, :, :kept], k[:, :, :kept], v[:, :, :kept], causal=causal)
+        found = cache.attend(q[:, :, kept:], k[:, :, kept:], v[:, :, kept:], causal=causal)
+        assert torch.equal(found, whorl.attention(q[:, :, kept:], k, v, encoding=encoding, causal=causal))

@@ -386,6 +386,7 @@ def _to_all_slots(step: Call, q: Tensor, slots: Slots, policy: Policy) -> Call:
         v=slots.values[:, :, :count],
         hidden=None if slots.memory is None else slots.memory[..., :count],
         placed=policy == "transformed",
+        consecutive=slots.counted and not slots.padded,  # then paths that count themselves can run
         visible=replace(
             step.visible,
             keys=count,
