@@ -77,7 +77,6 @@ ALLOWED = {
         "The bars are 1.3 into given memory and 1.4 out of place",
         "results of 32 MiB and more",
         "The bar of 8 µs",
-        "(bar 0.78)",
         "a decoder of 25 M parameters",
         "(bars 1.5 and 1.4)",
     ],
