@@ -163,7 +163,7 @@ def transformer_xl_terms_that_are_not_scaled(patch: Patch) -> None:
     reworded(patch, transformer_xl.TransformerXL.add_terms, "scale * (content + position)", "(content + position)")
 
 
-@mutant("forgetting.alibi")
+@mutant("forgetting.alibi", "forgetting_gate.formula")
 def gates_that_are_scaled(patch: Patch) -> None:
     own = forgetting_gate.ForgettingGate.add_terms
     reworded(patch, own, "scores + forgotten(", "scores + pairs.scale * forgotten(")
