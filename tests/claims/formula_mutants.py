@@ -158,6 +158,17 @@ for name, claim, function, old, new in REWORDED:
     )
 
 
+@mutant("transformer-xl.term", "transformer_xl.formula")
+def transformer_xl_terms_that_are_not_scaled(patch: Patch) -> None:
+    reworded(patch, transformer_xl.TransformerXL.add_terms, "scale * (content + position)", "(content + position)")
+
+
+@mutant("forgetting.alibi", "forgetting_gate.formula")
+def gates_that_are_scaled(patch: Patch) -> None:
+    own = forgetting_gate.ForgettingGate.add_terms
+    reworded(patch, own, "scores + forgotten(", "scores + pairs.scale * forgotten(")
+
+
 # -- claims that fail, and depend -------------------------------------------------------------------------------------
 
 
@@ -203,6 +214,11 @@ def one_code_for_two_positions(patch: Patch) -> None:
 @mutant("note.longest-62832", "rope.frequencies")
 def a_ladder_that_reaches_its_base(patch: Patch) -> None:
     with_ladder(patch, lambda w: w ** (len(w) / (len(w) - 1)))
+
+
+@mutant("aliasing.ambiguous", "aliasing.wavelengths")
+def codes_that_repeat_after_64_positions(patch: Patch) -> None:
+    with_ladder(patch, lambda w: 2 * torch.pi / 2.0 ** (1 + torch.arange(len(w), dtype=w.dtype) % 6))
 
 
 @mutant("note.theta-one")

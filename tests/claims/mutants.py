@@ -504,6 +504,12 @@ def llama4_steps_one_position_late(patch: Patch) -> None:
     patch.setattr(score_scaling, "llama4_temperature", lambda *args: own(*args[:3], first=0))
 
 
+@mutant("extension.log-n", "extension.llama4-temperature", "log_n.formula", "llama4_temperature.formula")
+def query_scales_on_keys(patch: Patch) -> None:
+    own = score_scaling.QueryScale.transform_qk
+    patch.setattr(score_scaling.QueryScale, "transform_qk", lambda self, q, k, i, j: (q, own(self, k, k, j, j)[0]))
+
+
 @mutant("xpos.causal-only", "xpos.factor", "decay.xpos-envelope")
 def xpos_that_grows(patch: Patch) -> None:
     own = xpos.log_zeta

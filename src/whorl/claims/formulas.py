@@ -124,7 +124,7 @@ def gated() -> Tensor:
     q, k, _ = queries_keys_values()
     kept = encoding.remember(wave(1, TOKENS, DIM, seed=4))
     zeros = torch.zeros(1, HEADS, TOKENS, TOKENS, dtype=torch.float64)
-    return encoding.adjust_scores(zeros, q, k, IN_ORDER, IN_ORDER, kept, scale=1.0)[0]
+    return encoding.adjust_scores(zeros, q, k, IN_ORDER, IN_ORDER, kept, scale=encoding.softmax_scale(DIM))[0]
 
 
 def directions(encoding: whorl.MixedRope) -> Tensor:

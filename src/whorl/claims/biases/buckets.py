@@ -42,15 +42,16 @@ def t5_edges() -> Finding:
 
 @about_t5.fails(
     "t5.saturation",
-    "T5's buckets tell distances apart up to max_distance, 128.",
-    "T5 的桶能区分直到 max_distance = 128 的距离。",
-    says=f"{RAFFEL}, section 2.1: ranges that grow up to an offset of 128",
-    how="The distance from which all keys up to 10,000 share a bucket, 32 buckets, causal.",
-    how_zh="32 个桶、因果：从哪个距离开始，直到 10000 的所有键落入同一个桶。",
+    "T5's last bucket does not begin before max_distance, 128.",
+    "T5 的最后一个桶不会在 max_distance = 128 之前开始。",
+    says=f"{RAFFEL}, section 2.1: ranges that grow up to an offset of 128, beyond which all offsets are alike",
+    how="The distance from which all keys up to 9,999 share a bucket, 32 buckets, causal: it would have to be 128 or "
+    "more.",
+    how_zh="32 个桶、因果：从哪个距离开始，直到 9999 的所有键落入同一个桶；须不小于 128 才算。",
 )
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
-    first = int((own == own[-1]).nonzero()[0])
+    first = int((own != own[-1]).nonzero()[-1]) + 1
     but = Both(f"from {first} on all keys share the last bucket", f"从 {first} 开始所有键都在最后一个桶中")
     return decide(first >= 128, {"all alike from": first}, but)
 

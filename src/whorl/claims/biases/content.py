@@ -40,21 +40,22 @@ def shaw_clip() -> Finding:
     "Transformer-XL's score is (q + u) . k + (q + v) . W r_(i-j), where r is the sinusoidal code of the distance.",
     "Transformer-XL 的分数是 (q + u)·k + (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
     says="Dai et al. 2019, Transformer-XL, section 3.3",
-    how="adjust_scores against the formula, pair by pair, 2 heads of 8, positions 0, 1, 5, 30 and 31, keys before "
-    "and after the query.",
-    how_zh="2 个 8 维的头，位置 0、1、5、30、31：adjust_scores 与公式逐对比较，键在查询之前与之后都取。",
+    how="adjust_scores against the formula, both divided by sqrt(8), pair by pair, 2 heads of 8, positions 0, 1, 5, "
+    "30 and 31, keys before and after the query.",
+    how_zh="2 个 8 维的头，位置 0、1、5、30、31：adjust_scores 与公式（都除以 √8）逐对比较，键在查询之前与之后都取。",
 )
 def transformer_xl_term() -> Finding:
     xl = TransformerXL(heads=2, head_dim=8).double()
     for seed, parameter in enumerate(xl.parameters(), start=11):  # u and v have one shape, and must not be alike
         parameter.copy_(normal(*parameter.shape, seed=seed))
     q, k, ids = normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1), torch.tensor([0, 1, 5, 30, 31])
-    own = xl.adjust_scores(q @ k.mT, q, k, ids, ids, scale=1.0)
+    scale = 8**-0.5  # not 1: every term must be scaled as q . k is
+    own = xl.adjust_scores(scale * q @ k.mT, q, k, ids, ids, scale=scale)
     t = (ids[:, None] - ids).double()[..., None] * ladder(16)
     code = torch.cat((t.sin(), t.cos()), -1)
     place = torch.einsum("hqd,hdw,qkw->hqk", (q + xl.position_bias[:, None])[0], xl.projection, code)
     wanted = (q + xl.content_bias[:, None]) @ k.mT + place
-    return close(own - wanted, 1e-9)
+    return close(own - scale * wanted, 1e-9)
 
 
 @About("deberta").holds(
@@ -102,15 +103,17 @@ def cope_counts() -> Finding:
     "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
     "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
     says="Lin et al. 2025, Forgetting Transformer",
-    how="Weights 0 and bias 2: adjust_scores against -ln(sigmoid(2)) times the distance, 60 tokens.",
-    how_zh="权重为 0、偏置为 2，60 个词：adjust_scores 与 -ln(sigmoid(2)) 乘距离比较。",
+    how="Weights 0 and bias 2: what adjust_scores takes off scores that are scaled by 1/2 against -ln(sigmoid(2)) "
+    "times the distance, not scaled, 60 tokens.",
+    how_zh="权重为 0、偏置为 2，60 个词：adjust_scores 从乘以 1/2 的分数中减去的量，与 -ln(sigmoid(2)) 乘距离（不缩放）"
+    "比较。",
 )
 def forgetting_alibi() -> Finding:
     gate = ForgettingGate(heads=1, width=8, bias=2.0).double()
     gate.gate.weight.zero_()
     kept, ids = gate.remember(normal(1, 60, 8)), torch.arange(60)
     zeros, x = torch.zeros(1, 1, 60, 60, dtype=torch.float64), normal(1, 1, 60, 4)
-    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=1.0)[0, 0].tril()
+    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=0.5)[0, 0].tril()
     slope = -math.log(1 / (1 + math.exp(-2)))
     worst = largest(own + slope * (ids[:, None] - ids).double().tril())
     return within(worst, 1e-9, {"largest difference": worst, "slope": slope})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
 from whorl import Encoding, LeakyReRope, Llama4Temperature, LogN, ReRope, Rope, SelfExtend
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
@@ -89,14 +90,21 @@ def self_extend_far() -> Finding:
     "ln n / ln L.",
     "log-n 不改动训练长度 L 以内的查询，把第 n 个查询（n > L）乘以 ln n / ln L。",
     says="Su 2021, kexue.fm 8823; the factor of 1 up to L by his ReRoPE code",
-    how="Factors of LogN(trained_length=512) at positions 0, 511, 512, 4,095 and 262,143, which are n = 1, 512, "
-    "513, 4,096 and 262,144.",
-    how_zh="LogN(trained_length=512) 在位置 0、511、512、4095、262143（即 n = 1、512、513、4096、262144）处的因子。",
+    how="Queries of ones after transform_qk of LogN(trained_length=512) at positions 0, 511, 512, 4,095 and 262,143, "
+    "which are n = 1, 512, 513, 4,096 and 262,144; keys stay ones.",
+    how_zh="全 1 的查询在位置 0、511、512、4095、262143（即 n = 1、512、513、4096、262144）处经 "
+    "LogN(trained_length=512) 的 transform_qk 之后；键仍全为 1。",
 )
 def log_n() -> Finding:
     wanted = doubles([1.0, 1.0, math.log(513) / math.log(512), math.log(4096) / math.log(512), 2.0])
-    own = LogN(trained_length=512).query_factor(torch.tensor([0, 511, 512, 4095, 262_143]))[0]
-    return close(own - wanted, 1e-6)
+    return close(_off(LogN(trained_length=512), [0, 511, 512, 4095, 262_143], wanted), 1e-6)
+
+
+def _off(encoding: Encoding, positions: list[int], factors: Tensor) -> list[Tensor]:
+    """How far queries of ones at these positions are from the factors, and keys of ones from ones."""
+    ids, ones = torch.tensor(positions), torch.ones(1, 1, len(positions), 2, dtype=torch.float64)
+    q, k = encoding.transform_qk(ones, ones, ids, ids)
+    return [q - factors[:, None], k - 1]
 
 
 @About("llama4_temperature").holds_within(
@@ -106,10 +114,11 @@ def log_n() -> Finding:
     "Llama 4 在不旋转的层中把位置 p 处的查询乘以 1 + 0.1 ln(1 + ⌊(p + 1)/8192⌋)：到 8190 为止是 1，在 8191、131071、"
     "1048575 处为 1.06931、1.28332、1.48598。",
     says="transformers 5.22, Llama4TextAttention",
-    how="Factors of Llama4Temperature() at positions 0, 8,190, 8,191, 131,071 and 1,048,575 against five decimals.",
-    how_zh="Llama4Temperature() 在位置 0、8190、8191、131071、1048575 处的因子，与五位小数比较。",
+    how="Queries of ones after transform_qk of Llama4Temperature() at positions 0, 8,190, 8,191, 131,071 and "
+    "1,048,575 against five decimals; keys stay ones.",
+    how_zh="全 1 的查询在位置 0、8190、8191、131071、1048575 处经 Llama4Temperature() 的 transform_qk 之后，与五位小数"
+    "比较；键仍全为 1。",
 )
 def llama4_temperature() -> Finding:
     known = doubles([1.0, 1.0, 1.06931, 1.28332, 1.48598])
-    own = Llama4Temperature().query_factor(torch.tensor([0, 8190, 8191, 131_071, 1_048_575]))[0]
-    return close(own - known, 5.1e-6)
+    return close(_off(Llama4Temperature(), [0, 8190, 8191, 131_071, 1_048_575], known), 5.1e-6)

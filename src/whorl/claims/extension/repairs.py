@@ -69,9 +69,9 @@ def factor_from_data_helps() -> Finding:
     "Without any training, interpolation (PI) is better than nothing at four times the trained length.",
     "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
-    how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the lab. "
-    f"{evidence.JUDGED.en}",
-    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。{evidence.JUDGED.zh}",
+    how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the "
+    f"lab, of small models. {evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def pi_untrained() -> Finding:
@@ -83,9 +83,9 @@ def pi_untrained() -> Finding:
     "Without any training, NTK-aware scaling is better than nothing at four times the trained length.",
     "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5, whose title says more: extension.ntk-minimal",
-    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the lab. "
-    f"{evidence.JUDGED.en}",
-    how_zh=f"实验室各次比较中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。{evidence.JUDGED.zh}",
+    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
+    f"lab, of small models. {evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。{evidence.JUDGED.zh}",
     trained=True,
 )
 def ntk_untrained() -> Finding:
