@@ -96,7 +96,7 @@ class Pass:
 
     def features(self, sums: Tensor, scale: Tensor, *, known: bool) -> tuple[Tensor, Tensor]:
         """Features of queries, times ``scale``, and of keys; writes ``scale`` unless it is known, or comes later."""
-        shape, here = self.shape, self.denominator == "plain"
+        shape, first = self.shape, "found" if self.denominator == "plain" else "later"
         a = self.memory(shape.batch, shape.heads, shape.length, self.dim, dtype=self.dtype)
         b = self.memory(shape.batch, shape.key_heads, shape.length, self.dim, dtype=self.dtype)
         self.launch(
@@ -104,7 +104,7 @@ class Pass:
             *(self.q, self.k, self.cos, self.sin, self.mask, self.begin, sums, scale, a, b),
             *(self.q.stride(), self.k.stride(), self.stride_t, self.stride_m),
             *(shape.batch * shape.heads, shape.heads, self.groups, shape.length, self.slots, self.eps),
-            SCALE="later" if self.denominator == "norm" else "known" if known else "found" if here else "later",
+            SCALE="known" if known and self.denominator != "norm" else first,
             **self.of_features,
             **self.has_mask,
             **self.of_products,
