@@ -72,8 +72,8 @@ def losses(name: str) -> list[str]:
 
 
 def verdict(name: str) -> list[str]:
-    """What the report of a comparison says of it, no more than its intervals carry."""
-    return [" ".join(Sentences(Findings(comparison(name)), ENGLISH).paragraph())]
+    """What the report of a comparison says of it, no more than its intervals carry: a list item for each sentence."""
+    return [f"- {sentence}" for sentence in Sentences(Findings(comparison(name)), ENGLISH).paragraph()]
 
 
 def verdict_rates() -> list[str]:
