@@ -63,7 +63,10 @@ def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
 def with_positions(
     call: str, q: Tensor, keys: int, positions: Tensor | None, key_positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them; only precision is checked."""
+    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them.
+
+    Only their precision is checked yet.
+    """
     queries = q.shape[2]
     for name, given in (("positions", positions), ("key_positions", key_positions)):
         if given is not None:
