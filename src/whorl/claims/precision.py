@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from whorl import Alibi, Kerple, Rope, attention, registry
+from whorl import Alibi, Kerple, KVCache, Rope, attention, registry
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, shared, within
 from whorl.claims.probes import build, generator, ladder, largest, normal, refusal, sizes_of, tokens, turned
 from whorl.encodings.parts import Input, first
@@ -171,17 +171,21 @@ def bfloat16_frequencies() -> Finding:
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
-    how="Four positions in each of the two types, given to tables() of a RoPE, to attention with every registered "
-    "encoding, and to add_to_input of those that add to the input: every error names the reason.",
-    how_zh="两种类型的四个位置，送入 RoPE 的 tables()、配以每个已注册编码的 attention、以及各个加在输入上的编码的 "
-    "add_to_input：每个报错都须说明原因。",
+    how="Four positions in each of the two types, given to tables() and a KVCache of a RoPE, to attention with every "
+    "registered encoding, and to add_to_input of those that add to the input: every error names the reason.",
+    how_zh="两种类型的四个位置，送入 RoPE 的 tables() 与 KVCache、配以每个已注册编码的 attention、以及各个加在输入上的编"
+    "码的 add_to_input：每个报错都须说明原因。",
 )
 def half_positions_refused() -> Finding:
     encodings = {name: build(name) for name in registry.names()}
     taken, calls = [], 0
     for dtype in HALVES:
         ids = torch.arange(4).to(dtype)
-        tries: dict[str, Callable[[], object]] = {"tables": lambda ids=ids: Rope(head_dim=8).tables(ids)}
+        rope, four = Rope(head_dim=8), normal(1, 1, 4, 8)
+        tries: dict[str, Callable[[], object]] = {
+            "tables": lambda ids=ids, rope=rope: rope.tables(ids),
+            "KVCache": lambda ids=ids, rope=rope, x=four: KVCache(encoding=rope).attend(x, x, x, positions=ids),
+        }
         for name, one in encodings.items():
             given = tokens(one, torch.arange(4).expand(*((one.axes, 4) if one.axes > 1 else (4,))))
             tries[name] = lambda ids=ids, one=one, given=given: attention(
