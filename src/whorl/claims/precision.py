@@ -173,8 +173,8 @@ def bfloat16_frequencies() -> Finding:
     says=WHORL,
     how="Four positions in each of the two types, given to tables() and a KVCache of a RoPE, to attention with every "
     "registered encoding, and to add_to_input of those that add to the input: every error names the reason.",
-    how_zh="两种类型的四个位置，送入 RoPE 的 tables() 与 KVCache、配以每个已注册编码的 attention、以及各个加在输入上的编"
-    "码的 add_to_input：每个报错都须说明原因。",
+    how_zh="两种类型的四个位置，送入 RoPE 的 tables() 与 KVCache、配以每个已注册编码的 attention、以及各个加在输入上的"
+    "编码的 add_to_input：每个报错都须说明原因。",
 )
 def half_positions_refused() -> Finding:
     encodings = {name: build(name) for name in registry.names()}
