@@ -11,6 +11,8 @@ from whorl.memory import check_dense
 
 INTEGERS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
+HALVES = (torch.bfloat16, torch.float16)
+TOO_COARSE = "Half precision cannot tell neighbouring positions apart; convert with positions.long()."
 
 
 def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
@@ -20,8 +22,7 @@ def check_positions(call: str, positions: Tensor, axes: int) -> Tensor:
     """
     check_dense(call, "positions", positions, "a tensor", "Make one with whorl.positions(length).")
     if positions.dtype not in INTEGERS + FLOATS:
-        remedy = "Half precision cannot tell neighbouring positions apart; convert with positions.long()."
-        raise invalid(call, "positions", "int32, int64, float32 or float64", positions, remedy)
+        raise invalid(call, "positions", "int32, int64, float32 or float64", positions, TOO_COARSE)
     if axes == 1:
         if positions.ndim not in (1, 2):
             raise invalid(call, "positions", "of shape (length,) or (batch, length)", positions)
@@ -41,7 +42,15 @@ def check_one_axis(call: str, positions: Tensor, *, whole: bool = False) -> None
     if not isinstance(positions, Tensor) or positions.dtype not in dtypes or positions.ndim not in (1, 2):
         kinds = "int32 or int64" if whole else "int32, int64, float32 or float64"
         shapes = f"{kinds} of shape (length,) or (batch, length)"
-        raise invalid(call, "positions", shapes, positions, "Make them with whorl.positions(length).")
+        coarse = isinstance(positions, Tensor) and positions.dtype in HALVES
+        remedy = TOO_COARSE if coarse else "Make them with whorl.positions(length)."
+        raise invalid(call, "positions", shapes, positions, remedy)
+
+
+def check_precision(call: str, name: str, positions: Tensor) -> None:
+    """Raises a WhorlError where positions are in half precision, whether or not the encoding reads them."""
+    if isinstance(positions, Tensor) and positions.dtype in HALVES:
+        raise invalid(call, name, "int32, int64, float32 or float64", positions, TOO_COARSE)
 
 
 def first_of_consecutive(ids: Tensor) -> int | None:

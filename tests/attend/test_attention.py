@@ -591,6 +591,17 @@ CASES = {
         lambda: whorl.attention(Q, K, V, encoding=build("forgetting_gate"), hidden=torch.zeros(1, 5, 64)),
         "hidden must be of shape (2, 5, width), one row per key",
     ),
+    # an encoding that reads no positions would compare rounded ones under causal="positions"
+    "positions in half precision": (
+        lambda: whorl.attention(Q, K, V, positions=torch.arange(5).bfloat16(), causal="positions"),
+        "positions must be int32, int64, float32 or float64, got torch.bfloat16 of shape (5,). Half precision",
+    ),
+    "key positions in half precision": (
+        lambda: whorl.linear_attention(
+            Q, K, V, positions=torch.arange(5), key_positions=torch.arange(5).half(), causal=False
+        ),
+        "key_positions must be int32, int64, float32 or float64, got torch.float16 of shape (5,). Half precision",
+    ),
     "length": (
         lambda: whorl.attention(Q, K, V, length="long"),
         "length must be a positive integer or None, got 'long'",

@@ -600,7 +600,7 @@ CASES = {
     ),
     "positions in half precision": (
         lambda: filled().attend(*ONE, positions=torch.zeros(1, dtype=torch.bfloat16)),
-        "positions must be int32, int64, float32 or float64 of shape (1,) or (2, 1), got torch.bfloat16 of shape (1,)",
+        "positions must be int32, int64, float32 or float64, got torch.bfloat16 of shape (1,). Half precision",
     ),
     "positions of rows for axes": (
         lambda: whorl.KVCache(encoding=whorl.MRope(head_dim=16)).attend(*ONE, positions=torch.zeros(2, 1)),

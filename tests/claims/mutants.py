@@ -48,7 +48,7 @@ from whorl.rotary import rotation, tables
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings import dynamic_ntk, llama3, longrope, ntk, proportional, resonance, yarn
 from whorl.rotary.scalings import linear as linear_scaling
-from whorl.rotary.scalings.base import factor_for
+from whorl.rotary.scalings.base import Factors, factor_for
 
 Patch = pytest.MonkeyPatch
 
@@ -283,6 +283,20 @@ def half_positions_taken(patch: Patch) -> None:
     everywhere(patch, own, lambda call, positions, axes: own(call, positions.float(), axes))
 
 
+@mutant("precision.half-positions-refused")
+def half_positions_taken_where_no_table_is_made(patch: Patch) -> None:
+    everywhere(patch, position_checks.check_precision, lambda call, name, positions: None)
+
+
+@mutant("precision.float32-angles")
+def float32_angles_that_are_exact_angles_of_rounded_frequencies(patch: Patch) -> None:
+    def made(positions: Any, frequencies: Any, factor: float = 1.0) -> Any:
+        angles = positions.unsqueeze(-1).double() * frequencies
+        return tuple(factor * table.float() for table in (angles.cos(), angles.sin()))
+
+    everywhere(patch, tables.float32, made)
+
+
 @mutant("precision.exact-tables", "rope.relative")
 def float32_angles(patch: Patch) -> None:
     own = Rotary.tables
@@ -441,6 +455,64 @@ def llama3_with_its_bands_swapped(patch: Patch) -> None:
     patch.setattr(llama3.Llama3, "frequencies", frequencies)
 
 
+@mutant("extension.llama3-bands")
+def llama3_of_one_model(patch: Patch) -> None:
+    own = llama3.Llama3.frequencies
+    fixed = {"factor": 8.0, "original_length": 8192}  # as in Meta's code
+    patch.setattr(llama3.Llama3, "frequencies", lambda self, ladder, length=None: own(self.replace(**fixed), ladder))
+
+
+@mutant("extension.longrope-factor")
+def longrope_without_its_short_factors(patch: Patch) -> None:
+    own = longrope.LongRope.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        return own(self.replace(short_factor=(1.0,) * len(self.short_factor)), ladder, length)
+
+    patch.setattr(longrope.LongRope, "frequencies", frequencies)
+
+
+@mutant("extension.longrope-factor")
+def longrope_whose_root_begins_past_its_length(patch: Patch) -> None:
+    own = longrope.LongRope.factors
+
+    def factors(self: Any, length: Any = None) -> Any:
+        return own(self, length) if (length or 0) > self.original_length else Factors()
+
+    patch.setattr(longrope.LongRope, "factors", factors)
+
+
+@mutant("extension.pi-divides")
+def interpolation_of_whole_positions(patch: Patch) -> None:
+    own = Rotary.tables
+
+    def made(self: Any, positions: Any, length: Any = None, **given: Any) -> Any:
+        scaling = self.config.scaling if isinstance(self, Rope) else None
+        if not isinstance(scaling, linear_scaling.Linear):
+            return own(self, positions, length, **given)
+        plain = Rope(head_dim=self.config.head_dim, layout=self.config.layout)
+        return own(plain, (positions / scaling.factor).floor(), length, **given)
+
+    patch.setattr(Rotary, "tables", made)
+
+
+@mutant("extension.ntk-ends")
+def ntk_for_heads_of_128(patch: Patch) -> None:
+    own = ntk.ntk_base
+    everywhere(patch, own, lambda base, factor, dim: own(base, factor, 128))
+
+
+@mutant("aliasing.critical-dimension")
+def every_base_ten_thousand(patch: Patch) -> None:
+    own = Ladder.frequencies
+    patch.setattr(Ladder, "frequencies", lambda self, *given: own(dataclasses.replace(self, base=10_000.0), *given))
+
+
+@mutant("extension.resonance")
+def resonance_that_rounds_down(patch: Patch) -> None:
+    patch.setattr(resonance, "whole_wavelengths", lambda frequencies: 2 * math.pi / (2 * math.pi / frequencies).floor())
+
+
 @mutant("extension.resonance")
 def resonance_that_does_not_round(patch: Patch) -> None:
     patch.setattr(resonance, "whole_wavelengths", lambda frequencies: frequencies)
@@ -570,6 +642,12 @@ def alibi_on_scores_that_are_not_scaled(patch: Patch) -> None:
     patch.setattr(alibi.Alibi, "softmax_scale", lambda self, head_dim, length=None: 1.0)
 
 
+@mutant("alibi.linear")
+def alibi_by_the_distance_from_the_last_query(patch: Patch) -> None:
+    own = alibi.Alibi.bias_at
+    patch.setattr(alibi.Alibi, "bias_at", lambda self, head, i, j: own(self, head, i.max() + 0 * i, j))
+
+
 @mutant("alibi.symmetric")
 def a_symmetric_form_that_leans(patch: Patch) -> None:
     own = alibi.Alibi.bias_at
@@ -616,8 +694,13 @@ def t5_scaled(patch: Patch) -> None:
 
 
 @mutant("kerple.held", "kerple.flag.decays")
-def kerple_without_its_bounds(patch: Patch) -> None:
-    patch.setattr(kerple, "held_within", lambda x, low, high=None: x)
+def kerple_held_where_it_rises(patch: Patch) -> None:
+    patch.setattr(kerple, "LOWEST", -0.001)  # without any bound the logarithm is no number
+
+
+@mutant("kerple.held")
+def kerple_with_lower_bounds(patch: Patch) -> None:
+    patch.setattr(kerple, "LOWEST", 0.001)
 
 
 @mutant("kerple.held", "kerple.flag.decays", "kerple.alibi", "precision.kerple-exact")
@@ -649,6 +732,23 @@ def fire_without_its_denominator(patch: Patch) -> None:
 def sandwich_heads_off_by_one(patch: Patch) -> None:
     own = sandwich.Sandwich.weights
     patch.setattr(sandwich.Sandwich, "weights", lambda self, head: own(self, head + 1))
+
+
+@mutant("sandwich.products")
+def sandwich_that_does_not_count_its_heads(patch: Patch) -> None:
+    patch.setattr(sandwich.Sandwich, "weights", lambda self, head: 1 / (head.double() + 1))
+
+
+@mutant("shaw.clip")
+def shaw_without_the_scale(patch: Patch) -> None:
+    own = shaw.Shaw.add_terms
+    patch.setattr(shaw.Shaw, "add_terms", lambda self, pairs: own(self, pairs._replace(scale=1.0)))
+
+
+@mutant("shaw.clip")
+def shaw_with_values_mirrored(patch: Patch) -> None:
+    own = shaw.value_term
+    patch.setattr(shaw, "value_term", lambda weights, table, index: own(weights, table.flip(0), index))
 
 
 @mutant("shaw.clip")
@@ -697,6 +797,12 @@ def cope_without_the_querys_own_gate(patch: Patch) -> None:
     patch.setattr(cope, "contextual_positions", counted)
 
 
+@mutant("cope.counts")
+def cope_that_counts_shut_gates_too(patch: Patch) -> None:
+    own = cope.contextual_positions
+    patch.setattr(cope, "contextual_positions", lambda logits, *given: own(logits.abs() + 60, *given))
+
+
 @mutant("forgetting.alibi", "forgetting_gate.flag.decays")
 def a_gate_that_remembers_more(patch: Patch) -> None:
     own = forgetting_gate.forgotten
@@ -714,6 +820,14 @@ def a_window_one_too_wide(patch: Patch) -> None:
     patch.setattr(
         masks, "within", lambda distance, size, symmetric: (distance.abs() if symmetric else distance) <= size
     )
+
+
+@mutant("window.reach")
+def a_window_that_hides_the_query_itself(patch: Patch) -> None:
+    def shifted(distance: Any, size: Any, symmetric: Any) -> Any:
+        return distance.abs() < size if symmetric else (distance > 0) & (distance <= size)
+
+    patch.setattr(masks, "within", shifted)
 
 
 @mutant("window.reach", "sinks.flag.relative")

@@ -86,7 +86,11 @@ KNOWN = {
     "note.sine-difference": {"difference": 9.95e-5},
     "note.squared-exponent": {"theta_1": 0.9647},
     "t5.saturation": {"all alike from": 113},
-    "aliasing.critical-dimension": {"d = 128, L = 4096": 92, "d = 128, L = 2048": 82, "d = 32, L = 64": 10},
+    "aliasing.critical-dimension": {
+        "d = 128, L = 4096, base 10,000": 92,
+        "d = 128, L = 2048, base 10,000": 82,
+        "d = 32, L = 64, base 10,000": 10,
+    },
     "extension.factor-from-data": {"factor": 8 / 3},
     "extension.yarn-temperature": {"scores are multiplied by": 1.6314},
     "xpos.overflow": {"queries, float32": 32_862, "a key not centred overflows at, float16": 4532},

@@ -192,7 +192,10 @@ CASES = {
     "base below one": (lambda: Sandwich(heads=2, base=0.5), "Sandwich: base must be larger than 1, got 0.5."),
     # positions of a bias
     "positions of a grid": (bias(q_positions=P.view(1, 1, 5)), f"Alibi: {SHAPES}, got torch.int64 of shape (1, 1, 5)."),
-    "keys in half precision": (bias(k_positions=P.half()), f"Alibi: {SHAPES}, got torch.float16 of shape (5,). Make"),
+    "keys in half precision": (
+        bias(k_positions=P.half()),
+        f"Alibi: {SHAPES}, got torch.float16 of shape (5,). Half precision",
+    ),
     "keys as a number": (bias(k_positions=5), f"Alibi: {SHAPES}, got 5. Make them with whorl.positions(length)."),
     "queries of FIRE as bools": (bias(q_positions=P > 2, encoding=Fire(heads=2)), f"Fire: {SHAPES}, got torch.bool"),
     "keys of Sandwich as a list": (bias(k_positions=[1], encoding=Sandwich(heads=2)), f"Sandwich: {SHAPES}, got [1]."),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
 from whorl.memory import check_dense
-from whorl.position_checks import INTEGERS
+from whorl.position_checks import INTEGERS, check_precision
 from whorl.position_ids import positions as make_positions
 from whorl.tracing import may_read_values
 
@@ -63,8 +63,14 @@ def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
 def with_positions(
     call: str, q: Tensor, keys: int, positions: Tensor | None, key_positions: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them; not checked yet."""
+    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them.
+
+    Only their precision is checked yet.
+    """
     queries = q.shape[2]
+    for name, given in (("positions", positions), ("key_positions", key_positions)):
+        if given is not None:
+            check_precision(call, name, given)
     if key_positions is None:
         if positions is not None and queries != keys:
             raise WhorlError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
-from whorl.position_checks import FLOATS, INTEGERS
+from whorl.position_checks import FLOATS, INTEGERS, check_precision
 from whorl.tracing import may_read_values
 
 # Whole numbers up to here are the same in float64.
@@ -43,6 +43,7 @@ def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> T
             and rows.shape[:-2] in ((), wanted[:-2])
         ):
             return rows.expand(wanted)
+    check_precision(call, "positions", positions)
     front = "" if axes == 1 else f"{axes}, "
     raise invalid(
         call,

@@ -98,15 +98,17 @@ def ambiguous() -> Finding:
     "at L = 4,096 and 82 at 2,048.",
     "以 L 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：底数 10000、128 维时，L = 4096 为 92，2048 为 82。",
     says=LIU,
-    how="The formula against a count of whorl's wavelengths and known values: heads of 128 at 4,096 and 2,048, of 64 "
-    "at 512 and 128, of 32 at 64.",
-    how_zh="公式与对 whorl 波长的计数、与已知值比较：128 维的头在 4096 与 2048，64 维在 512 与 128，32 维在 64。",
+    how="The formula against a count of whorl's wavelengths and known values: at base 10,000 heads of 128 at 4,096 and "
+    "2,048, of 64 at 512 and 128, of 32 at 64; at base 500,000 heads of 128 at 8,192, at a million of 64 at 512.",
+    how_zh="公式与对 whorl 波长的计数、与已知值比较：底数 10000 时，128 维的头在 4096 与 2048，64 维在 512 与 128，32 "
+    "维在 64；底数 500000 时 128 维在 8192，底数一百万时 64 维在 512。",
 )
 def critical_dimension() -> Finding:
-    known = {(128, 4096): 92, (128, 2048): 82, (64, 512): 32, (64, 128): 22, (32, 64): 10}
-    counted = {key: 2 * int((wavelengths(frequencies(key[0])) <= key[1]).sum()) for key in known}
-    formula = {(d, n): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), 10_000)) for d, n in known}
-    numbers = {f"d = {d}, L = {n}": value for (d, n), value in counted.items()}
+    known = {(128, 4096, 1e4): 92, (128, 2048, 1e4): 82, (64, 512, 1e4): 32, (64, 128, 1e4): 22, (32, 64, 1e4): 10}
+    known |= {(128, 8192, 5e5): 70, (64, 512, 1e6): 22}
+    counted = {(d, n, base): 2 * int((wavelengths(frequencies(d, base)) <= n).sum()) for d, n, base in known}
+    formula = {(d, n, base): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), base)) for d, n, base in known}
+    numbers = {f"d = {d}, L = {n}, base {base:,.0f}": value for (d, n, base), value in counted.items()}
     text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
     but = Both(text, f"计数为 {list(counted.values())}，公式为 {list(formula.values())}")
     return decide(counted == known == formula, numbers, but)

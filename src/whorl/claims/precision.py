@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from whorl import Alibi, Kerple, Rope
+from whorl import Alibi, Kerple, KVCache, Rope, attention, registry
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, shared, within
-from whorl.claims.probes import generator, ladder, largest, normal, refusal, turned
+from whorl.claims.probes import build, generator, ladder, largest, normal, refusal, sizes_of, tokens, turned
+from whorl.encodings.parts import Input, first
 from whorl.errors import dtype_name
 
 DIM = 128
@@ -67,17 +69,25 @@ def exact_tables() -> Finding:
     says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
     how="Tables of 128 dimensions as most frameworks compute them, at 64 positions each up to 1,000, 4,096 … "
     "10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have "
-    "to be everywhere.",
+    "to be everywhere. The tables are those of transformers' line in float32, bit for bit.",
     how_zh="按多数框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较："
-    "低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。",
+    "低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。这些表与 transformers 的 float32 算式逐位相"
+    "同。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
     numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
-    _, near, _, far, _, farthest = numbers.values()
+    first, near, _, far, _, farthest = numbers.values()
+    line = 1.0 / 10_000.0 ** (torch.arange(0, DIM, 2).float() / DIM)
+    angles = {place: up_to(place).float()[:, None] * line for place in PLACES}
+    same = [
+        torch.equal(torch.stack(rope.tables(up_to(at))), torch.stack((x.cos(), x.sin()))) for at, x in angles.items()
+    ]
     text = f"at 131,071 cos and sin are off by {far:.1g}, at 10 million by {farthest:.1g}"
     but = Both(text, f"在 131071 处 cos、sin 误差为 {far:.1g}，在一千万处为 {farthest:.1g}")
-    return depends(Both("the position", "位置的大小"), near < 2**-9, max(numbers.values()) < 2**-9, numbers, but)
+    good, everywhere = max(first, near) < 2**-9 and all(same), max(numbers.values()) < 2**-9
+    numbers |= {"places with the tables of transformers, of 6": sum(same)}
+    return depends(Both("the position", "位置的大小"), good, everywhere, numbers, but)
 
 
 @About("rope").holds(
@@ -161,14 +171,35 @@ def bfloat16_frequencies() -> Finding:
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
-    how="tables() of a RoPE with four positions in each of the two types: the error names the reason.",
-    how_zh="用两种类型的四个位置调用 RoPE 的 tables()：报错须说明原因。",
+    how="Four positions in each of the two types, given to tables() and a KVCache of a RoPE, to attention with every "
+    "registered encoding, and to add_to_input of those that add to the input: every error names the reason.",
+    how_zh="两种类型的四个位置，送入 RoPE 的 tables() 与 KVCache、配以每个已注册编码的 attention、以及各个加在输入上的"
+    "编码的 add_to_input：每个报错都须说明原因。",
 )
 def half_positions_refused() -> Finding:
-    said = [refusal(lambda dtype=dtype: Rope(head_dim=8).tables(torch.arange(4, dtype=dtype))) for dtype in HALVES]
-    refused = sum("Half precision cannot tell neighbouring positions apart" in one for one in said)
-    but = Both("positions in half precision are taken", "半精度的位置被接受了")
-    return decide(refused == 2, {"refused, of 2": refused}, but)
+    encodings = {name: build(name) for name in registry.names()}
+    taken, calls = [], 0
+    for dtype in HALVES:
+        ids = torch.arange(4).to(dtype)
+        rope, four = Rope(head_dim=8), normal(1, 1, 4, 8)
+        tries: dict[str, Callable[[], object]] = {
+            "tables": lambda ids=ids, rope=rope: rope.tables(ids),
+            "KVCache": lambda ids=ids, rope=rope, x=four: KVCache(encoding=rope).attend(x, x, x, positions=ids),
+        }
+        for name, one in encodings.items():
+            given = tokens(one, torch.arange(4).expand(*((one.axes, 4) if one.axes > 1 else (4,))))
+            tries[name] = lambda ids=ids, one=one, given=given: attention(
+                *given[:3], encoding=one, positions=ids, **given.options()
+            )
+            if first(one, Input):
+                x = torch.zeros(1, 4, sizes_of(one).width)
+                tries[f"{name}, input"] = lambda ids=ids, one=one, x=x: one.add_to_input(x, ids)
+        calls += len(tries)
+        why = "Half precision cannot tell neighbouring positions apart"
+        taken += [f"{name} in {dtype_name(dtype)}" for name, call in tries.items() if why not in refusal(call)]
+    numbers = {"calls": calls, "refused with the reason": calls - len(taken)}
+    but = Both(f"taken, or refused without the reason: {', '.join(taken)}", f"被接受或未说明原因：{'、'.join(taken)}")
+    return decide(not taken, numbers, but)
 
 
 @About("rope").holds_within(
@@ -176,20 +207,25 @@ def half_positions_refused() -> Finding:
     "Queries and keys in bfloat16 and float16 are rotated in float32 and rounded once.",
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
     says=WHORL,
-    how="64 half-precision vectors of 128 dimensions at positions from 100,000 against products with e^(i m w) in "
-    "float64: the error over half a step of the type at that entry, or over 1e-6 where an entry is so small that half "
-    "a step is less.",
-    how_zh="位置 100000 起的 64 个 128 维半精度向量，与 float64 的 e^(i m w) 乘积比较：误差除以该类型在该分量处的半步；"
-    "分量过小、半步不足 1e-6 时除以 1e-6。",
+    how="64 half-precision vectors of 128 dimensions at positions from 100,000, in the half and the interleaved "
+    "layout, against products with e^(i m w) in float64: the error over half a step of the type at that entry, or over "
+    "1e-6 where an entry is so small that half a step is less.",
+    how_zh="位置 100000 起的 64 个 128 维半精度向量，半分与交错两种排列，与 float64 的 e^(i m w) 乘积比较：误差除以该类"
+    "型在该分量处的半步；分量过小、半步不足 1e-6 时除以 1e-6。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
     for dtype in HALVES:
         x = normal(64, DIM).to(dtype)
-        got = Rope(head_dim=DIM, layout="interleaved").rotate(x, ids)
         true = turned(x.double(), ids.double()[:, None] * ladder(DIM))
         rounding = (true.abs() * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
-        numbers[f"error over one rounding, {dtype_name(dtype)}"] = largest((got.double() - true) / rounding)
+        pairs = torch.arange(DIM).view(-1, 2).mT.flatten()  # (0, 2, …, 1, 3, …): where half has the two of a pair
+        got = {
+            "interleaved": Rope(head_dim=DIM, layout="interleaved").rotate(x, ids),
+            "half": Rope(head_dim=DIM).rotate(x[:, pairs].contiguous(), ids)[:, pairs.argsort()],
+        }
+        for layout, y in got.items():
+            numbers[f"error over one rounding, {dtype_name(dtype)}, {layout}"] = largest((y.double() - true) / rounding)
     return all_within(numbers, 1.05)
 
 
@@ -274,16 +310,18 @@ def alibi_key_form() -> Finding:
     "Taken from the distance, ALiBi's bias is exact at any position, to one float32 step, 2^-23 of its size.",
     "按距离计算时，ALiBi 的偏置在任何位置都精确到一个 float32 步长，即自身大小的 2^-23。",
     says="whorl 0.2, docs/encodings/alibi.md",
-    how="Biases of 8 and 12 heads for a query near 16 million and the 4,096 keys before it against float64.",
-    how_zh="8 头与 12 头，一千六百万附近的查询与它之前的 4096 个键，偏置与 float64 比较。",
+    how="Biases of 8 and 12 heads for queries near 4,096, 16 million and 2^40 and the 4,096 keys before each against "
+    "float64.",
+    how_zh="8 头与 12 头，4096、一千六百万与 2^40 附近的查询与各自之前的 4096 个键，偏置与 float64 比较。",
 )
 def alibi_relative_form() -> Finding:
-    start, errors = 2**24 - 5000, []
-    query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
+    errors = []
     for heads in (8, 12):
-        true = torch.tensor(_press(heads), dtype=torch.float64)[:, None] * (keys - start).double()
-        own = Alibi(heads=heads).score_bias(query, keys)[:, 0].double()
-        errors.append((own - true) / true.clamp(max=-1e-9))
+        for start in (4096, 2**24 - 5000, 2**40 + 1):
+            query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
+            true = torch.tensor(_press(heads), dtype=torch.float64)[:, None] * (keys - start).double()
+            own = Alibi(heads=heads).score_bias(query, keys)[:, 0].double()
+            errors.append((own - true) / true.clamp(max=-1e-9))
     return close(errors, 2**-23, "largest relative error")
 
 

@@ -164,13 +164,14 @@ def proportional() -> Finding:
     "question.rope-inherits-decay",
     "RoPE inherits the decay of sinusoidal codes: equal q and k of ones score 2 <p_m, p_n>.",
     "RoPE 继承了正弦编码的衰减：q = k = 1 时分数恰为 2<p_m, p_n>。",
-    how="RoPE scores of ones of 128 dimensions at distances 0 … 2,000 against products of sinusoidal codes.",
-    how_zh="128 维全 1 向量在距离 0 … 2000 处的 RoPE 分数，与正弦编码的内积比较。",
+    how="RoPE scores of ones of 128 dimensions at positions 0 … 2,000 with ones at 0 and at 700 against products of "
+    "sinusoidal codes.",
+    how_zh="128 维全 1 向量在位置 0 … 2000 处与位置 0、700 处的 RoPE 分数，与正弦编码的内积比较。",
 )
 def inherits_decay() -> Finding:
     ids, ones = torch.arange(2001), torch.ones(2001, 128, dtype=torch.float64)
-    scores = plain(128).rotate(ones, ids) @ plain(128).rotate(ones[:1], ids[:1])[0]
-    return close(scores - 2 * codes(ids) @ codes(ids[:1])[0], 1e-9)
+    there, turned = torch.tensor([0, 700]), plain(128).rotate(ones, ids)
+    return close(turned @ plain(128).rotate(ones[:2], there).mT - 2 * codes(ids) @ codes(there).mT, 1e-9)
 
 
 @About("rope", "alibi", "kerple", "t5", "rerope", "window", says=ASKED).fails(

@@ -59,7 +59,7 @@ def power_kernel(distance: Tensor, p: Tensor, a: Tensor) -> Tensor:
 
 def held_within(x: Tensor, low: float, high: float | None = None) -> Tensor:
     """x, not below low nor above high, with the gradient of x itself everywhere."""
-    return x + (x.clamp(low, high) - x).detach()
+    return x.clamp(low, high).detach() + (x - x.detach())  # the bound itself: x less x is 0, and has the gradient
 
 
 def _wide(x: Tensor) -> torch.dtype:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import invalid, unknown
-from whorl.position_checks import INTEGERS, check_embeddings
+from whorl.position_checks import INTEGERS, check_embeddings, check_precision
 from whorl.tracing import may_read_values
 
 Extension = Literal["linear", "tile"]
@@ -98,6 +98,7 @@ class Learned(Encoding):
         """x (…, length, width) with the row of each position added, in the dtype of x."""
         call = type(self).__name__
         check_embeddings(call, x, positions, self.config.width)
+        check_precision(call, "positions", positions)
         if positions.dtype not in INTEGERS:
             raise invalid(call, "positions", "int32 or int64", positions, "A table has a row for whole positions only.")
         if positions.numel() and may_read_values(positions):

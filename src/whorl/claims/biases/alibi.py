@@ -90,14 +90,27 @@ def slope_rules() -> Finding:
     "ALiBi takes slope times distance off the score of each key before the query.",
     "ALiBi 从每个先前的键的分数中减去“斜率×距离”。",
     says=f"{PRESS}, section 3",
-    how="Biases of 8 heads at distances 0, 1, 2, 100 and 5,000 against -m d.",
-    how_zh="8 个头在距离 0、1、2、100、5000 处的偏置与 -m d 比较。",
+    how="Biases of 8 heads for queries and keys at 0, 1, 2, 100 and 5,000 against -m d, bit for bit; and the scores of "
+    "12 tokens, 8 heads of 64, read off attention as the logarithm of a weight plus that of its row's sum, against "
+    "q k / sqrt(d) - m d, to 1e-9.",
+    how_zh="8 个头，查询与键在 0、1、2、100、5000 处的偏置与 -m d 逐位比较；以及 12 个词、8 个 64 维的头的分数（由注意"
+    "力读出：权重的对数加该行之和的对数）与 q k / √d - m d 比较，容差 1e-9。",
 )
 def alibi_linear() -> Finding:
-    distances, alibi = torch.tensor([0, 1, 2, 100, 5000]), Alibi(heads=8)
-    good = sum(torch.equal(bias(alibi, distances, h), -(2.0 ** -(h + 1)) * distances) for h in range(8))
-    but = Both(f"head 0 has {bias(alibi, distances).tolist()}", f"第 0 个头为 {bias(alibi, distances).tolist()}")
-    return decide(good == 8, {"heads that agree, of 8": good}, but)
+    def line(ids: Tensor) -> Tensor:
+        return (-(2.0 ** -torch.arange(1, 9, dtype=torch.float64))[:, None, None] * (ids[:, None] - ids)).tril()
+
+    places, alibi, (q, k, v) = torch.tensor([0, 1, 2, 100, 5000]), Alibi(heads=8), normal(3, 1, 8, 12, 64)
+    own = alibi.score_bias(places, places).double().tril()
+    good = sum(torch.equal(one, wanted) for one, wanted in zip(own, line(places), strict=True))
+    _, lse, weights = attention(q, k, v, encoding=alibi, return_lse=True, return_weights=True)
+    scores = (weights.log() + lse[..., None]).masked_fill(weights == 0, 0.0)  # 0 is what the causal mask hides
+    off = largest(scores - (q @ k.mT / 8 + line(torch.arange(12))).tril())
+    numbers = {"heads whose biases agree, of 8": good, "scores off by": off}
+    but = Both(
+        f"{good} of 8 heads agree, and scores are off by {off:.3g}", f"8 个头中 {good} 个相符，分数相差 {off:.3g}"
+    )
+    return decide(good == 8 and off < 1e-9, numbers, but)
 
 
 @about_alibi.holds_within(

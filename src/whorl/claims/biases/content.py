@@ -17,22 +17,27 @@ from whorl.encodings import deberta
     "Shaw's distances are clipped: beyond k all keys are alike, on each side by itself.",
     "Shaw 的距离被截断：超过 k 后所有键一视同仁，左右两侧各自截断。",
     says="Shaw et al. 2018, section 3.2",
-    how="The term of one query of 16 dimensions for 20 keys on either side with k = 8: equal beyond, different by "
-    "more than 1e-6 from key to key within, and the product with the learned table, to 1e-6.",
-    how_zh="k = 8，一个 16 维查询对两侧各 20 个键的项：超出后相等，之内逐键相差超过 1e-6，且等于与可学习表的乘积（容差 "
-    "1e-6）。",
+    how="The term of one query of 16 dimensions, scaled by 1/4, for 20 keys on either side with k = 8: equal beyond, "
+    "different by more than 1e-6 from key to key within, and a quarter of the product with the learned table, to 1e-6; "
+    "and what a weight of 1 on each key adds to the output: the row of the values' table, to 1e-6.",
+    how_zh="k = 8，一个 16 维查询对两侧各 20 个键的项（乘以 1/4）：超出后相等，之内逐键相差超过 1e-6，且等于与可学习表"
+    "的乘积的四分之一（容差 1e-6）；以及对每个键取权重 1 时输出增加的量，须为值的表中相应的行（容差 1e-6）。",
 )
 def shaw_clip() -> Finding:
     shaw, q, k = Shaw(head_dim=16, clip=8), normal(1, 1, 1, 16), normal(1, 1, 41, 16)
     ids = torch.arange(41)
-    term = shaw.adjust_scores(torch.zeros(1, 1, 1, 41, dtype=torch.float64), q, k, ids[20:21], ids, scale=1.0).flatten()
+    zeros, one_hot = torch.zeros(1, 1, 41, 41, dtype=torch.float64), torch.eye(41, dtype=torch.float64)[None, None]
+    term = shaw.adjust_scores(zeros[:, :, :1], q, k, ids[20:21], ids, scale=0.25).flatten()
+    added = shaw.adjust_output(zeros[..., :16], one_hot, k, torch.full((41,), 20), ids)[0, 0]  # key by key
     before, after = largest(term[:13] - term[0]), largest(term[28:] - term[-1])  # 8 and more from the query
     inside = float(term[12:29].diff().abs().min())
-    order = largest(term[12:29] - q.flatten() @ shaw.key_table.double().mT)
+    order = largest(term[12:29] - 0.25 * q.flatten() @ shaw.key_table.double().mT)
+    assert shaw.value_table is not None
+    values = largest(added - shaw.value_table.double()[(ids - 20).clamp(-8, 8) + 8])
     numbers = {"spread beyond 8, before": before, "spread beyond 8, after": after}
-    numbers |= {"least step within": inside, "off the table by": order}
+    numbers |= {"least step within": inside, "off the table by": order, "values off theirs by": values}
     but = Both("the clip is elsewhere", "截断在别处")
-    return decide(before == after == 0 and inside > 1e-6 > order, numbers, but)
+    return decide(before == after == 0 and inside > 1e-6 > max(order, values), numbers, but)
 
 
 @About("transformer_xl").holds_within(
@@ -82,20 +87,28 @@ def deberta_buckets() -> Finding:
     "CoPE counts open gates: with all gates open a key's position is its distance plus one, up to the last there is.",
     "CoPE 数的是打开的门：门全开时，键的位置等于距离加一，直到上限为止。",
     says="Golovneva et al. 2024, CoPE",
-    how="A table that holds its own index, q that opens every gate, 12 keys, 8 positions.",
-    how_zh="表中存放自己的下标，q 使所有门打开，12 个键、8 个位置。",
+    how="A table that holds its own index, 12 keys, 8 positions, scores scaled by 1/2: with all gates open what is "
+    "added against the distance plus one, and with those of keys 1, 4, 7 and 10 shut against the number of open gates "
+    "from the key to the query.",
+    how_zh="表中存放自己的下标，12 个键、8 个位置，分数乘以 1/2：门全开时，增加的量与距离加一比较；第 1、4、7、10 个键"
+    "的门关闭时，与从该键到查询之间打开的门数比较。",
 )
 def cope_counts() -> Finding:
     cope = Cope(head_dim=4, max_position=8).double()
     cope.table.zero_()
     cope.table[:, 0] = torch.arange(8, dtype=torch.float64)
     q = torch.tensor([1.0, 30.0, 0, 0], dtype=torch.float64).expand(1, 1, 12, 4)
-    k = torch.tensor([0, 2.0, 0, 0], dtype=torch.float64).expand(1, 1, 12, 4)
-    ids, scores = torch.arange(12), q @ k.mT
-    own = (cope.adjust_scores(scores, q, k, ids, ids, scale=1.0) - scores)[0, 0].tril()
-    wanted = (ids[:, None] - ids + 1).clamp(max=7).double().tril()
-    worst = largest(own - wanted)
-    return within(worst, 1e-9, {"largest difference": worst, "farthest position": own.max()})
+    ids, numbers = torch.arange(12), {}
+    for name, opened in (("all open", torch.ones(12)), ("four shut", (ids % 3 != 1).double())):
+        k = torch.zeros(1, 1, 12, 4, dtype=torch.float64)
+        k[..., 1] = 8 * opened - 4  # a gate of sigmoid(60) or sigmoid(-60)
+        scores = q @ k.mT / 2
+        own = (cope.adjust_scores(scores, q, k, ids, ids, scale=0.5) - scores)[0, 0].tril()
+        before = torch.cat((torch.zeros(1), opened.cumsum(0))).double()  # open gates of the keys before each
+        wanted = (before[1:, None] - before[:-1]).clamp(max=7).tril()
+        numbers |= {f"largest difference, {name}": largest(own - wanted), f"farthest position, {name}": own.max()}
+    worst = max(numbers["largest difference, all open"], numbers["largest difference, four shut"])
+    return within(float(worst), 1e-9, numbers)
 
 
 @About("forgetting_gate").holds_within(

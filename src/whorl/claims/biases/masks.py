@@ -19,21 +19,29 @@ about_none = About("none")
     "窗口 w 让查询看到 w 个键（含自身），对称窗口为 2w - 1 个，sinks 还让它看到最前面的几个。",
     says="Jiang et al. 2023, Mistral 7B, figure 1; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
     "docs/encodings/window.md",
-    how="Keys that the last of 100 queries sees with window 16, and with 4 sinks and window 16; and the one at 50 "
-    "with a symmetric window 16.",
-    how_zh="100 个查询中最后一个能看到的键：窗口 16，以及 4 个 sinks 加窗口 16；第 50 个查询：对称窗口 16。",
+    how="Keys that have a weight in attention of 100 tokens: for each query with window 16, and with 4 sinks and "
+    "window 16, causal, and with a symmetric window 16, not causal; which ones, and how many the query at 50 has.",
+    how_zh="100 个词的注意力中有权重的键：对每个查询，窗口 16 与 4 个 sinks 加窗口 16（因果），以及对称窗口 16（非因"
+    "果）；看是哪些键，以及第 50 个查询有几个。",
 )
 def window_reach() -> Finding:
-    ids = torch.arange(100)
-    sinks = Sinks(size=16, count=4).mask(ids, ids)[-1]
-    numbers = {
-        "window 16": float(Window(size=16).mask(ids, ids)[-1].sum()),
-        "symmetric 16, in the middle": float(Window(size=16, symmetric=True).mask(ids, ids)[50].sum()),
-        "sinks 4, window 16": float(sinks.sum()),
-        "first key, sinks": float(sinks[0]),
+    i = torch.arange(100)[:, None]
+    j, (q, k, v) = i.mT, normal(3, 1, 1, 100, 8)
+    near = (j <= i) & (j > i - 16)
+    cases: dict[str, tuple[Encoding, Tensor]] = {
+        "window 16": (Window(size=16), near),
+        "symmetric 16": (Window(size=16, symmetric=True), (i - j).abs() < 16),
+        "sinks 4, window 16": (Sinks(size=16, count=4), near | ((j < 4) & (j <= i))),
     }
-    but = Both(f"it sees {list(numbers.values())}", f"实际看到 {list(numbers.values())}")
-    return decide(list(numbers.values()) == [16, 31, 20, 1], numbers, but)
+    numbers, good = {}, True
+    for name, (encoding, wanted) in cases.items():
+        _, weights = attention(q, k, v, encoding=encoding, causal=name != "symmetric 16", return_weights=True)
+        seen = weights[0, 0] > 0
+        numbers[f"keys of the query at 50, {name}"] = int(seen[50].sum())
+        good = good and torch.equal(seen, wanted)
+    counts = list(numbers.values())
+    but = Both(f"the query at 50 sees {counts}, or others", f"第 50 个查询看到 {counts} 个，或是别的键")
+    return decide(good and counts == [16, 31, 20], numbers, but)
 
 
 @about_none.holds_within(

@@ -14,7 +14,7 @@ from whorl.attend.features import feature_map
 from whorl.claims.compatibility.caches import COUNT, DIM, tokens
 from whorl.claims.flag_linear import linear
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared
-from whorl.claims.probes import build, largest, normal
+from whorl.claims.probes import build, doubles, largest, normal
 from whorl.encodings.parts import Fade, Input, first
 
 SU = "Su et al. 2021, RoFormer, section 3.3"
@@ -166,18 +166,19 @@ def one_plus_cosine() -> Finding:
     "1 + cos(q, k) 不能像 softmax 那样尖锐：无论向量多长，相同的键只有正交的键的两倍权重。",
     says="whorl 0.2, docs/performance.md",
     how="The weight of a key equal to the query over that of an orthogonal one, 8 dimensions, at equal positions and "
-    "length 1,000: 2 to 1e-6.",
-    how_zh="8 维、位置相同、向量长度 1000：与查询相同的键的权重除以与之正交的键的权重：为 2（容差 1e-6）。",
+    "lengths 0.5, 1 and 1,000: 2 to 1e-6.",
+    how_zh="8 维、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2（容差 1e-6）。",
 )
 def one_plus_cosine_sharp() -> Finding:
     values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
-    keys, at = 1000 * values, {"positions": place[:1], "key_positions": place, "encoding": Rope(head_dim=8)}
-    weights = linear_attention(
-        keys[:, :, :1], keys, values, form="one_plus_cosine", feature="identity", causal=False, **at
-    )
-    ratio = float(weights[..., 0] / weights[..., 1])
-    text = Both(f"an equal key weighs {ratio:.2f} times an orthogonal one", f"相同的键是正交的键的 {ratio:.2f} 倍")
-    return decide(abs(ratio - 2) < 1e-6, {"equal key over orthogonal key": ratio}, text)
+    at, ratios = {"positions": place[:1], "key_positions": place, "encoding": Rope(head_dim=8), "causal": False}, {}
+    for length in (0.5, 1.0, 1000.0):
+        keys = length * values
+        weights = linear_attention(keys[:, :, :1], keys, values, form="one_plus_cosine", feature="identity", **at)
+        ratios[f"equal key over orthogonal key, length {length:g}"] = float(weights[..., 0] / weights[..., 1])
+    said = ", ".join(f"{ratio:.2f}" for ratio in ratios.values())
+    text = Both(f"an equal key weighs {said} times an orthogonal one", f"相同的键是正交的键的 {said} 倍")
+    return decide(largest(doubles(list(ratios.values())) - 2) < 1e-6, ratios, text)
 
 
 @about_rope.fails(

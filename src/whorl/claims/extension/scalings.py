@@ -66,14 +66,15 @@ def _off(scaling: Scaling, length: int) -> float:
     "Linear interpolation by s is the same as dividing every position by s.",
     "按 s 做线性插值等价于把每个位置除以 s。",
     says=f"{CHEN}, equation 4",
-    how="Nine vectors of 128 dimensions at positions 0 … 4,000 turned with Linear(4) against plain RoPE at a quarter "
-    "of them.",
-    how_zh="九个 128 维向量：Linear(4) 在位置 0 … 4000 处的旋转，与普通 RoPE 在四分之一位置处比较。",
+    how="Nine vectors of 128 dimensions at positions 0, 499 … 3,992 turned with Linear(4) and Linear(2.5) against "
+    "plain RoPE at these positions divided by 4 and 2.5, of which most are no whole numbers.",
+    how_zh="九个 128 维向量：Linear(4) 与 Linear(2.5) 在位置 0、499 … 3992 处的旋转，与普通 RoPE 在这些位置除以 4 与 "
+    "2.5 处（多数不是整数）比较。",
 )
 def pi_divides() -> Finding:
-    x, ids = normal(9, DIM), torch.arange(9) * 500
-    squeezed = Rope(head_dim=DIM, scaling=Linear(factor=4.0)).rotate(x, ids)
-    return close(squeezed - Rope(head_dim=DIM).rotate(x, ids.double() / 4), 1e-9)
+    x, ids = normal(9, DIM), torch.arange(9) * 499
+    squeezed = {factor: Rope(head_dim=DIM, scaling=Linear(factor=factor)).rotate(x, ids) for factor in (4.0, 2.5)}
+    return close((y - Rope(head_dim=DIM).rotate(x, ids.double() / factor) for factor, y in squeezed.items()), 1e-9)
 
 
 @about_rope.holds_within(
@@ -82,18 +83,20 @@ def pi_divides() -> Finding:
     "between more than the one before.",
     "NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Frequencies of Ntk(8) of 128 dimensions over plain ones: the first pair, the last, and that the ratio falls "
-    "from each pair to the next.",
-    how_zh="128 维，Ntk(8) 的频率除以原频率：第一对、最后一对，以及比值逐对下降。",
+    how="Frequencies of Ntk(8) of 128 dimensions and of Ntk(3) of 64 over plain ones: the first pair, the last, and "
+    "that the ratio falls from each pair to the next.",
+    how_zh="128 维的 Ntk(8) 与 64 维的 Ntk(3)，频率除以原频率：第一对、最后一对，以及比值逐对下降。",
 )
 def ntk_ends() -> Finding:
-    ratio = scaled(Ntk(factor=8.0)) / ladder(DIM)
-    first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
-    numbers = {"first pair": first, "last pair": last, "least fall from pair to pair": -step}
-    worst = max(abs(first - 1), abs(last * 8 - 1)) if step < 0 else math.inf
-    return within(
-        worst, 1e-12, numbers, NOTHING if step < 0 else Both("a pair is slowed no more", "某一对没有放慢得更多")
-    )
+    numbers, worst = {}, 0.0
+    for factor, dim in ((8.0, DIM), (3.0, 64)):
+        ratio = scaled(Ntk(factor=factor), dim) / ladder(dim)
+        first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
+        names = ("first pair", "last pair", "least fall from pair to pair")
+        numbers |= {f"{name}, Ntk({factor:g})": x for name, x in zip(names, (first, last, -step), strict=True)}
+        worst = max(worst, abs(first - 1), abs(last * factor - 1)) if step < 0 else math.inf
+    slower = Both("a pair is slowed no more", "某一对没有放慢得更多")
+    return within(worst, 1e-12, numbers, slower if worst == math.inf else NOTHING)
 
 
 @about_rope.holds_within(
@@ -191,19 +194,22 @@ def yarn_temperature() -> Finding:
     "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L).",
     "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)。",
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
-    how="Frequencies of 64 dimensions at lengths 4,096 and 4,097 for L = 4,096, and the attention factor for s = 32.",
-    how_zh="64 维，L = 4096：长度 4096 与 4097 处的频率，以及 s = 32 时的注意力因子。",
+    how="Tables of 64 dimensions at positions 5 and 700 for lengths 4,096 and 4,097, L = 4,096 and s = 32, against "
+    "cosines and sines, times that root, of angles divided by the short and by the long factors, which all differ.",
+    how_zh="64 维，L = 4096、s = 32，长度 4096 与 4097：位置 5 与 700 处的表，与角度除以短因子、长因子（各不相同）之后"
+    "的余弦、正弦乘以该根式比较。",
 )
 def longrope_factor() -> Finding:
-    short, long = (1.0,) * 32, tuple(1.0 + i for i in range(32))
+    short, long = tuple(1.0 + i / 100 for i in range(32)), tuple(2.0 + i for i in range(32))
     scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
-    numbers = {
-        "at 4,096": largest(scaled(scheme, 64, 4096) / ladder(64) - 1),
-        "at 4,097": largest(scaled(scheme, 64, 4097) * doubles(long) / ladder(64) - 1),
-    }
-    factor = Rope(head_dim=64, scaling=scheme).attention_factor(8192)
-    worst = max(*numbers.values(), abs(factor - math.sqrt(1 + math.log(32) / math.log(4096))))
-    return within(worst, 1e-12, numbers | {"attention factor": factor})
+    rope, ids, numbers = Rope(head_dim=64, scaling=scheme), torch.tensor([5, 700]), {}
+    root = math.sqrt(1 + math.log(32) / math.log(4096))
+    for length, divided_by in ((4096, short), (4097, long)):
+        own = torch.stack(rope.tables(ids, length, dtype=torch.float64))
+        angles = ids.double()[:, None] * ladder(64) / doubles(divided_by)
+        numbers[f"off by, length {length:,}"] = largest(own - root * torch.stack((angles.cos(), angles.sin())))
+    worst = largest(doubles(list(numbers.values())))
+    return within(worst, 1e-12, numbers | {"attention factor": rope.attention_factor(4097)})
 
 
 @about_rope.holds(
@@ -211,42 +217,42 @@ def longrope_factor() -> Finding:
     "Llama 3 keeps wavelengths below L/4, divides those above L by s, and blends between.",
     "Llama 3 保留波长小于 L/4 的维度，把波长大于 L 的除以 s，中间平滑过渡。",
     says="Dubey et al. 2024, Llama 3.1, the released code",
-    how="Frequencies of 128 dimensions with Llama3(8, original_length=8,192) at base 500,000 over plain ones, by "
-    "wavelength, to 1e-9; more than 3 pairs lie between.",
-    how_zh="128 维、底数 500000，Llama3(8, original_length=8192) 的频率除以原频率，按波长分段，容差 1e-9；居中的多于 3 "
-    "对。",
+    how="Frequencies of 128 dimensions over plain ones, by wavelength, to 1e-9: s = 8, L = 8,192 at base 500,000, "
+    "which are Llama 3.1's, and s = 32, L = 2,048 at base 10,000; more than 3 pairs lie between.",
+    how_zh="128 维的频率除以原频率，按波长分段，容差 1e-9：s = 8、L = 8192、底数 500000（Llama 3.1 的设置），以及 s = "
+    "32、L = 2048、底数 10000；居中的都多于 3 对。",
 )
 def llama3_bands() -> Finding:
-    base = 500_000.0
-    rope = Rope(head_dim=DIM, base=base, scaling=Llama3(factor=8.0, original_length=8192))
-    ratio, length = rope.frequencies() / ladder(DIM, base), 2 * math.pi / ladder(DIM, base)
-    fast, slow = length < 2048, length > 8192
-    between = ratio[~fast & ~slow]
-    turns = 8192 / length[~fast & ~slow]
-    wanted = 1 / 8 + 7 / 8 * (turns - 1) / 3
-    kept, divided, blended = ratio[fast] - 1, ratio[slow] * 8 - 1, between / wanted - 1
-    numbers = {"kept": largest(kept), "divided": largest(divided), "blended": largest(blended)}
-    good = max(numbers.values()) < 1e-9 and len(between) > 3
-    but = Both("a pair is scaled otherwise", "某一对的缩放不同")
-    return decide(good, numbers | {"pairs between": len(between)}, but)
+    numbers, good = {}, True
+    for s, trained, base in ((8.0, 8192, 500_000.0), (32.0, 2048, 10_000.0)):
+        rope = Rope(head_dim=DIM, base=base, scaling=Llama3(factor=s, original_length=trained))
+        ratio, length = rope.frequencies() / ladder(DIM, base), 2 * math.pi / ladder(DIM, base)
+        fast, slow = length < trained / 4, length > trained
+        between = ~fast & ~slow
+        wanted = 1 / s + (1 - 1 / s) * (trained / length[between] - 1) / 3
+        off = {"kept": ratio[fast] - 1, "divided": ratio[slow] * s - 1, "blended": ratio[between] / wanted - 1}
+        found = {f"{name}, s = {s:g}": largest(difference) for name, difference in off.items()}
+        good = good and max(found.values()) < 1e-9 and int(between.sum()) > 3
+        numbers |= found | {f"pairs between, s = {s:g}": between.sum()}
+    return decide(good, numbers, Both("a pair is scaled otherwise", "某一对的缩放不同"))
 
 
 @About("rope").holds_within(
     "extension.resonance",
-    "Resonance gives every pair a whole wavelength, so that it repeats itself exactly.",
-    "Resonance 使每一对的波长为整数，从而严格周期重复。",
+    "Resonance rounds the wavelength of every pair to the nearest whole number, so that it repeats itself exactly.",
+    "Resonance 把每一对的波长舍入为最近的整数，从而严格周期重复。",
     says="Wang et al. 2024, Resonance RoPE",
-    how="Wavelengths of 64 dimensions against whole numbers within a tenth of what they were, and the tables of "
-    "pairs 0, 5 and 31 one wavelength on.",
-    how_zh="64 维的各波长与整数比较（与原值相差不到十分之一），以及第 0、5、31 对在一个波长之后的表。",
+    how="Wavelengths of 64 dimensions against 2 pi / w_i of the definition, rounded, and the tables of each pair at "
+    "position 3 and one such wavelength on.",
+    how_zh="64 维的各波长与按定义舍入后的 2π / w_i 比较，以及每一对在位置 3 与一个这样的波长之后的表。",
 )
 def resonance() -> Finding:
-    rope = Rope(head_dim=64, scaling=Resonance())
-    length = wavelengths(rope.frequencies())
-    wave = largest(length.round() / (2 * math.pi / ladder(64)) - 1)  # not far from what they were
-    differences = [length - length.round()]
-    for i in (0, 5, 31):
-        here = torch.tensor([3, 3 + int(length[i].round())])
-        differences.append(torch.stack(rope.tables(here, dtype=torch.float64))[..., i].diff())
-    numbers = {"largest difference": largest(differences), "largest change of a wavelength": wave}
-    return within(numbers["largest difference"] if wave < 0.1 else math.inf, 1e-9, numbers)
+    rope, plain = Rope(head_dim=64, scaling=Resonance()), 2 * math.pi / ladder(64)
+    here, on = (rope.tables(3 + ahead, dtype=torch.float64) for ahead in (torch.zeros(32).long(), plain.round().long()))
+    repeated = [(a - b).diagonal() for a, b in zip(here, on, strict=True)]  # pair i after its own wavelength
+    numbers = {
+        "wavelengths against whole ones": largest(wavelengths(rope.frequencies()) - plain.round()),
+        "tables one wavelength on": largest(repeated),
+    }
+    worst = largest(doubles(list(numbers.values())))
+    return within(worst, 1e-9, numbers | {"largest change of a wavelength": largest(plain.round() / plain - 1)})
