@@ -1,5 +1,8 @@
 """Steps of a cache on the CPU: equal to the reference, and past torch's operators only where that is safe."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -155,6 +158,17 @@ def test_numbers_are_seen_however_they_are_written(name, change):
     cache, text = ready_cache(name)
     change(cache.encoding)
     assert_next_step_is_exact(cache, text)
+
+
+@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.parametrize("name", ["rope", "t5", "ssmax"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_a_copy_reads_its_own_encoding(name, copied):
+    cache, text = ready_cache(name)
+    twin = copied(cache)
+    _data_in_place(twin.encoding)
+    for each in (twin, cache):
+        assert_next_step_is_exact(each, text)
 
 
 def test_heads_larger_than_the_stack_has_room_for():
