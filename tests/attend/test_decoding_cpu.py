@@ -171,6 +171,19 @@ def test_a_copy_reads_its_own_encoding(name, copied):
         assert_next_step_is_exact(each, text)
 
 
+def test_a_large_bias_is_not_rounded_to_half_precision():
+    """Those of Sandwich are large, and differ between neighbours by less than bfloat16 can tell."""
+    encoding = whorl.Sandwich(heads=HEADS)
+    text = [x.bfloat16() for x in tokens(2000)]
+    cache = whorl.KVCache(encoding=encoding, capacity=2000)
+    for part in (slice(1998), slice(1998, 1999)):
+        cache.attend(*(x[:, :, part] for x in text))
+    assert cache._ready is not None
+    got = cache.attend(*(x[:, :, -1:] for x in text))
+    whole = whorl.attention(*(x.double() for x in text), encoding=encoding, impl="torch")[:, :, -1:]
+    torch.testing.assert_close(got.double(), whole, atol=6e-3, rtol=0)
+
+
 def test_heads_larger_than_the_stack_has_room_for():
     dim = 2112
     cache, text = whorl.KVCache(encoding=whorl.Rope(head_dim=dim), capacity=4), torch.randn(3, 1, 2, 3, dim)
