@@ -1,5 +1,8 @@
 """Steps of a cache on the CPU: equal to the reference, and past torch's operators only where that is safe."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
@@ -106,6 +109,79 @@ def test_what_is_learned_meanwhile_is_seen():
             for learned in encoding.parameters():
                 learned.add_(0.5)
     assert cache._ready is not None
+
+
+def _optimizer(encoding):
+    for learned in encoding.parameters():
+        learned.grad = learned.detach().clone()
+    torch.optim.SGD(encoding.parameters(), lr=0.5).step()
+
+
+def _data_in_place(encoding):
+    for learned in encoding.parameters():
+        learned.data.mul_(3)
+
+
+def _vector(encoding):
+    numbers = torch.nn.utils.parameters_to_vector(encoding.parameters())
+    torch.nn.utils.vector_to_parameters(3 * numbers.detach(), encoding.parameters())
+
+
+def _state(encoding):
+    encoding.load_state_dict({name: 3 * value for name, value in encoding.state_dict().items()}, assign=True)
+
+
+def _rounded(encoding):
+    encoding.to(torch.bfloat16)
+
+
+def ready_cache(name):
+    """A cache whose next plain step, of the last token, is ready to run."""
+    encoding, text = encoding_of(name), tokens(PROMPT + 3)
+    cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
+    for part in (slice(PROMPT), slice(PROMPT, PROMPT + 1), slice(PROMPT + 1, PROMPT + 2)):
+        cache.attend(*(x[:, :, part] for x in text))
+    assert cache._ready is not None
+    return cache, text
+
+
+def assert_next_step_is_exact(cache, text):
+    whole = whorl.attention(*text, encoding=cache.encoding, impl="torch")[:, :, -1:]
+    got = cache.attend(*(x[:, :, -1:] for x in text))
+    torch.testing.assert_close(got, whole, atol=4e-6, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.parametrize("change", [_optimizer, _data_in_place, _vector, _state, _rounded])
+@pytest.mark.parametrize("name", ["t5", "kerple"])
+def test_numbers_are_seen_however_they_are_written(name, change):
+    cache, text = ready_cache(name)
+    change(cache.encoding)
+    assert_next_step_is_exact(cache, text)
+
+
+@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.parametrize("name", ["rope", "t5", "ssmax"])
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
+def test_a_copy_reads_its_own_encoding(name, copied):
+    cache, text = ready_cache(name)
+    twin = copied(cache)
+    _data_in_place(twin.encoding)
+    for each in (twin, cache):
+        assert_next_step_is_exact(each, text)
+
+
+def test_a_large_bias_is_not_rounded_to_half_precision():
+    """Those of Sandwich are large, and differ between neighbours by less than bfloat16 can tell."""
+    encoding = whorl.Sandwich(heads=HEADS)
+    text = [x.bfloat16() for x in tokens(2000)]
+    cache = whorl.KVCache(encoding=encoding, capacity=2000)
+    for part in (slice(1998), slice(1998, 1999)):
+        cache.attend(*(x[:, :, part] for x in text))
+    assert cache._ready is not None
+    got = cache.attend(*(x[:, :, -1:] for x in text))
+    whole = whorl.attention(*(x.double() for x in text), encoding=encoding, impl="torch")[:, :, -1:]
+    torch.testing.assert_close(got.double(), whole, atol=6e-3, rtol=0)
 
 
 def test_heads_larger_than_the_stack_has_room_for():

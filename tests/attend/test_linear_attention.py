@@ -489,6 +489,9 @@ def test_keys_left_out_in_the_middle():
         out, stats = linear_attention(q, k, v, key_mask=nothing, causal=causal, eps=0.0, return_stats=True)
         assert torch.equal(out, torch.zeros_like(out)) and torch.equal(stats.row_sums, torch.zeros(2, 2, 30).double())
         assert stats.near_zero == 0
+        given = [x.detach().requires_grad_() for x in (q, k, v)]
+        out = linear_attention(*given, key_mask=nothing, causal=causal, eps=0.0, form="unnormalised")
+        assert not out.any() and not any(grad.any() for grad in torch.autograd.grad(out.sum(), given))
 
 
 def test_no_tokens_give_no_output():

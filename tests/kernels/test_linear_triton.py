@@ -208,14 +208,15 @@ def test_nothing_to_attend_to(device, design, shape):
         assert grad.shape == x.shape and not grad.any()
 
 
-def test_a_query_that_sees_no_key_is_zero_without_eps_too(device, design):
+@pytest.mark.parametrize("form", ["numerator", "both", "unnormalised"])
+def test_a_query_that_sees_no_key_is_zero_without_eps_too(form, device, design):
     inputs = qkv(length=5, device=device)
     mask = torch.tensor([[False, False, True, True, False]], device=device)
     grad = torch.ones_like(inputs[2])
-    out, dq, dk, dv = with_grads(inputs, grad, key_mask=mask, eps=0.0, impl="triton")
+    out, dq, dk, dv = with_grads(inputs, grad, key_mask=mask, eps=0.0, form=form, impl="triton")
     assert not out[:, :, :2].any() and not dq[:, :, :2].any()
     assert not dk[:, :, ~mask[0]].any() and not dv[:, :, ~mask[0]].any()
-    agrees([out, dq, dk, dv], inputs, grad, (1e-5, 1e-5), key_mask=mask, eps=0.0)
+    agrees([out, dq, dk, dv], inputs, grad, (1e-5, 1e-5), key_mask=mask, eps=0.0, form=form)
 
 
 def test_nan_stays_nan(device, design):

@@ -74,6 +74,10 @@ class KVCache:
         self._unready: str | None = "nothing was attended to"  # why the last step was none of kernels
         self._clock: Clock | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        # a step that was made ready reads this cache's encoding, and a copy has its own
+        return {**self.__dict__, "_ready": None}
+
     def _policy_for(self, encoding: Encoding) -> Policy:
         if self._asked == "transformed" and encoding.key_policy == "raw":
             raise WhorlError(

@@ -90,7 +90,8 @@ class CpuStep:
 def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
     """(1, heads of keys, queries of each, distances), from the farthest that there is room for down to 0."""
     table, shared, room = TableByDistance(part), slots.keys.shape[1], slots.room
-    dtype, device = slots.keys.dtype, slots.keys.device
+    # half a float rounds a large bias by more than what decides between keys; torch's kernel takes either
+    dtype, device = torch.promote_types(slots.keys.dtype, torch.float32), slots.keys.device
 
     def make() -> Tensor:
         return table(room, device)[:, :room].flip(1).to(dtype).view(1, shared, -1, room)

@@ -228,8 +228,10 @@ class LinearState:
 def _finish(rule: Rule, top: Tensor, bottom: Tensor | None, seen: Tensor | None) -> Tensor:
     """The output from the sums: a quotient, or the RMSNorm of the numerator; (batch, heads, queries, value dim)."""
     if bottom is None:
-        out = top * (top.square().mean(-1, keepdim=True) + rule.eps).rsqrt()
-        return out.flatten(1, 2)
+        square = top.square().mean(-1, keepdim=True) + rule.eps
+        if seen is not None:
+            square = square.masked_fill(~seen[:, None, None, :, None], 1.0)  # its numerator is 0
+        return (top * square.rsqrt()).flatten(1, 2)
     bottom = bottom + rule.eps
     if seen is not None:
         bottom = bottom.masked_fill(~seen[:, None, None], 1.0)  # its numerator is 0

@@ -14,15 +14,16 @@ Made = TypeVar("Made")
 class MadeOf(Generic[Made]):
     """Tensors that ``make`` computes of a module's learned numbers, made anew when one of those is another.
 
-    Another is a parameter that was replaced, or written into as optimizers do; what is written past torch's versions
-    (``.data``) is not seen. Nothing made here has gradients.
+    On the CPU the numbers themselves are compared, however they were written. Elsewhere, where looking would wait for
+    the device, another is a parameter that was replaced, moved, or written into as optimizers do; what is written in
+    place past torch's versions (``.data.copy_``) is not seen there. Nothing made here has gradients.
     """
 
     def __init__(self, module: nn.Module, make: Callable[[], Made]) -> None:
         self._places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
         self._make = make
         self._made: Made | None = None
-        self._of: list[tuple[Tensor | None, int]] = []
+        self._of: list[_Learned | None] = []
 
     def takes_gradients(self) -> bool:
         """Whether one of the learned numbers asks for gradients, which what is kept does not have."""
@@ -35,18 +36,43 @@ class MadeOf(Generic[Made]):
     def __call__(self) -> Made:
         """The tensor as of now."""
         if self._made is not None:
-            for (parameters, name), (learned, version) in zip(self._places, self._of, strict=True):
-                if parameters.get(name) is not learned or _version(learned) != version:
+            for (parameters, name), seen in zip(self._places, self._of, strict=True):
+                learned = parameters.get(name)
+                if learned is None or seen is None:
+                    if learned is not seen:
+                        break
+                elif not seen.is_still(learned):
                     break
             else:
                 return self._made
         with torch.inference_mode(False), torch.no_grad():
             self._made = self._make()
-        now = (parameters.get(name) for parameters, name in self._places)
-        self._of = [(learned, _version(learned)) for learned in now]
+            now = (parameters.get(name) for parameters, name in self._places)
+            self._of = [None if learned is None else _Learned(learned) for learned in now]
         return self._made
 
 
-def _version(x: Tensor | None) -> int:
-    """How often x was written into; tensors of inference mode do not tell, and are not written into."""
-    return 0 if x is None or x.is_inference() else x._version
+class _Learned:
+    """A parameter as it was."""
+
+    def __init__(self, x: Tensor) -> None:
+        self._x, self._version, self._readable = x, _version(x), type(x) in (Tensor, nn.Parameter)
+        # a copy to compare on the CPU; elsewhere the memory, which is held so that its address stays its own
+        self._kept = x.detach().clone() if self._readable and x.device.type == "cpu" else x.detach()
+        self._compared = self._kept.device.type == "cpu"
+
+    def is_still(self, x: Tensor) -> bool:
+        """Whether x is the same parameter with the same numbers, as far as can be told without waiting."""
+        if x is not self._x or _version(x) != self._version:
+            return False
+        if not self._readable:
+            return True
+        kept = self._kept
+        if x.dtype != kept.dtype or x.device != kept.device or x.shape != kept.shape:
+            return False
+        return torch.equal(x, kept) if self._compared else x.data_ptr() == kept.data_ptr()
+
+
+def _version(x: Tensor) -> int:
+    """How often x was written into; tensors of inference mode do not tell."""
+    return 0 if x.is_inference() else x._version

@@ -431,11 +431,11 @@ def mask_of_keys(p_mask, i_b, o_row, m_row, stride_m, HAS_MASK: tl.constexpr):
 
 
 @triton.jit
-def one_over(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK: tl.constexpr):
-    """One over the denominators of queries; 0 before the first key that is seen: output and every gradient are 0."""
+def bottom_of(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK: tl.constexpr):
+    """Denominators of queries; infinite before the first key that is seen: output and every gradient are 0."""
     if HAS_MASK:
         m_row = m_row & (o_row >= tl.load(p_begin + i_b))
-    return 1.0 / tl.where(m_row, b_bottom, float("inf"))
+    return tl.where(m_row, b_bottom, float("inf"))
 
 
 @triton.jit

@@ -133,11 +133,10 @@ def _outputs(
         b_out = product(b_a2, tl.trans(b_s2), b_out, DOT, PRECISION)
         b_out = product(b_weights, b_v, b_out, DOT, PRECISION)
         if DENOMINATOR == "norm":
-            b_scale = tl.rsqrt(tl.sum(b_out * b_out, 1) / VALUE_DIM + eps)
-        else:
-            if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
-                b_bottom = tl.where(o_row >= tl.load(p_begin + i_b), b_bottom, float("inf"))
-            b_scale = 1.0 / b_bottom
+            b_bottom = tl.sum(b_out * b_out, 1) / VALUE_DIM + eps
+        if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
+            b_bottom = tl.where(o_row >= tl.load(p_begin + i_b), b_bottom, float("inf"))
+        b_scale = tl.rsqrt(b_bottom) if DENOMINATOR == "norm" else 1.0 / b_bottom
         store_values(p_out, b_out * b_scale[:, None], o_row, m_row, VALUE_DIM, BLOCK_V)
         tl.store(p_scale + o_row, b_scale, mask=m_row)
         b_s1 = product(tl.trans(b_v), b_b1, b_s1, DOT, PRECISION)

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from whorl.kernels.linear_triton import (
+    bottom_of,
     compiled,
     feature_of,
     key_features,
@@ -25,7 +26,6 @@ from whorl.kernels.linear_triton import (
     load_tables,
     load_values,
     mask_of_keys,
-    one_over,
     place_of,
     product,
     query_features,
@@ -145,7 +145,7 @@ def write_features(
     if SCALE == "found":
         b_z1, b_z2 = load_sums(p_sums, i_key_head, i_slot - 1, slots, HALF)
         b_bottom += tl.sum(b_p1 * b_z1[None, :] + b_p2 * b_z2[None, :], 1)
-        b_scale = one_over(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
+        b_scale = 1.0 / bottom_of(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
         tl.store(p_scale, b_scale, mask=m_row)
     elif SCALE == "known":
         b_scale = tl.load(p_scale, mask=m_row, other=0.0)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from whorl.kernels.linear_triton import compiled, load_values, one_over, place_of, product, store_values
+from whorl.kernels.linear_triton import bottom_of, compiled, load_values, place_of, product, store_values
 
 
 @triton.jit
@@ -90,9 +90,10 @@ def write_sums(
             b_before = tl.load(p_sums + (i_other * slots + i_slot) * DIM + o_dim, mask=m_dim, other=0.0)
             b_x = load_values(p_x, o_row, m_row, stride_x, DIM, DIM).to(tl.float32)
             b_bottom += tl.sum(b_x * b_before[None, :], 1) + eps
-            b_scale = one_over(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
+            b_scale = 1.0 / bottom_of(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
         else:
-            b_scale = tl.rsqrt(tl.sum(b_sum * b_sum, 1) / VALUE_DIM + eps)
+            b_square = tl.sum(b_sum * b_sum, 1) / VALUE_DIM + eps
+            b_scale = tl.rsqrt(bottom_of(b_square, p_begin, i_b, o_row, m_row, HAS_MASK))
         tl.store(p_scale + i_head * length + o_row, b_scale, mask=m_row)
         b_sum *= b_scale[:, None]
     store_values(p_sum + i_head * length * VALUE_DIM, b_sum, o_row, m_row, VALUE_DIM, BLOCK_V)
