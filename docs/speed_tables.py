@@ -56,6 +56,16 @@ def decoding(*names: str) -> list[str]:
     )
 
 
+def cpu_decoding(name: str) -> list[str]:
+    """A decoding step on a CPU with each encoding: its time, and that over torch's kernel alone."""
+    called, padded = groups(name).values()
+    rows = []
+    for label, row in called.items():
+        cells = (f"{1e6 * one['seconds']:.0f} µs, {one['ratio']:.2f}" for one in (row, padded[label]))
+        rows.append([named(label), *cells, "" if row["bar"] is None else f"≤ {row['bar']:g}"])
+    return table(["a step with", "time, over torch's kernel", "with padded rows", "bar"], rows)
+
+
 def training(name: str) -> list[str]:
     """Tokens per second of training with each encoding, over those of the first."""
     own = groups(name)["a training step"]
