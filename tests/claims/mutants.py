@@ -16,6 +16,7 @@ from torch import nn
 
 from whorl import position_checks
 from whorl.attend import cache, decoding_kinds, linear, linear_checks, linear_terms
+from whorl.attend.features import feature_map
 from whorl.attend.softmax import attention
 from whorl.claims.flags import of_registry
 from whorl.claims.probes import build
@@ -855,6 +856,11 @@ def a_learned_table_that_wraps(patch: Patch) -> None:
 
 
 # -- attention, caches, linear attention ------------------------------------------------------------------------------
+
+
+@mutant("linear.both-safe")
+def elu_without_the_one(patch: Patch) -> None:
+    everywhere(patch, feature_map, lambda x, feature: torch.nn.functional.elu(x))
 
 
 @mutant("none.causal-order")

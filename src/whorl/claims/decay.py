@@ -246,8 +246,10 @@ def inner_differences() -> Finding:
 
 @about_rope.fails(
     "note.bound-constant",
-    "|score| <= max |h_i - h_(i+1)| * mean |S_j|, the bound of decay.bound without the factor d/2.",
-    "|分数| <= max |h_i - h_(i+1)| * mean |S_j|，即 decay.bound 的上界去掉因子 d/2。",
+    "|score| <= max |h_i - h_(i+1)| * mean |S_j|: the mean of d/2 values where decay.bound has their sum, which is d/2 "
+    "times it (h and S as in decay.abel-identity).",
+    "|分数| <= max |h_i - h_(i+1)| * mean |S_j|：decay.bound 中是 d/2 个值之和，"
+    "这里换成其平均，少了因子 d/2（h、S 同 decay.abel-identity）。",
     says="study notes, the constant of the bound",
     how="q = k = 1 of 128 dimensions at distance 0: the score, which would have to be at most this bound, and d/2 "
     "times the bound.",

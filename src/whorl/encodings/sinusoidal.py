@@ -7,8 +7,8 @@ Two orders are in use, and weights trained with one are useless with the other:
     interleaved    sin cos sin cos …, as in the paper; an odd width has no last cosine
     concatenated   all sines, then all cosines (GPT-NeoX, x-transformers, Transformer-XL); an odd width has
                    (d - 1) / 2 of each and ends in a zero. Exponents are -2k/d in both, with d as given.
-A code has norm sqrt(d/2), far more than embeddings started from N(0, 0.02): the paper multiplies those by sqrt(d),
-others the code by d^(-1/2), which ``scale`` is for.
+A code of an even width has norm sqrt(d/2), far more than embeddings started from N(0, 0.02): the paper multiplies those
+by sqrt(d), others the code by d^(-1/2), which ``scale`` is for.
 Position enters once, at the input. No parameters; d/2 sines and cosines per position, in float64, and one addition.
 """
 

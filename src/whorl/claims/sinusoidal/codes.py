@@ -50,8 +50,8 @@ def golden() -> Finding:
 
 @about_sinusoidal.holds_within(
     "sinusoidal.shift-matrix",
-    "One matrix M_k moves any code k positions on: p_(t+k) = M_k p_t, whatever t is.",
-    "存在只与 k 有关的矩阵 M_k，使任意 t 都有 p_(t+k) = M_k p_t。",
+    "One matrix M_k moves any code of an even width k positions on: p_(t+k) = M_k p_t, whatever t is.",
+    "宽度为偶数时，存在只与 k 有关的矩阵 M_k，使任意 t 都有 p_(t+k) = M_k p_t。",
     says=f"{VASWANI}, section 3.5",
     how="shift_matrix of 128 dimensions against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T "
     "against I.",
@@ -102,8 +102,8 @@ def first_negative() -> Finding:
 
 @about_sinusoidal.holds_within(
     "sinusoidal.norm",
-    "Every code has the length sqrt(d/2) exactly.",
-    "每个编码的长度恰为 √(d/2)。",
+    "Every code of an even width d has the length sqrt(d/2) exactly.",
+    "宽度 d 为偶数时，每个编码的长度恰为 √(d/2)。",
     says="study notes",
     how="Norms of codes up to position 10 million for d = 8, 128, 512.",
     how_zh="d = 8、128、512，位置直到一千万的编码的范数。",
