@@ -11,6 +11,7 @@ from torch import Tensor
 from whorl.kernels.linear_triton import (
     Shape,
     TurningPairs,
+    bottom_of,
     compiled,
     in_columns,
     key_features,
@@ -134,8 +135,7 @@ def _outputs(
         b_out = product(b_weights, b_v, b_out, DOT, PRECISION)
         if DENOMINATOR == "norm":
             b_bottom = tl.sum(b_out * b_out, 1) / VALUE_DIM + eps
-        if HAS_MASK:  # a query that sees no key: its output and every gradient is 0
-            b_bottom = tl.where(o_row >= tl.load(p_begin + i_b), b_bottom, float("inf"))
+        b_bottom = bottom_of(b_bottom, p_begin, i_b, o_row, m_row, HAS_MASK)
         b_scale = tl.rsqrt(b_bottom) if DENOMINATOR == "norm" else 1.0 / b_bottom
         store_values(p_out, b_out * b_scale[:, None], o_row, m_row, VALUE_DIM, BLOCK_V)
         tl.store(p_scale + o_row, b_scale, mask=m_row)
