@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
-GPU_WORKERS ?= 6
+GPU_WORKERS ?= $(shell nproc)
 
 .PHONY: demo test test-all test-gpu mutate lint format types docs bench clean
 
@@ -25,7 +25,7 @@ test-all: $(VENV)/.installed lint types
 # most of the time goes into compiling.
 test-gpu:
 	@PYTHONPATH=src:tests python3 -m pytest -m gpu --collect-only -q tests | grep :: | tr '\n' '\0' \
-	| PYTHONPATH=src:tests xargs -0 -P $(GPU_WORKERS) -n 12 python3 -m pytest -m gpu -q -rs
+	| PYTHONPATH=src:tests xargs -0 -P $(GPU_WORKERS) -n 8 python3 -m pytest -m gpu -q -rs
 
 # Formulas changed by one step each: what tests and ledger notice, into experiments/mutations.json. At most an hour on 2
 # cores for all of them; what is recorded is not run again.

@@ -113,8 +113,9 @@ def stages(dim: int) -> None:
     line(f"dim {dim}", *(f"{name} {milliseconds(run):.3f}" for name, run in runs.items()))
     usual = dict(sizes.TILES)
     for rows, warps, registers in ((64, 4, 168), (64, 4, 128), (64, 8, None), (64, 8, 128), (32, 4, None)):
-        for kernel in ("features", "key_sums", "grad_rows"):  # a slot at a time
+        for kernel in ("key_sums", "grad_rows"):  # a slot at a time, as features are
             sizes.TILES[kernel, False] = sizes.Tile(rows, warps, 1, registers)
+        sizes.TILES["features", False] = sizes.Tile(rows, 1, 1)
         time_slots(dim, f"slots of {rows}, {warps} warps, {registers} registers", given, q, k, v)
         sizes.TILES.update(usual)
     for kernel, registers in (("outputs", None), ("grad_queries", 168), ("grad_keys", 168)):

@@ -5,6 +5,8 @@ import torch
 
 import whorl
 from helpers import draw
+from whorl.attend import softmax
+from whorl.attend.tiles import why_not_tiles
 from whorl.encodings.bias import DistanceBias
 from whorl.registry import build_for
 
@@ -107,6 +109,18 @@ def test_both_sides_and_the_log_sum_exp(device):
         torch.testing.assert_close(
             got, whorl.attention(*inputs, encoding=encoding, impl="torch", **options), atol=1e-5, rtol=0
         )
+
+
+@pytest.mark.parametrize("name", [name for name in encodings() if name != "rerope for encoders"])
+def test_a_prompt_through_a_cache_in_two_parts(name, device, monkeypatch):
+    encoding = encodings()[name].to(device)
+    whole = [draw(2, heads, 45, DIM, device=device, seed=i) for i, heads in enumerate((HEADS, 2, 2))]
+    cache, expected = whorl.KVCache(encoding=encoding), whorl.attention(*whole, encoding=encoding, impl="torch")
+    # on a GPU it is chosen by itself
+    monkeypatch.setattr(softmax, "choose_path", lambda call, impl: ("tiles", why_not_tiles(call)))
+    for part in (slice(0, 20), slice(20, 45)):
+        got = cache.attend(*(x[:, :, part] for x in whole))
+        torch.testing.assert_close(got, expected[:, :, part], atol=2e-5, rtol=0)
 
 
 def apart(device):

@@ -169,8 +169,9 @@ def tiles_of(call: Call) -> Tiles:
     if isinstance(bias, RowLessColumn):
         return Tiles(told | {"kind": "gate"}, source.running_sums)
     if isinstance(bias, BiasByPair):
-        # not ``call`` itself, whose tensors a function that is kept would keep
-        room, positions = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS, call.q_positions
+        # not ``call`` itself, whose tensors a function that is kept would keep; a cache has positions for each row of
+        # the batch, and consecutive ones are the same in all
+        room, positions = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS, call.q_positions.flatten()[: call.q.shape[2]]
         return Tiles(told | {"kind": "broken", "lowest": bias.lines}, lambda _: source.line_numbers(positions, room))
     if not call.consecutive:
         rows = (call.q.shape[0], -1)

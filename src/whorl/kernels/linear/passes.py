@@ -107,7 +107,6 @@ class Pass:
             SCALE="known" if known and self.denominator != "norm" else first,
             **self.of_features,
             **self.has_mask,
-            **self.of_products,
         )
         return a, b
 

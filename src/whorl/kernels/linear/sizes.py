@@ -28,8 +28,8 @@ class Block:
 # By kernel, and whether products are in float32. Three kernels take a slot at a time; all other rows are a multiple of
 # it, and a chunk is a multiple of all.
 TILES: dict[tuple[str, bool], Tile] = {
-    ("features", False): Tile(64, 4, 1, registers=168),  # a slot
-    ("features", True): Tile(16, 4, 1),
+    ("features", False): Tile(64, 1, 1),  # a slot
+    ("features", True): Tile(16, 1, 1),
     ("key_sums", False): Tile(64, 2, 1),  # a slot
     ("key_sums", True): Tile(16, 1, 1),
     ("grad_rows", False): Tile(64, 8, 1),  # a slot
