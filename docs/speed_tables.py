@@ -34,26 +34,40 @@ BOUND = 3e-6  # seconds beside reading keys and values, for two launches
 def decoding(*names: str) -> list[str]:
     """A decoding step with each encoding in µs: called, with padded rows, in a graph, and that over the bound."""
     rows: dict[str, list[str]] = {}
-    lengths = []
     for name in names:
-        lengths.append(document(name)["settings"]["kept"])
-        called, padded, *more = groups(name).values()
-        replayed = next(own for own in more if "a copy of as many bytes" in own)
-        bound = replayed["a copy of as many bytes"]["seconds"] + BOUND
+        called, padded, replayed, bound = _steps(name)
         for label in called:
-            if label == "torch's kernel":  # the yardstick
-                continue
             cells = [f"{1e6 * one[label]['seconds']:.0f}" for one in (called, padded)]
-            graph = replayed.get(label)
-            if graph is None:
-                cells += ["", ""]
-            else:
-                one_step = graph["seconds"] / LAYERS
-                cells += [f"{1e6 * one_step:.1f}", f"{one_step / bound:.2f}"]
-            rows.setdefault(named(label), []).append(" / ".join(filter(None, cells)))
-    return table(
-        ["a step with", *(f"{length:,} keys" for length in lengths)], ([label, *row] for label, row in rows.items())
-    )
+            if label in replayed:
+                cells += [f"{1e6 * replayed[label]:.1f}", f"{replayed[label] / bound:.2f}"]
+            rows.setdefault(named(label), []).append(" / ".join(cells))
+    lengths = (f"{document(name)['settings']['kept']:,} keys" for name in names)
+    return table(["a step with", *lengths], ([label, *row] for label, row in rows.items()))
+
+
+def decoding_bars(*names: str) -> list[str]:
+    """What a decoding step takes beside the device's time, in µs; and on the device, over the bound and over RoPE."""
+    rows: dict[str, list[str]] = {}
+    for name in names:
+        called, _, replayed, bound = _steps(name)
+        for label, one_step in replayed.items():
+            wall = called.get(label)  # padded rows are called in a group of their own
+            beside = "" if wall is None else f"{1e6 * (wall['seconds'] - one_step):.0f}"
+            over = one_step / bound, one_step / replayed["rope"]
+            rows.setdefault(named(label), []).extend([beside, *(f"{one:.2f}" for one in over)])
+    lengths = [f"{document(name)['settings']['kept']:,} keys" for name in names]
+    heads = (f"{length}: {what}" for length in lengths for what in ("beside the device", "over the bound", "over RoPE"))
+    return table(["a step with", *heads], ([label, *row] for label, row in rows.items()))
+
+
+def _steps(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, float], float]:
+    """Steps called, without padding and with it; seconds of one in a graph; and the bound of that."""
+    called, padded, *more = groups(name).values()
+    replayed = next(own for own in more if "a copy of as many bytes" in own)
+    copy = replayed.pop("a copy of as many bytes")
+    del called["torch's kernel"]  # the yardstick
+    seconds = {label: row["seconds"] / LAYERS for label, row in replayed.items()}
+    return called, padded, seconds, copy["seconds"] + BOUND
 
 
 def cpu_decoding(name: str) -> list[str]:
