@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from whorl import position_checks
-from whorl.attend import cache, decoding_kinds, linear, linear_checks, linear_terms
+from whorl.attend import cache, decoding_kinds, linear, linear_checks, linear_forms, linear_terms
 from whorl.attend.features import feature_map
 from whorl.attend.softmax import attention
 from whorl.claims.flags import of_registry
@@ -643,6 +643,11 @@ def alibi_on_scores_that_are_not_scaled(patch: Patch) -> None:
     patch.setattr(alibi.Alibi, "softmax_scale", lambda self, head_dim, length=None: 1.0)
 
 
+@mutant("alibi.bias-unscaled")
+def alibi_on_scores_scaled_for_heads_of_64(patch: Patch) -> None:
+    patch.setattr(alibi.Alibi, "softmax_scale", lambda self, head_dim, length=None: 0.125)
+
+
 @mutant("alibi.linear")
 def alibi_by_the_distance_from_the_last_query(patch: Patch) -> None:
     own = alibi.Alibi.bias_at
@@ -653,6 +658,24 @@ def alibi_by_the_distance_from_the_last_query(patch: Patch) -> None:
 def a_symmetric_form_that_leans(patch: Patch) -> None:
     own = alibi.Alibi.bias_at
     patch.setattr(alibi.Alibi, "bias_at", lambda self, head, i, j: own(self, head, i, j) - 0.1 * (j > i))
+
+
+@mutant("alibi.symmetric")
+def a_symmetric_form_half_as_steep(patch: Patch) -> None:
+    own = alibi.offset_bias
+    patch.setattr(alibi, "offset_bias", lambda slope, distance, offset: own(slope, distance, offset) / 2)
+
+
+@mutant("alibi.symmetric")
+def split_heads_that_look_the_other_way(patch: Patch) -> None:
+    own = alibi.split_bias
+    patch.setattr(alibi, "split_bias", lambda slope, distance, right: own(slope, distance, ~right))
+
+
+@mutant("alibi.key-form")
+def a_key_form_with_rounded_slopes(patch: Patch) -> None:
+    own = alibi.key_form  # powers of two are not changed by it
+    patch.setattr(alibi, "key_form", lambda slope, *given: own(alibi.round_to_bfloat16(slope), *given))
 
 
 @mutant("alibi.key-form")
@@ -669,7 +692,7 @@ def a_bias_from_rounded_positions(patch: Patch) -> None:
     )
 
 
-@mutant("t5.edges")
+@mutant("t5.edges", "t5.untrained-buckets")
 def t5_edges_off_by_one(patch: Patch) -> None:
     own = t5.bucket_edges
     for name in ("bucket_edges", "_edges"):
@@ -696,7 +719,7 @@ def t5_scaled(patch: Patch) -> None:
 
 @mutant("kerple.held", "kerple.flag.decays")
 def kerple_held_where_it_rises(patch: Patch) -> None:
-    patch.setattr(kerple, "LOWEST", -0.001)  # without any bound the logarithm is no number
+    patch.setattr(kerple, "LOWEST", -0.0001)  # much lower the logarithm is no number
 
 
 @mutant("kerple.held")
@@ -709,6 +732,12 @@ def kerple_with_the_other_sign(patch: Patch) -> None:
     for name in ("log_kernel", "power_kernel"):
         own = getattr(kerple, name)
         patch.setattr(kerple, name, lambda *given, own=own: -own(*given))
+
+
+@mutant("kerple.held")
+def kerple_that_is_flat_past_a_thousand(patch: Patch) -> None:
+    own = kerple.Kerple.bias_of
+    patch.setattr(kerple.Kerple, "bias_of", lambda self, head, distance: own(self, head, distance.clamp(max=1000)))
 
 
 @mutant("precision.kerple-exact")
@@ -727,6 +756,25 @@ def fire_without_its_denominator(patch: Patch) -> None:
         own,
         lambda i, j, c, threshold: own(torch.zeros_like(i) + (i - j).abs(), torch.zeros_like(j), c, threshold),
     )
+
+
+@mutant("fire.progress")
+def fire_with_one_c_for_all(patch: Patch) -> None:
+    own = fire.progress
+    everywhere(patch, own, lambda i, j, c, threshold: own(i, j, torch.full_like(c, 0.1), threshold))
+
+
+@mutant("fire.relative")
+def fire_by_the_place_of_every_query(patch: Patch) -> None:
+    own = fire.progress
+    everywhere(patch, own, lambda i, j, c, threshold: own(i, j, c, 0 * threshold))
+
+
+@mutant("sandwich.falls")
+def sandwich_that_is_flat_past_a_thousand(patch: Patch) -> None:
+    own = sandwich.code_product
+    patch.setattr(sandwich, "code_product", lambda distance, *given: own(distance.clamp(max=1000), *given))
+    patch.setattr(sandwich.Sandwich, "score_bias", sandwich.DistanceBias.score_bias)
 
 
 @mutant("sandwich.products")
@@ -816,6 +864,12 @@ def a_gate_too_many(patch: Patch) -> None:
     patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: own(gates, queries) + gates[..., None, :])
 
 
+@mutant("forgetting.alibi")
+def one_gate_for_all_heads(patch: Patch) -> None:
+    own = forgetting_gate.forgotten
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: own(gates[:, :1].expand_as(gates), queries))
+
+
 @mutant("window.reach")
 def a_window_one_too_wide(patch: Patch) -> None:
     patch.setattr(
@@ -844,7 +898,7 @@ def a_bias_where_there_is_none(patch: Patch) -> None:
     patch.setattr(NoPE, "score_bias", score_bias)
 
 
-@mutant("none.uniform")
+@mutant("none.uniform", "linear.relative")
 def rotations_that_turn_nothing(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (torch.ones_like(cos), torch.zeros_like(sin)))
 
@@ -934,6 +988,23 @@ def a_state_that_fades(patch: Patch) -> None:
 def cosines_of_vectors_that_are_not_of_length_one(patch: Patch) -> None:
     own = linear_terms.unit
     patch.setattr(linear_terms, "unit", lambda x: 2 * own(x))
+
+
+@mutant("linear.one-plus-cosine")
+def cosines_a_little_too_large(patch: Patch) -> None:
+    own = linear_terms.unit
+    patch.setattr(linear_terms, "unit", lambda x: 1.2 * own(x))  # features above zero are seldom far apart
+
+
+@mutant("linear.cost", "note.decay-not-linear")
+def fading_sums_that_mix_all_chunks(patch: Patch) -> None:
+    patch.setattr(linear_forms, "SEGMENT_CHUNKS", 2**20)
+
+
+@mutant("note.decay-not-linear")
+def a_query_that_counts_itself_on_both_sides(patch: Patch) -> None:
+    own = linear_forms.past_keys
+    patch.setattr(linear_forms, "past_keys", lambda *given, strict=False: own(*given))
 
 
 @mutant("linear.cost")

@@ -76,20 +76,28 @@ def t5_unscaled() -> Finding:
 
 @about_t5.holds(
     "t5.untrained-buckets",
-    "With max_distance within the trained length T5 reads no number past it that was never trained; with twice the "
-    "trained length it does.",
-    "max_distance 不超过训练长度时，T5 在其外不会读到从未训练过的数；取训练长度的两倍时则会。",
+    "With max_distance below the trained length T5 reads no number past it that was never trained; with 32 buckets and "
+    "twice the trained length it does.",
+    "max_distance 小于训练长度时，T5 在其外不会读到从未训练过的数；32 个桶、取训练长度的两倍时则会。",
     says="whorl 0.2, docs/encodings/t5.md",
-    how="Buckets that 64 positions reach against those that 1,000 reach, with max_distance 17 … 64 and 128.",
-    how_zh="max_distance 取 17 … 64 与 128：64 个位置用到的桶与 1000 个位置用到的桶比较。",
+    how="Buckets that a text of the trained length reaches against those that 3,000 positions reach, 32 buckets, "
+    "causal: trained lengths 18, 24, 64, 65 and 512, each with every max_distance from 17 to one less, or 20 of them "
+    "evenly spaced, and with twice the length. Equal is not enough: 24 with 24 is shown.",
+    how_zh="32 个桶、因果：训练长度的文本用到的桶与 3000 个位置用到的桶比较。训练长度 18、24、64、65、512，"
+    "max_distance 从 17 到长度减一（全部，或均匀取 20 个），以及长度的两倍。相等还不够：列出长度 24 取 24 的结果。",
 )
 def untrained_buckets() -> Finding:
-    reaches = (*range(17, 65), 128)
-    read = [buckets(T5(heads=1, max_distance=reach), torch.arange(1000)).tolist() for reach in reaches]
-    *within_it, far = (len(set(found) - set(found[:64])) for found in read)
-    near = max(within_it)
-    numbers = {"buckets never trained, max_distance 17 … 64, at most": near}
-    numbers |= {"buckets never trained, max_distance 128": far}
-    return decide(
-        near == 0 < far, numbers, Both(f"{near} and {far} buckets are new", f"新的桶分别有 {near} 与 {far} 个")
-    )
+    def new(length: int, reach: int) -> int:
+        found = buckets(T5(heads=1, max_distance=reach), torch.arange(3000)).tolist()
+        return len(set(found) - set(found[:length]))
+
+    lengths = (18, 24, 64, 65, 512)
+    below = {length: torch.linspace(17, length - 1, min(20, length - 17)).long().tolist() for length in lengths}
+    near = max(new(length, reach) for length in lengths for reach in below[length])
+    far = {length: new(length, 2 * length) for length in lengths}
+    numbers = {"buckets never trained, max_distance below the length, at most": near}
+    numbers |= {f"buckets never trained, length {length}, max_distance {2 * length}": far[length] for length in lengths}
+    numbers |= {"buckets never trained, length 24, max_distance 24": new(24, 24)}
+    least = min(far.values())
+    but = Both(f"{near} buckets are new below, {least} at twice", f"小于时新的桶有 {near} 个，两倍时有 {least} 个")
+    return decide(near == 0 < least, numbers, but)

@@ -8,7 +8,7 @@ import torch
 
 from whorl import Cope, ForgettingGate, Shaw, TransformerXL
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
-from whorl.claims.probes import ladder, largest, normal
+from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.encodings import deberta
 
 
@@ -116,17 +116,19 @@ def cope_counts() -> Finding:
     "A forgetting gate that is the same for every token is ALiBi with slope -ln f.",
     "对每个词都相同的遗忘门就是斜率为 -ln f 的 ALiBi。",
     says="Lin et al. 2025, Forgetting Transformer",
-    how="Weights 0 and bias 2: what adjust_scores takes off scores that are scaled by 1/2 against -ln(sigmoid(2)) "
-    "times the distance, not scaled, 60 tokens.",
-    how_zh="权重为 0、偏置为 2，60 个词：adjust_scores 从乘以 1/2 的分数中减去的量，与 -ln(sigmoid(2)) 乘距离（不缩放）"
-    "比较。",
+    how="Weights 0 and biases -1, 0.5 and 5 of three heads: what adjust_scores takes off scores that are scaled by 1/2 "
+    "against -ln(sigmoid(bias)) times the distance, not scaled, 60 tokens.",
+    how_zh="权重为 0，三个头的偏置为 -1、0.5、5，60 个词：adjust_scores 从乘以 1/2 的分数中减去的量，与 -ln(sigmoid(偏"
+    "置)) 乘距离（不缩放）比较。",
 )
 def forgetting_alibi() -> Finding:
-    gate = ForgettingGate(heads=1, width=8, bias=2.0).double()
+    gate, biases = ForgettingGate(heads=3, width=8).double(), (-1.0, 0.5, 5.0)
     gate.gate.weight.zero_()
+    gate.gate.bias.copy_(doubles(biases))
     kept, ids = gate.remember(normal(1, 60, 8)), torch.arange(60)
-    zeros, x = torch.zeros(1, 1, 60, 60, dtype=torch.float64), normal(1, 1, 60, 4)
-    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=0.5)[0, 0].tril()
-    slope = -math.log(1 / (1 + math.exp(-2)))
-    worst = largest(own + slope * (ids[:, None] - ids).double().tril())
-    return within(worst, 1e-9, {"largest difference": worst, "slope": slope})
+    zeros, x = torch.zeros(1, 3, 60, 60, dtype=torch.float64), normal(1, 3, 60, 4)
+    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=0.5)[0].tril()
+    slopes = doubles([-math.log(1 / (1 + math.exp(-each))) for each in biases])
+    worst = largest(own + slopes[:, None, None] * (ids[:, None] - ids).double().tril())
+    numbers = {f"slope of bias {each:g}": slope for each, slope in zip(biases, slopes, strict=True)}
+    return within(worst, 1e-9, {"largest difference": worst} | numbers)

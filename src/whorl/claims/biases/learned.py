@@ -10,7 +10,7 @@ import torch
 from whorl import Alibi, Kerple, Sandwich
 from whorl.claims.biases.alibi import bias
 from whorl.claims.ledger import About, Both, Finding, all_within, decide, depends, within
-from whorl.claims.probes import doubles, largest, normal
+from whorl.claims.probes import doubles, generator, largest, normal
 from whorl.encodings.fire import Fire, progress
 
 about_fire = About("fire")
@@ -41,19 +41,19 @@ def kerple_alibi() -> Finding:
     "无论学到什么，KERPLE 都随距离下降：p 与 a 至少按 0.01 计。",
     says="Chi et al. 2022, KERPLE, the authors' code",
     how="Both kernels with p and a from -5 to 5, nine of each, all 81 pairs of them: the largest step of the bias up "
-    "to distance 200 is below zero, and the bias is that of p and a put up to 0.01 where they are less (p of the power "
-    "kernel down to 2 where it is more), to 1e-6 of its size.",
-    how_zh="两种核，p 与 a 从 -5 到 5 各取九个，共 81 组：距离 200 以内偏置的最大一步小于零，且偏置等于把小于 0.01 的 p"
-    "、a 提到 0.01（幂核中大于 2 的 p 降到 2）之后的偏置，相差不到自身的 1e-6。",
+    "to distance 5,000 is below zero, and the bias is that of p and a put up to 0.01 where they are less (p of the "
+    "power kernel down to 2 where it is more), to 1e-6 of its size.",
+    how_zh="两种核，p 与 a 从 -5 到 5 各取九个，共 81 组：距离 5000 以内偏置的最大一步小于零，且偏置等于把小于 0.01 "
+    "的 p、a 提到 0.01（幂核中大于 2 的 p 降到 2）之后的偏置，相差不到自身的 1e-6。",
 )
 def kerple_held() -> Finding:
-    steps, off, d = [], [], torch.arange(201)
+    steps, off, d = [], [], torch.arange(5001)
     p, a = torch.cartesian_prod(torch.linspace(-5, 5, 9), torch.linspace(-5, 5, 9)).unbind(-1)
     for variant in ("log", "power"):
         kerple = Kerple(heads=81, variant=variant)
         kerple.p.copy_(p)
         kerple.a.copy_(a)
-        own = torch.stack([bias(kerple, d, head) for head in range(81)])
+        own = kerple.score_bias(d[-1:], 5000 - d)[:, 0].double()
         least_p, least_a = (x.double().clamp(min=0.01)[:, None] for x in (p, a))
         power = -least_a * d.double() ** least_p.clamp(max=2)
         wanted = -least_p * torch.log1p(least_a * d) if variant == "log" else power
@@ -74,14 +74,22 @@ def kerple_held() -> Finding:
     "FIRE 的自变量为 ln(c (i - j) + 1)/ln(c max(i, L) + 1)：c = 0.1、L = 512 时，在 (i, j) = (100, 99)、(100, 0)、"
     "(1000, 999)、(1000, 500)、(1000, 0) 处为 0.02410、0.60628、0.02065、0.85194、1.00000。",
     says="Li et al. 2023, FIRE",
-    how="progress() of whorl's FIRE at these five pairs against the five decimals.",
-    how_zh="whorl 的 FIRE 的 progress() 在这五组处与五位小数比较。",
+    how="progress() of whorl's FIRE at these five pairs against the five decimals; and at 1,000 random pairs up to "
+    "4,000, with c from 0.1 to 5 and L from 16 to 2,000, against the formula. whorl adds 1e-6 to the denominator.",
+    how_zh="whorl 的 FIRE 的 progress() 在这五组处与五位小数比较；并在 4000 以内的 1000 组随机位置（c 取 0.1 到 5，L "
+    "取 16 到 2000）与公式比较。whorl 在分母上加 1e-6。",
 )
 def fire_progress() -> Finding:
     i, j = torch.tensor([[100, 99], [100, 0], [1000, 999], [1000, 500], [1000, 0]]).mT
     own = progress(i, j, doubles(0.1), doubles(512.0))
     worst = largest(own - doubles([0.0241, 0.60628, 0.02065, 0.85194, 1.0]))
-    return within(worst, 5.1e-6, {f"({a}, {b})": x for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst})
+    numbers = {f"({a}, {b})": x for a, b, x in zip(i, j, own, strict=True)} | {"off by": worst}
+    first, second, c, reach = torch.rand(4, 1000, generator=generator(4), dtype=torch.float64)
+    i, c, reach = (4000 * first).long(), 0.1 + 4.9 * c, 16 + 1984 * reach
+    j = (second * i).long()
+    formula = torch.log(c * (i - j) + 1) / torch.log(c * torch.maximum(i, reach) + 1)
+    numbers["off by, random pairs"] = off = largest(progress(i, j, c, reach) - formula)
+    return within(largest(doubles([worst, off])), 5.1e-6, numbers)
 
 
 @about_fire.depends(
@@ -89,10 +97,10 @@ def fire_progress() -> Finding:
     "FIRE's bias depends on the distance only.",
     "FIRE 的偏置只取决于距离。",
     says="Li et al. 2023, FIRE, by its name: functional interpolation for relative positions",
-    how="The bias at distance 5, random weights, 4 heads, L = 64: for queries at 5, 20 and 64 it is the same to "
-    "1e-6; for those at 64, 500 and 4,096 it would have to be to 1e-3.",
-    how_zh="4 个头、随机权重、L = 64，距离 5 处的偏置：查询在 5、20、64 处时相同（容差 1e-6）；在 64、500、4096 "
-    "处时须相差不到 1e-3 才算。",
+    how="The biases at distances 1, 5 and 40, random weights, 4 heads, L = 64: for queries at 40, 50 and 64 they are "
+    "the same to 1e-6; for those at 64, 500 and 4,096 they would have to be to 1e-3.",
+    how_zh="4 个头、随机权重、L = 64，距离 1、5、40 处的偏置：查询在 40、50、64 处时相同（容差 1e-6）；在 64、500、"
+    "4096 处时须相差不到 1e-3 才算。",
 )
 def fire_relative() -> Finding:
     fire = Fire(heads=4, length=64)
@@ -101,11 +109,12 @@ def fire_relative() -> Finding:
             parameter += normal(*parameter.shape, seed=9).float()
 
     def moves(places: tuple[int, ...]) -> float:
-        found = torch.stack([fire.score_bias(torch.tensor([i]), torch.tensor([i - 5])).flatten() for i in places])
+        distances = torch.tensor([1, 5, 40])
+        found = torch.stack([fire.score_bias(torch.tensor([i]), i - distances) for i in places])
         return largest(found - found[0])
 
-    trained, beyond = moves((5, 20, 64)), moves((64, 500, 4096))
-    numbers = {"change for queries at 5 … 64": trained, "change for queries at 64 … 4,096": beyond}
+    trained, beyond = moves((40, 50, 64)), moves((64, 500, 4096))
+    numbers = {"change for queries at 40 … 64": trained, "change for queries at 64 … 4,096": beyond}
     text = "past L the denominator knows where the query is, so equal distances have other biases"
     but = Both(text, "超过 L 后，分母与查询所在的位置有关，相同的距离偏置不同")
     return depends(Both("the place of the query", "查询所在的位置"), trained < 1e-6, beyond < 1e-3, numbers, but)
@@ -139,19 +148,25 @@ def sandwich_products() -> Finding:
     "Sandwich's bias decays with the distance.",
     "Sandwich 的偏置随距离衰减。",
     says="Chi et al. 2022, Sandwich, abstract: a logarithmic decaying temporal bias pattern",
-    how="Means of the bias over 1-15, 16-31 … 128-255, and its steps from distance 0 to 256.",
-    how_zh="偏置在 1-15、16-31 … 128-255 各段上的均值，以及距离 0 到 256 的每一步。",
+    how="The first of 8 heads, codes of 128 dimensions: means of the bias over 1-15, 16-31, 32-63 and so on, "
+    "doubling, up to 8,192-16,383, each of which must be below the one before; and its steps from distance 0 to 256, "
+    "none of which may rise. The mean over 16,384-32,767, which rises again, is shown.",
+    how_zh="8 头中的第一个，编码为 128 维：偏置在 1-15、16-31、32-63 …（逐次加倍）8192-16383 各段上的均值，须一段低于"
+    "一段；以及距离 0 到 256 的每一步，都不得上升。并列出 16384-32767 上的均值，它又上升了。",
 )
 def sandwich_falls() -> Finding:
-    curve = bias(Sandwich(heads=8), torch.arange(257))
-    rises = (curve.diff() > 0).nonzero().flatten().tolist()
-    means = [float(curve[low:high].mean()) for low, high in ((1, 16), (16, 32), (32, 64), (64, 128), (128, 256))]
-    numbers = {"steps that rise, of 256": len(rises), "first": rises[0] if rises else -1}
-    numbers |= {"mean over 1-15": means[0], "mean over 128-255": means[-1]}
+    curve = bias(Sandwich(heads=8), torch.arange(2**15))
+    rises = (curve[:257].diff() > 0).nonzero().flatten().tolist()
+    edges = [1, *(2**n for n in range(4, 16))]
+    *means, past = (float(curve[low:high].mean()) for low, high in pairwise(edges))
+    numbers = {"steps that rise, of 256": len(rises), "first rises after": rises[0] if rises else -1}
+    numbers |= {"mean over 1-15": means[0], "mean over 128-255": means[4]}
+    numbers |= {"mean over 8,192-16,383": means[-1], "mean over 16,384-32,767": past}
     falls = all(later < earlier for earlier, later in pairwise(means))
+    after = numbers["first rises after"]
     text = Both(
-        f"over doubling ranges it falls; {len(rises)} of 256 steps rise, the first after {numbers['first']}",
-        f"按加倍区间看在下降；但 256 步中有 {len(rises)} 步上升，首次在 {numbers['first']} 之后",
+        f"over doubling ranges it falls, up to 16,383; {len(rises)} of 256 steps rise, the first after {after}",
+        f"按加倍区间看，到 16383 为止在下降；但 256 步中有 {len(rises)} 步上升，首次在 {after} 之后",
     )
     return depends(
         Both("whether the trend or every step is meant", "指的是趋势还是每一步"), falls, not rises, numbers, text

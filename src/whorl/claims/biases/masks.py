@@ -14,31 +14,34 @@ about_none = About("none")
 
 @About("window", "sinks").holds(
     "window.reach",
-    "A window of w shows a query w keys, its own among them, a symmetric one 2w - 1, and sinks show it the first "
-    "ones as well.",
-    "窗口 w 让查询看到 w 个键（含自身），对称窗口为 2w - 1 个，sinks 还让它看到最前面的几个。",
+    "A window of w shows a query w keys at most, its own among them, a symmetric one 2w - 1, and sinks show it the "
+    "first ones as well.",
+    "窗口 w 让查询最多看到 w 个键（含自身），对称窗口最多 2w - 1 个，sinks 还让它看到最前面的几个。",
     says="Jiang et al. 2023, Mistral 7B, figure 1; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
     "docs/encodings/window.md",
-    how="Keys that have a weight in attention of 100 tokens: for each query with window 16, and with 4 sinks and "
-    "window 16, causal, and with a symmetric window 16, not causal; which ones, and how many the query at 50 has.",
-    how_zh="100 个词的注意力中有权重的键：对每个查询，窗口 16 与 4 个 sinks 加窗口 16（因果），以及对称窗口 16（非因"
-    "果）；看是哪些键，以及第 50 个查询有几个。",
+    how="Keys that have a weight in attention of 100 tokens, for each query: with windows 1, 16 and 40, and the same "
+    "with 4 sinks, causal, and with symmetric windows, not causal; which ones, and how many the query at 50 has with "
+    "window 16.",
+    how_zh="100 个词的注意力中有权重的键，对每个查询：窗口 1、16、40，以及再加 4 个 sinks（因果），和对称窗口（非因"
+    "果）；看是哪些键，以及窗口 16 时第 50 个查询有几个。",
 )
 def window_reach() -> Finding:
     i = torch.arange(100)[:, None]
     j, (q, k, v) = i.mT, normal(3, 1, 1, 100, 8)
-    near = (j <= i) & (j > i - 16)
-    cases: dict[str, tuple[Encoding, Tensor]] = {
-        "window 16": (Window(size=16), near),
-        "symmetric 16": (Window(size=16, symmetric=True), (i - j).abs() < 16),
-        "sinks 4, window 16": (Sinks(size=16, count=4), near | ((j < 4) & (j <= i))),
-    }
+
+    def seen(encoding: Encoding, causal: bool = True) -> Tensor:
+        return attention(q, k, v, encoding=encoding, causal=causal, return_weights=True)[1][0, 0] > 0
+
     numbers, good = {}, True
-    for name, (encoding, wanted) in cases.items():
-        _, weights = attention(q, k, v, encoding=encoding, causal=name != "symmetric 16", return_weights=True)
-        seen = weights[0, 0] > 0
-        numbers[f"keys of the query at 50, {name}"] = int(seen[50].sum())
-        good = good and torch.equal(seen, wanted)
+    for w in (1, 40, 16):  # the numbers of the last are shown
+        near = (j <= i) & (j > i - w)
+        cases = {
+            f"window {w}": (seen(Window(size=w)), near),
+            f"symmetric {w}": (seen(Window(size=w, symmetric=True), causal=False), (i - j).abs() < w),
+            f"sinks 4, window {w}": (seen(Sinks(size=w, count=4)), near | ((j < 4) & (j <= i))),
+        }
+        good = good and all(torch.equal(own, wanted) for own, wanted in cases.values())
+        numbers = {f"keys of the query at 50, {name}": int(own[50].sum()) for name, (own, _) in cases.items()}
     counts = list(numbers.values())
     but = Both(f"the query at 50 sees {counts}, or others", f"第 50 个查询看到 {counts} 个，或是别的键")
     return decide(good and counts == [16, 31, 20], numbers, but)
