@@ -162,6 +162,16 @@ def angles_that_are_not_linear(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions.double() * (1 + positions.double() / 3000), before=True)
 
 
+@mutant("note.frequencies-rise", "rope.relative")
+def slow_pairs_that_speed_up_past_512(patch: Patch) -> None:
+    def faster(cos: Any, sin: Any, positions: Any) -> Any:
+        more = 1e-3 * (positions.double() - 512).clamp(min=0).unsqueeze(-1)
+        more = (more * (torch.arange(cos.shape[-1]) > 0)).to(cos.dtype)
+        return cos * more.cos() - sin * more.sin(), sin * more.cos() + cos * more.sin()
+
+    with_tables(patch, faster)
+
+
 @mutant(
     "rope.layernorm-after", "linear.rotate-before", "decay.bound-inner-differences",
     "rope.orthogonal", "rope.norm", "rope.gradient-norm", "rope.relative", "rope.determinant", "decay.bound",
@@ -340,6 +350,35 @@ def a_shift_the_other_way(patch: Patch) -> None:
     everywhere(patch, own, lambda *given, **options: own(*given, **options).mT)
 
 
+@mutant("sinusoidal.shift-matrix")
+def a_shift_of_one_base(patch: Patch) -> None:
+    own = sinusoidal.shift_matrix
+    everywhere(patch, own, lambda width, k, base, order: own(width, k, 10_000.0, order))
+
+
+@mutant("sinusoidal.shift-matrix")
+def a_shift_of_one_order(patch: Patch) -> None:
+    own = sinusoidal.shift_matrix
+    everywhere(patch, own, lambda width, k, base=10_000.0, order="interleaved": own(width, k, base))
+
+
+@mutant("sinusoidal.products", "sinusoidal.shift-matrix")
+def codes_of_one_base(patch: Patch) -> None:
+    with_codes(
+        patch, lambda own, positions, width, base, *given, **options: own(positions, width, 1e4, *given, **options)
+    )
+
+
+@mutant("sinusoidal.orders", "sinusoidal.shift-matrix")
+def codes_of_one_base_where_sines_come_first(patch: Patch) -> None:
+    def change(
+        own: Any, positions: Any, width: Any, base: Any, order: Any = "interleaved", *more: Any, **options: Any
+    ) -> Any:
+        return own(positions, width, 1e4 if order == "concatenated" else base, order, *more, **options)
+
+    with_codes(patch, change)
+
+
 @mutant("sinusoidal.golden", "sinusoidal.norm", "sinusoidal.products", "ideal.bounded", "question.rope-inherits-decay")
 def codes_a_little_long(patch: Patch) -> None:
     with_codes(patch, lambda own, *given, **options: 1.01 * own(*given, **options))
@@ -503,7 +542,7 @@ def ntk_for_heads_of_128(patch: Patch) -> None:
     everywhere(patch, own, lambda base, factor, dim: own(base, factor, 128))
 
 
-@mutant("aliasing.critical-dimension")
+@mutant("aliasing.critical-dimension", "rope.frequencies")
 def every_base_ten_thousand(patch: Patch) -> None:
     own = Ladder.frequencies
     patch.setattr(Ladder, "frequencies", lambda self, *given: own(dataclasses.replace(self, base=10_000.0), *given))

@@ -247,6 +247,25 @@ def test_small_runs_decide_a_question(id, question, interval, kind, experiments)
     assert row.as_expected == (kind == row.claim.expected)
 
 
+@pytest.mark.parametrize(
+    ("means", "interval", "kind"),
+    [
+        ((2.0, 2.5, 3.0), (0.9, 1.1), "holds"),
+        ((2.0, 3.5, 3.0), (0.9, 1.1), "fails"),  # it falls from 128 to 256
+        ((3.0, 2.5, 2.0), (-1.1, -0.9), "fails"),
+        ((2.0, 2.5, 3.0), (-0.1, 2.1), "inconclusive"),
+    ],
+)
+def test_entropies_decide_whether_attention_spreads(means, interval, kind, experiments):
+    low, high = interval
+    change = {"mean": means[-1] - means[0], "low": low, "high": high}
+    by_length = {length: {"mean": mean} for length, mean in zip(("64", "128", "256"), means, strict=True)}
+    rows = [{"encoding": name, "by_length": by_length, "last less first": change} for name in ("rope", "alibi")]
+    experiments("trained-questions.json", {"questions": {"entropy-by-length": {"rows": rows}}})
+    row = lab("note.entropy-grows")["note.entropy-grows"]
+    assert row.verdict.kind == kind and row.as_expected == (kind == "holds")
+
+
 def ablation(**draws: tuple[float, float]) -> dict[str, Any]:
     """An ablation of slopes as the lab writes it, with the interval of each draw's difference from the usual ones."""
     rows: list[dict[str, Any]] = [{"setting": "press", "by_length": [{"length": 64, "difference": None}]}]

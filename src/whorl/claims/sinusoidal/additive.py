@@ -10,14 +10,15 @@ from torch import Tensor
 
 from whorl.claims.ledger import About, Both, Finding, decide, depends, shared
 from whorl.claims.probes import normal
-from whorl.claims.sinusoidal.codes import DIM, codes
+from whorl.claims.sinusoidal.codes import DIM, SIZES, codes
+from whorl.encodings.sinusoidal import DEFAULT_BASE
 
 about_sinusoidal = About("sinusoidal")
 
 
-def content() -> Tensor:
+def content(width: int = DIM) -> Tensor:
     """20 random queries and as many keys, each as long as a code: (2, 20, d)."""
-    return torch.nn.functional.normalize(normal(2, 20, DIM, seed=4), dim=-1) * math.sqrt(DIM / 2)
+    return torch.nn.functional.normalize(normal(2, 20, width, seed=4), dim=-1) * math.sqrt(width / 2)
 
 
 def share(scores: Tensor) -> float:
@@ -33,28 +34,31 @@ def share(scores: Tensor) -> float:
 
 
 @shared
-def shares() -> dict[float, float]:
-    """By |q|/|p|: the share of a score's variance over positions that the distance m - n alone explains."""
-    p, (q, k) = codes(torch.arange(256)), content()
+def shares(width: int, base: float) -> dict[float, float]:
+    """By |q|/|p| = |k|/|p|: the share of a score's variance over positions that the distance m - n alone explains."""
+    p, (q, k) = codes(torch.arange(256), width, base), content(width)
     ratios = (0.1, 0.5, 1.0, 2.0, 10.0)
     return {ratio: share((ratio * q[:, None] + p) @ (ratio * k[:, None] + p).mT) for ratio in ratios}
 
 
 @about_sinusoidal.holds(
     "additive.four-terms",
-    "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> depends on m - n alone; its share of a score falls "
-    "as |q|/|p| grows.",
-    "<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；|q|/|p| 越大，它所占比例越小。",
+    "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> depends on m - n alone; the share of a score's variance "
+    "that m - n explains falls as |q|/|p| and |k|/|p| grow.",
+    "<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；|q|/|p| 与 |k|/|p| 越大，分数的方差中由 m - n 解释的"
+    "比例越小。",
     says="Dai et al. 2019, Transformer-XL, section 3.3, for the four terms; study notes for the share",
-    how="20 q, k of 128 dimensions at 256 x 256 positions: the share of each term's, and of a score's, variance that "
-    "the diagonals hold. That of <p_m, p_n> must be 1 to 1e-9, those of the two others with positions below a "
-    "half, and that of the score above 0.9 at |q|/|p| = 0.1 and falling to 10.",
-    how_zh="20 组 128 维 q、k，256 × 256 个位置：各项以及分数的方差中由对角线（m - n）解释的比例。<p_m, p_n> 的须为 1（"
-    "容差 1e-9），另两个含位置的项须小于一半，分数的在 |q|/|p| = 0.1 时须大于 0.9，并一直降到 10。",
+    how="20 q, k at 256 x 256 positions: the share of each term's, and of a score's, variance that the diagonals "
+    "hold. At 128 dimensions that of <p_m, p_n> must be 1 to 1e-9, and those of the two others with positions below a "
+    "half; that of the score must be above 0.9 at |q|/|p| = 0.1 and fall from each of five ratios to the next, up to "
+    "10, at 2, 6, 128 and 256 dimensions, bases 100 to 500,000.",
+    how_zh="20 组 q、k，256 × 256 个位置：各项以及分数的方差中由对角线（m - n）解释的比例。128 维时 <p_m, p_n> 的须为 "
+    "1（容差 1e-9），另两个含位置的项须小于一半；2、6、128、256 维（底数 100 到 500000）时，分数的在 |q|/|p| = 0.1 处"
+    "须大于 0.9，并在五个比值上逐次下降，直到 10。",
 )
 def four_terms() -> Finding:
-    found = list(shares().values())
-    falls = all(later < earlier for earlier, later in pairwise(found))
+    found = [list(shares(*size).values()) for size in SIZES]
+    falls = all(later < earlier for values in found for earlier, later in pairwise(values))
     p, (q, k) = codes(torch.arange(256)), content()
     terms = {
         "share of <p_m, p_n>": share(p @ p.mT),
@@ -62,25 +66,26 @@ def four_terms() -> Finding:
         "share of <p_m, k>": share((p @ k.mT).mT[..., None].expand(20, 256, 256)),
     }
     alone, *crossed = terms.values()
-    numbers = terms | {f"share at |q|/|p| = {ratio:g}": value for ratio, value in shares().items()}
-    good = alone > 1 - 1e-9 and max(crossed) < 0.5 and falls and found[0] > 0.9
+    numbers = terms | {f"share at |q|/|p| = {ratio:g}": value for ratio, value in shares(DIM, DEFAULT_BASE).items()}
+    good = alone > 1 - 1e-9 and max(crossed) < 0.5 and falls and min(values[0] for values in found) > 0.9
     but = Both("another term follows m - n, or the share does not fall", "另有一项跟随 m - n，或该比例没有下降")
     return decide(good, numbers, but)
 
 
 @about_sinusoidal.holds(
     "note.additive-when-content-small",
-    "Additive codes act as relative ones where |q| is small against |p|.",
-    "当 |q| 远小于 |p| 时，加性编码近似为相对编码。",
+    "Additive codes act as relative ones where |q| and |k| are small against |p|.",
+    "当 |q|、|k| 远小于 |p| 时，加性编码近似为相对编码。",
     says="study notes",
-    how="20 q, k of 128 dimensions at 256 x 256 positions: the share of the variance that depends on m - n alone at "
-    "|q|/|p| = 0.1 is above 0.9.",
-    how_zh="20 组 128 维 q、k，256 × 256 个位置，|q|/|p| = 0.1：方差中只取决于 m - n 的比例大于 0.9。",
+    how="20 q, k at 256 x 256 positions, 2, 6, 128 and 256 dimensions, bases 100 to 500,000: the share of the "
+    "variance that depends on m - n alone at |q|/|p| = |k|/|p| = 0.1 is above 0.9.",
+    how_zh="20 组 q、k，256 × 256 个位置，2、6、128、256 维，底数 100 到 500000，|q|/|p| = |k|/|p| = 0.1：方差中只取决"
+    "于 m - n 的比例大于 0.9。",
 )
 def when_small() -> Finding:
-    share = shares()[0.1]
-    but = Both(f"the share is {share:.3f}", f"该比例为 {share:.3f}")
-    return decide(share > 0.9, {"share at |q|/|p| = 0.1": share}, but)
+    found = {f"share at |q|/|p| = 0.1, d = {size[0]}": shares(*size)[0.1] for size in SIZES}
+    least = min(found.values())
+    return decide(least > 0.9, found, Both(f"the share is {least:.3f}", f"该比例为 {least:.3f}"))
 
 
 @about_sinusoidal.depends(

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import torch
 from torch import Tensor
 
 from whorl import Rope, reference
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared, within
-from whorl.claims.probes import doubles, largest
-from whorl.encodings.sinusoidal import Sinusoidal, shift_matrix
+from whorl.claims.probes import doubles, generator, ladder, largest
+from whorl.encodings.sinusoidal import DEFAULT_BASE, Arrangement, Sinusoidal, shift_matrix
 
 VASWANI = "Vaswani et al. 2017"
 DIM = 128
 FAR = 65_536
+SIZES = ((2, 10_000.0), (6, 100.0), (128, 10_000.0), (256, 500_000.0))  # widths and bases, for what holds of all
+ORDERS: tuple[Arrangement, ...] = ("interleaved", "concatenated")
 about_sinusoidal = About("sinusoidal")
 
 
-def codes(positions: Tensor, width: int = DIM) -> Tensor:
+def codes(
+    positions: Tensor, width: int = DIM, base: float = DEFAULT_BASE, order: Arrangement = "interleaved"
+) -> Tensor:
     """The codes of these positions, float64."""
-    return Sinusoidal(width=width).codes(positions, dtype=torch.float64)
+    return Sinusoidal(width=width, base=base, order=order).codes(positions, dtype=torch.float64)
+
+
+def drawn(count: int, farthest: int, seed: int) -> Tensor:
+    """Random positions from 0 to below the farthest."""
+    return torch.randint(0, farthest, (count,), generator=generator(seed))
 
 
 @shared
@@ -53,41 +63,53 @@ def golden() -> Finding:
     "One matrix M_k moves any code of an even width k positions on: p_(t+k) = M_k p_t, whatever t is.",
     "宽度为偶数时，存在只与 k 有关的矩阵 M_k，使任意 t 都有 p_(t+k) = M_k p_t。",
     says=f"{VASWANI}, section 3.5",
-    how="shift_matrix of 128 dimensions against codes for k = 1, 7, 300, -5 and t up to a million; and M_k M_k^T "
-    "against I.",
-    how_zh="128 维，k = 1、7、300、-5，t 直到一百万：shift_matrix 与编码比较；以及 M_k M_k^T 与 I 比较。",
+    how="shift_matrix against codes of both orders for k = 1, 7, 300, -5 and 20 random t up to a million, widths 2, 6, "
+    "128, 256, bases 100 to 500,000; and M_k M_k^T against I.",
+    how_zh="宽度 2、6、128、256，底数 100 到 500000，两种次序，k = 1、7、300、-5，20 个随机的 t 直到一百万："
+    "shift_matrix 与编码比较；以及 M_k M_k^T 与 I 比较。",
 )
 def moves_on() -> Finding:
-    t, eye = torch.tensor([0, 1, 100, 1_000_000]), torch.eye(DIM, dtype=torch.float64)
-    shifts = {k: shift_matrix(DIM, k) for k in (1, 7, 300, -5)}
-    moved = largest(codes(t + k) - codes(t) @ matrix.mT for k, matrix in shifts.items())
-    turned = largest(matrix @ matrix.mT - eye for matrix in shifts.values())
-    return all_within({"p_(t+k) - M_k p_t": moved, "M_k M_k^T - I": turned}, 1e-9)
+    t, moved, turned = drawn(20, 1_000_001, seed=1), [], []
+    for (width, base), order, k in product(SIZES, ORDERS, (1, 7, 300, -5)):
+        matrix = shift_matrix(width, k, base, order)
+        moved.append(codes(t + k, width, base, order) - codes(t, width, base, order) @ matrix.mT)
+        turned.append(matrix @ matrix.mT - torch.eye(width, dtype=torch.float64))
+    return all_within({"p_(t+k) - M_k p_t": largest(moved), "M_k M_k^T - I": largest(turned)}, 1e-9)
 
 
 @about_sinusoidal.holds_within(
     "sinusoidal.products",
-    "<p_t, p_(t+k)> = sum_i cos(w_i k): 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, 2, 8, 64, 256 for "
-    "d = 128.",
-    "<p_t, p_(t+k)> = Σ_i cos(w_i k)：d = 128，k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205、30.5201、"
-    "20.5248。",
+    "<p_t, p_(t+k)> = sum_i cos(w_i k) for an even width: 64, 62.0937, 57.3819, 45.7205, 30.5201, 20.5248 at k = 0, 1, "
+    "2, 8, 64, 256 for d = 128.",
+    "宽度为偶数时 <p_t, p_(t+k)> = Σ_i cos(w_i k)：d = 128，k = 0、1、2、8、64、256 时为 64、62.0937、57.3819、45.7205"
+    "、30.5201、20.5248。",
     says="study notes",
-    how="Products of codes of 128 dimensions at t = 0, 500 and 100,000 against four decimals.",
-    how_zh="t = 0、500、100000 处 128 维编码的内积，与四位小数比较。",
+    how="Products of codes of 128 dimensions at t = 0, 500 and 100,000 against four decimals; and at 20 random t and k "
+    "up to 100,000, widths 2, 6, 128, 256, bases 100 to 500,000, against sums of cosines from the definition of w_i, "
+    "to 1e-8.",
+    how_zh="t = 0、500、100000 处 128 维编码的内积，与四位小数比较；以及 20 个随机的 t、k（直到 100000），宽度 2、6、"
+    "128、256，底数 100 到 500000，与按 w_i 定义求得的余弦之和比较，容差 1e-8。",
 )
 def inner_products() -> Finding:
     known = {0: 64.0, 1: 62.0937, 2: 57.3819, 8: 45.7205, 64: 30.5201, 256: 20.5248}
     k, wanted = torch.tensor(list(known)), doubles(list(known.values()))
     worst = largest(codes(t + k) @ codes(torch.tensor([t]))[0] - wanted for t in (0, 500, 100_000))
+    t, offsets = drawn(20, 100_000, seed=2), drawn(20, 100_000, seed=3)
+    off = largest(
+        (codes(t + offsets, width, base) * codes(t, width, base)).sum(-1)
+        - (offsets[:, None] * ladder(width, base)).cos().sum(-1)
+        for width, base in SIZES
+    )
     numbers = {f"at k = {k}": products()[k] for k in known}
-    return within(worst, 5.1e-5, numbers | {"largest difference": worst})
+    numbers |= {"largest difference": worst, "from sums of cosines": off}
+    return within(max(worst, 0.0 if off < 1e-8 else 1.0), 5.1e-5, numbers)
 
 
 @About("sinusoidal", "rope").holds(
     "sinusoidal.first-negative",
-    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: this base does not serve every "
-    "context.",
-    "底数 10000 的 64 个余弦之和在距离 1707 处首次小于零：该底数并非适用于任何长度。",
+    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: if it must not be negative, "
+    "a longer context needs another base.",
+    "底数 10000 的 64 个余弦之和在距离 1707 处首次小于零：若要求该和不为负，更长的上下文需要另一个底数。",
     says="study notes; Men et al. 2024, arXiv 2405.14591, by whose table 4,096 positions need a base of 27,000",
     how="The first of 65,536 products of sinusoidal codes of 128 dimensions below zero, and the first of 4,096 sums "
     "of a RoPE's cosines.",
@@ -105,12 +127,12 @@ def first_negative() -> Finding:
     "Every code of an even width d has the length sqrt(d/2) exactly.",
     "宽度 d 为偶数时，每个编码的长度恰为 √(d/2)。",
     says="study notes",
-    how="Norms of codes up to position 10 million for d = 8, 128, 512.",
-    how_zh="d = 8、128、512，位置直到一千万的编码的范数。",
+    how="Norms of codes at 50 random positions up to 10 million for d = 2, 6, 128, 256, bases 100 to 500,000.",
+    how_zh="d = 2、6、128、256，底数 100 到 500000，50 个随机位置（直到一千万）的编码的范数。",
 )
 def norm() -> Finding:
-    t = torch.tensor([0, 1, 99, 12_345, 10_000_000])
-    differences = (codes(t, d).norm(dim=-1) / math.sqrt(d / 2) - 1 for d in (8, 128, 512))
+    t = drawn(50, 10_000_001, seed=4)
+    differences = (codes(t, d, base).norm(dim=-1) / math.sqrt(d / 2) - 1 for d, base in SIZES)
     return close(differences, 1e-12, "largest relative difference")
 
 
@@ -134,21 +156,23 @@ def direction() -> Finding:
 
 @About("sinusoidal").holds(
     "sinusoidal.orders",
-    "Codes with sines and cosines in turn (Vaswani et al. 2017) and with all sines before all cosines "
-    "(Transformer-XL's code) are the same numbers in another order.",
-    "正弦、余弦交错排列的编码（Vaswani 等 2017）与先全部正弦、后全部余弦的编码（Transformer-XL 的代码）只是同一组数换了"
-    "次序。",
+    "Codes of an even width with sines and cosines in turn (Vaswani et al. 2017) and with all sines before all "
+    "cosines (Transformer-XL's code) are the same numbers in another order.",
+    "宽度为偶数时，正弦、余弦交错排列的编码（Vaswani 等 2017）与先全部正弦、后全部余弦的编码（Transformer-XL 的代码）只"
+    "是同一组数换了次序。",
     says="whorl 0.2, docs/encodings/sinusoidal.md",
-    how="Codes of 64 dimensions at five positions, one order permuted to the other, bit for bit.",
-    how_zh="64 维编码，五个位置，把一种次序置换为另一种，逐位比较。",
+    how="Codes at 20 random positions, widths 2, 6, 128, 256, bases 100 to 500,000, one order permuted to the other, "
+    "bit for bit.",
+    how_zh="20 个随机位置，宽度 2、6、128、256，底数 100 到 500000，把一种次序置换为另一种，逐位比较。",
 )
 def orders() -> Finding:
-    t = torch.tensor([0, 1, 2, 77, 4096])
-    one = Sinusoidal(width=64).codes(t)
-    other = Sinusoidal(width=64, order="concatenated").codes(t)
-    same = torch.equal(one, other.unflatten(-1, (2, 32)).mT.flatten(-2))
+    t, compared, differ = drawn(20, 100_000, seed=5), 0, 0
+    for width, base in SIZES:
+        one, other = (codes(t, width, base, order) for order in ORDERS)
+        compared += one.numel()
+        differ += int((one != other.unflatten(-1, (2, -1)).mT.flatten(-2)).sum())
     but = Both("the two orders hold different numbers", "两种次序含有不同的数")
-    return decide(same, {"entries compared": one.numel()}, but)
+    return decide(differ == 0, {"entries compared": compared, "entries that differ": differ}, but)
 
 
 @about_sinusoidal.fails(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
+from itertools import pairwise, product
 
 import torch
 from torch.nn.functional import layer_norm
@@ -12,7 +12,7 @@ from whorl import Learned, Sinusoidal
 from whorl.claims import evidence
 from whorl.claims.ledger import About, Both, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, largest, normal
-from whorl.claims.sinusoidal.codes import DIM, codes, products
+from whorl.claims.sinusoidal.codes import DIM, SIZES, codes, drawn, products
 
 NOISE = 0.5
 about_sinusoidal = About("sinusoidal", says="study notes")
@@ -20,9 +20,9 @@ about_sinusoidal = About("sinusoidal", says="study notes")
 
 @about_sinusoidal.holds(
     "ideal.unique",
-    "Every position has a code of its own: of 65,536 codes the nearest to any is its neighbour's, and that is "
-    "not near.",
-    "每个位置的编码都唯一：65536 个编码中，离任一编码最近的是相邻位置的编码，而且并不近。",
+    "Every position has a code of its own: of 65,536 codes of 128 dimensions the nearest to any is its neighbour's, "
+    "and that is not near.",
+    "每个位置的编码都唯一：65536 个 128 维编码中，离任一编码最近的是相邻位置的编码，而且并不近。",
     says="study notes, the list of what an encoding should do",
     how="|p_0 - p_k| from 65,536 products (distances depend on k alone), d = 128: least at k = 1, and more than 1 "
     "there.",
@@ -38,14 +38,16 @@ def unique() -> Finding:
 
 @about_sinusoidal.holds_within(
     "ideal.equal-offset",
-    "Equal offsets have equal distances of codes, wherever they are and however long the text.",
-    "相同的间隔对应相同的编码距离，与所在位置和文本长度无关。",
-    how="|p_t - p_(t+k)| of 128 dimensions at t = 0, 1000 and 10 million for k = 1, 5, 100.",
-    how_zh="128 维，t = 0、1000、一千万，k = 1、5、100 时的 |p_t - p_(t+k)|。",
+    "Equal offsets have equal distances of codes of an even width, wherever they are and however long the text.",
+    "宽度为偶数时，相同的间隔对应相同的编码距离，与所在位置和文本长度无关。",
+    how="|p_t - p_(t+k)| at 50 random t up to 10 million for k = 1, 5, 100, 5,000, widths 2, 6, 128, 256, bases 100 to "
+    "500,000.",
+    how_zh="50 个随机的 t（直到一千万），k = 1、5、100、5000，宽度 2、6、128、256，底数 100 到 500000 时的 "
+    "|p_t - p_(t+k)|。",
 )
 def equal_offset() -> Finding:
-    t = torch.tensor([0, 1000, 10_000_000])
-    apart = [(codes(t + k) - codes(t)).norm(dim=-1) for k in (1, 5, 100)]
+    t = drawn(50, 10_000_001, seed=6)
+    apart = [(codes(t + k, *size) - codes(t, *size)).norm(dim=-1) for size, k in product(SIZES, (1, 5, 100, 5000))]
     return close((distances - distances[0] for distances in apart), 1e-7, "largest change of a distance")
 
 
@@ -87,19 +89,20 @@ def bounded() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.neighbours-close",
-    "Neighbours are close: the distance of codes grows with each of the first ten steps, from 1.95 to 6.51 for "
-    "d = 128.",
-    "相邻位置的编码相近：前十步内编码距离逐步增大，d = 128 时从 1.95 到 6.51。",
-    how="|p_0 - p_k| for k = 1 … 10, the first and the last to 1e-4, and the mean over 65,536 positions beside them, "
-    "d = 128.",
-    how_zh="d = 128，k = 1 … 10 时的 |p_0 - p_k|，首末两个精确到 1e-4；并列出 65536 个位置上的均值。",
+    "Neighbours are close: at d = 128 the distance of codes grows with each of the first ten steps, from 1.95 to "
+    "6.51, below its mean.",
+    "相邻位置的编码相近：d = 128 时，前十步内编码距离从 1.95 逐步增大到 6.51，小于其均值。",
+    how="|p_0 - p_k| for k = 1 … 10, the first and the last to 1e-4, all below the mean over 65,536 positions, d = "
+    "128.",
+    how_zh="d = 128，k = 1 … 10 时的 |p_0 - p_k|，首末两个精确到 1e-4，都须小于 65536 个位置上的均值。",
 )
 def neighbours() -> Finding:
     apart = (2 * (DIM / 2 - products())).clamp(min=0).sqrt()
     numbers = {f"at {k}": apart[k] for k in (1, 2, 5, 10)} | {"mean over all": apart.mean()}
     right = abs(numbers["at 1"] - 1.9526) < 1e-4 and abs(numbers["at 10"] - 6.5085) < 1e-4
+    grows = bool((apart[1:11].diff() > 0).all()) and bool(apart[10] < apart.mean())
     but = Both("a nearer neighbour has a farther code", "更近的位置编码反而更远")
-    return decide(bool((apart[1:11].diff() > 0).all()) and right, numbers, but)
+    return decide(grows and right, numbers, but)
 
 
 @about_sinusoidal.fails(
@@ -107,11 +110,11 @@ def neighbours() -> Finding:
     "The index i itself would do as a code.",
     "直接用下标 i 作为编码即可。",
     says="study notes, a question",
-    how="Tokens of 64 dimensions with i added, and with a sinusoidal code, at 10,000: the index would do if it made "
-    "them at most ten times as large as the code does, and LayerNorm left of one step at least a tenth of what "
-    "it leaves of the code's.",
-    how_zh="给 64 维词向量加上 i，或加上正弦编码，位置 10000：若加 i 后的大小不超过加编码后的十倍，且 LayerNorm "
-    "之后一步的变化不小于编码的十分之一，才算可行。",
+    how="Tokens of 64 dimensions with i added to every entry, and with a sinusoidal code, at 10,000: the index would "
+    "do if it made them at most ten times as large as the code does, and LayerNorm left of one step at least a tenth "
+    "of what it leaves of the code's.",
+    how_zh="给 64 维词向量的每个分量加上 i，或加上正弦编码，位置 10000：若加 i 后的大小不超过加编码后的十倍，且 "
+    "LayerNorm 之后一步的变化不小于编码的十分之一，才算可行。",
 )
 def index() -> Finding:
     ids, x = torch.tensor([10_000, 10_001]), normal(1, 1, 64, seed=5).expand(1, 2, 64)
@@ -156,8 +159,8 @@ def fraction() -> Finding:
 
 
 @shared
-def recovered(width: int, kind: str = "ladder") -> float:
-    """The share of 512 positions that the nearest code finds again under noise of 0.5 in every entry."""
+def recovered(width: int, kind: str = "ladder", noise: float = NOISE) -> float:
+    """The share of 512 positions that the nearest code finds again under this much noise in every entry."""
     t = torch.arange(512)
     if kind == "ladder":
         own = codes(t, width)
@@ -166,7 +169,7 @@ def recovered(width: int, kind: str = "ladder") -> float:
         own = torch.stack((angle.sin(), angle.cos()), -1).repeat(1, width // 2)
     hits = 0
     for seed in range(4):
-        heard = own + NOISE * normal(*own.shape, seed=100 + seed)
+        heard = own + noise * normal(*own.shape, seed=100 + seed)
         hits += int((torch.cdist(heard, own).argmin(-1) == t).sum())
     return hits / 2048
 
@@ -176,17 +179,19 @@ def recovered(width: int, kind: str = "ladder") -> float:
     "Redundancy helps: under noise a position is found again more often the more dimensions its code has.",
     "冗余有用：在噪声下，编码维数越多，位置越容易被恢复。",
     says="study notes, the redundancy of codes",
-    how="Nearest code of 512 under noise of 0.5 in each entry, d = 4, 16, 64, 256, four draws: the share rises each "
-    "time and ends above 0.97.",
-    how_zh="512 个编码，每个分量加 0.5 的噪声后找最近的编码，d = 4、16、64、256，四次抽样：比例逐次上升，最后大于"
-    " 0.97。",
+    how="Nearest code of 512 under noise of 0.5, 1 and 2 in each entry, d = 4, 16, 64, 256, four draws: the share "
+    "rises each time, and under noise of 0.5 ends above 0.97.",
+    how_zh="512 个编码，每个分量加 0.5、1 或 2 的噪声后找最近的编码，d = 4、16、64、256，四次抽样：比例逐次上升，噪声 "
+    "0.5 时最后大于 0.97。",
 )
 def noise() -> Finding:
-    found = {f"found at d = {d}": recovered(d) for d in (4, 16, 64, 256)}
-    values = list(found.values())
-    rises = all(later > earlier for earlier, later in pairwise(values))
+    dims = (4, 16, 64, 256)
+    levels = {level: [recovered(d, noise=level) for d in dims] for level in (NOISE, 1.0, 2.0)}
+    rises = all(later > earlier for values in levels.values() for earlier, later in pairwise(values))
+    found = {f"found at d = {d}": value for d, value in zip(dims, levels[NOISE], strict=True)}
+    found |= {f"found at d = 256, noise of {level:g}": levels[level][-1] for level in (1.0, 2.0)}
     but = Both("more dimensions do not find more positions", "维数更多并没有找回更多位置")
-    return decide(rises and values[-1] > 0.97, found, but)
+    return decide(rises and levels[NOISE][-1] > 0.97, found, but)
 
 
 @about_sinusoidal.depends(
@@ -215,8 +220,8 @@ def bits() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.cosine-vector",
-    "The vector of cosines (cos w_i k)_i identifies the distance |k|, here each below 16,384.",
-    "余弦向量 (cos w_i k)_i 能确定距离 |k|（此处为小于 16384 的每个距离）。",
+    "The vector of cosines (cos w_i k)_i identifies the distance |k|: with 64 frequencies, each distance below 16,384.",
+    "余弦向量 (cos w_i k)_i 能确定距离 |k|：有 64 个频率时，能确定小于 16384 的每个距离。",
     says="study notes",
     how="The cosines of 16,384 distances, 64 frequencies: the slowest one falls at every step, so that it orders the "
     "distances, and neighbours are more than 0.5 apart.",
