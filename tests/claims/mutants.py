@@ -203,6 +203,11 @@ def positions_below_zero_taken_for_zero(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions.clamp(min=0), before=True)
 
 
+@mutant("aliasing.untrained-pairs", "rope.relative", "rope.group-law")
+def positions_that_start_over_after_4096(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions % 4096, before=True)
+
+
 @mutant("rope.partial")
 def a_slice_with_the_frequencies_of_the_whole_head(patch: Patch) -> None:
     own = RopeConfig.ladder
