@@ -54,7 +54,7 @@ def repeats() -> Finding:
     how_zh="每一对的角度首次超过一整圈的整数位置；并列出第 32 对的 629。",
 )
 def first_turn() -> Finding:
-    first = (2 * math.pi / frequencies()).ceil()
+    first = wavelengths(frequencies()).ceil()
     numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
     found = tuple(int(first[i]) for i in (0, 32, 63))
     but = Both(f"they pass it at {found}", f"实际在 {found} 处超过")
