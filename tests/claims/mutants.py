@@ -208,6 +208,35 @@ def the_slice_at_the_wrong_end(patch: Patch) -> None:
     patch.setattr(RopeConfig, "start", property(lambda self: 0))
 
 
+@mutant("rope.relative", "rope.group-law")
+def positions_below_zero_taken_for_zero(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions.clamp(min=0), before=True)
+
+
+@mutant("aliasing.untrained-pairs", "rope.relative", "rope.group-law")
+def positions_that_start_over_after_4096(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions % 4096, before=True)
+
+
+@mutant("rope.partial")
+def a_slice_with_the_frequencies_of_the_whole_head(patch: Patch) -> None:
+    own = RopeConfig.ladder
+
+    def ladder(self: Any) -> Any:
+        one = own(self)
+        return dataclasses.replace(one, base=one.base ** (one.dim / self.head_dim)) if one.base else one
+
+    patch.setattr(RopeConfig, "ladder", ladder)
+
+
+@mutant("rope.partial")
+def an_interleaved_slice_that_turns_as_halves(patch: Patch) -> None:
+    def layout(self: Any) -> Any:
+        return "half" if self.config.rotary_dim < self.config.head_dim else self.config.layout
+
+    patch.setattr(Rope, "layout", property(layout))
+
+
 @mutant("rope.inverse", "rope.rerotate")
 def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
     everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
@@ -542,7 +571,7 @@ def ntk_for_heads_of_128(patch: Patch) -> None:
     everywhere(patch, own, lambda base, factor, dim: own(base, factor, 128))
 
 
-@mutant("aliasing.critical-dimension", "rope.frequencies")
+@mutant("aliasing.critical-dimension", "rope.frequencies", "rope.three-forms", "axial.one-axis-per-block")
 def every_base_ten_thousand(patch: Patch) -> None:
     own = Ladder.frequencies
     patch.setattr(Ladder, "frequencies", lambda self, *given: own(dataclasses.replace(self, base=10_000.0), *given))

@@ -19,18 +19,29 @@ about_rope = About("rope")
 
 @about_rope.holds_within(
     "aliasing.wavelengths",
-    "A pair repeats after 2 pi / w_i positions: 6.283, 62.83, 628.3 and 6283.2 at d = 8.",
-    "每一对每 2π / w_i 个位置重复一次：d = 8 时为 6.283、62.83、628.3、6283.2。",
+    "A pair repeats after 2 pi / w_i positions: 6.283, 62.83, 628.3 and 6283.2 at d = 8, base 10,000.",
+    "每一对每 2π / w_i 个位置重复一次：d = 8、底数 10000 时为 6.283、62.83、628.3、6283.2。",
     says="study notes",
-    how="Wavelengths of Rope(head_dim=8), and cos and sin one wavelength on.",
-    how_zh="Rope(head_dim=8) 的各波长，以及一个波长之后的 cos 与 sin。",
+    how="Wavelengths of Rope(head_dim=8); and for heads of 8, 10 and 128 dimensions (bases 10,000, 100 and 500,000) "
+    "cos and sin of each pair at positions 3 and 777.25: the same one wavelength on, negated half a wavelength on.",
+    how_zh="Rope(head_dim=8) 的各波长；以及 8、10、128 维（底数 10000、100、500000）的头在位置 3 与 777.25 处每一对的 "
+    "cos 与 sin：一个波长之后相同，半个波长之后反号。",
 )
 def repeats() -> Finding:
     own = wavelengths(frequencies(8))
     known = torch.tensor([2 * math.pi * 10.0**i for i in range(4)], dtype=torch.float64)
-    tables = torch.stack(Rope(head_dim=8).tables(torch.cat((own.new_full((1,), 3.0), 3 + own)), dtype=torch.float64))
-    turned = [tables[:, 0, i] - tables[:, 1 + i, i] for i in range(4)]
-    worst = largest([own / known - 1, *turned])
+    off = [own / known - 1]
+    for dim, base in ((8, 10_000.0), (10, 100.0), (128, 500_000.0)):
+        rope = Rope(head_dim=dim, base=base)
+        length = wavelengths(rope.frequencies())
+        for start in (3.0, 777.25):
+            first = torch.full_like(length, start)
+            here, on, half = (
+                torch.stack(rope.tables(positions, dtype=torch.float64)).diagonal(dim1=1, dim2=2)
+                for positions in (first, first + length, first + length / 2)
+            )
+            off += [on - here, half + here]
+    worst = largest(off)
     return within(worst, 1e-9, {f"pair {i}": own[i] for i in range(4)} | {"largest difference": worst})
 
 
@@ -38,12 +49,12 @@ def repeats() -> Finding:
     "aliasing.first-turn",
     "Angles pass 2 pi at position 7 in the fastest pair and at 54,411 in the slowest (128 dimensions, base 10,000).",
     "角度超过 2π 的位置：最快的一对是 7，最慢的一对是 54411（128 维，底数 10000）。",
-    says="study notes",
-    how="The first whole position whose angle is past a full turn, by pair.",
-    how_zh="每一对的角度首次超过一整圈的整数位置。",
+    says="study notes, which ask when angles pass 2 pi; the positions by whorl 0.2",
+    how="The first whole position whose angle is past a full turn, by pair; pair 32, at 629, beside them.",
+    how_zh="每一对的角度首次超过一整圈的整数位置；并列出第 32 对的 629。",
 )
 def first_turn() -> Finding:
-    first = (2 * math.pi / frequencies()).ceil()
+    first = wavelengths(frequencies()).ceil()
     numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
     found = tuple(int(first[i]) for i in (0, 32, 63))
     but = Both(f"they pass it at {found}", f"实际在 {found} 处超过")
@@ -56,13 +67,21 @@ def first_turn() -> Finding:
     "10,000).",
     "在 4096 个位置内，64 对中有 18 对转不满一圈，超出后会遇到从未见过的角度（128 维，底数 10000）。",
     says=LIU,
-    how="Wavelengths of 128 dimensions, base 10,000, above 4,096.",
-    how_zh="128 维、底数 10000 的各波长中大于 4096 的。",
+    how="The pairs with wavelengths above 4,096; and those that at position 4,400 are at an angle farther than one "
+    "step of theirs from all angles of positions 0 … 4,095, by cos and sin: they must be the same.",
+    how_zh="大于 4096 的各波长；以及在位置 4400 处，cos 与 sin 离位置 0 … 4095 的都超过自身一步的各对：两者须相同。",
 )
 def untrained_pairs() -> Finding:
-    short = int((wavelengths(frequencies()) > 4096).sum())
-    but = Both(f"there are {short}", f"实际有 {short} 对")
-    return decide(short == 18, {"pairs without a full turn": short}, but)
+    rope = Rope(head_dim=128)
+    codes = torch.stack(rope.tables(torch.cat((torch.arange(4096), torch.tensor([4400]))), dtype=torch.float64))
+    new = (codes[:, :-1] - codes[:, -1:]).square().sum(0).amin(0).sqrt() > rope.frequencies()
+    short = wavelengths(rope.frequencies()) > 4096
+    numbers = {"pairs without a full turn": short.sum(), "pairs at a new angle": new.sum()}
+    found = tuple(int(number) for number in numbers.values())
+    but = Both(
+        f"there are {found[0]}, and {found[1]} at a new angle", f"实际有 {found[0]} 对，其中新角度 {found[1]} 对"
+    )
+    return decide(found[0] == 18 and torch.equal(new, short), numbers, but)
 
 
 @about_rope.fails(
@@ -94,20 +113,22 @@ def ambiguous() -> Finding:
 
 @about_rope.holds(
     "aliasing.critical-dimension",
-    "2 ceil(d/2 log_base(L / 2 pi)) dimensions see a full turn in training on L positions: for base 10,000, 92 of 128 "
-    "at L = 4,096 and 82 at 2,048.",
-    "以 L 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉：底数 10000、128 维时，L = 4096 为 92，2048 为 82。",
+    "2 ceil(d/2 log_base(L / 2 pi)) dimensions, d at most, see a full turn in training on L positions: for base "
+    "10,000, 92 of 128 at L = 4,096 and 82 at 2,048.",
+    "以 L 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉（至多 d）：底数 10000、128 维时，L = 4096 为 92，2048 为 "
+    "82。",
     says=LIU,
     how="The formula against a count of whorl's wavelengths and known values: at base 10,000 heads of 128 at 4,096 and "
-    "2,048, of 64 at 512 and 128, of 32 at 64; at base 500,000 heads of 128 at 8,192, at a million of 64 at 512.",
+    "2,048, of 64 at 512 and 128, of 32 at 64; at base 500,000 heads of 128 at 8,192, at a million of 64 at 512; at "
+    "base 500, where it is more than d, heads of 128 at 4,096.",
     how_zh="公式与对 whorl 波长的计数、与已知值比较：底数 10000 时，128 维的头在 4096 与 2048，64 维在 512 与 128，32 "
-    "维在 64；底数 500000 时 128 维在 8192，底数一百万时 64 维在 512。",
+    "维在 64；底数 500000 时 128 维在 8192，底数一百万时 64 维在 512；底数 500 时（公式超过 d）128 维在 4096。",
 )
 def critical_dimension() -> Finding:
     known = {(128, 4096, 1e4): 92, (128, 2048, 1e4): 82, (64, 512, 1e4): 32, (64, 128, 1e4): 22, (32, 64, 1e4): 10}
-    known |= {(128, 8192, 5e5): 70, (64, 512, 1e6): 22}
+    known |= {(128, 8192, 5e5): 70, (64, 512, 1e6): 22, (128, 4096, 500.0): 128}
     counted = {(d, n, base): 2 * int((wavelengths(frequencies(d, base)) <= n).sum()) for d, n, base in known}
-    formula = {(d, n, base): 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), base)) for d, n, base in known}
+    formula = {(d, n, base): min(d, 2 * math.ceil(d / 2 * math.log(n / (2 * math.pi), base))) for d, n, base in known}
     numbers = {f"d = {d}, L = {n}, base {base:,.0f}": value for (d, n, base), value in counted.items()}
     text = f"counted {list(counted.values())}, the formula says {list(formula.values())}"
     but = Both(text, f"计数为 {list(counted.values())}，公式为 {list(formula.values())}")
@@ -135,18 +156,17 @@ def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
     "若 Σ_i cos(w_i m) 在上下文的任何位置 m 都不为负，则底数够用：128 维时，1024 个位置至少需要底数 4300，8192 个位置至"
     "少需要 84000（两位有效数字）。",
     says=f"{MEN}, by its table of bases",
-    how="The least sum below each length: not negative for these bases, and negative for all of 50 smaller ones, 2 %, "
-    "4 % … 98 % and 99 % of each.",
-    how_zh="各长度以内该和的最小值：取这两个底数时不为负；底数取其 2%、4% … 98% 与 99%（各 50 个）时都为负。",
+    how="The least sum below each length: not negative for these bases, and negative for all of 99 smaller ones, 1 %, "
+    "2 % … 99 % of each.",
+    how_zh="各长度以内该和的最小值：取这两个底数时不为负；底数取其 1%、2% … 99%（各 99 个）时都为负。",
 )
 def lower_bound() -> Finding:
     known = (4300.0, 1024), (84_000.0, 8192)
     numbers = _lowest_sums(*known)
     good = all(value >= 0 for value in numbers.values())
     for base, length in known:
-        less = [lowest(base * percent / 100, length) for percent in (*range(2, 100, 2), 99)]
-        most = float(doubles(less).max())
-        numbers[f"50 smaller bases, {length:,} positions, at most"] = most
+        most = float(doubles([lowest(base * percent / 100, length) for percent in range(1, 100)]).max())
+        numbers[f"99 smaller bases, {length:,} positions, at most"] = most
         good = good and most < 0
     but = Both("a sum is negative, or is not for a smaller base", "某个和为负，或底数更小时不为负")
     return decide(good, numbers, but)
@@ -154,9 +174,10 @@ def lower_bound() -> Finding:
 
 @about_rope.holds(
     "base.gaps",
-    "The bases that serve a context, those whose sum_i cos(w_i m) is negative at no position m of it, have gaps: 4,300 "
-    "serves 1,024 positions and 4,400 does not.",
-    "够用的底数（Σ_i cos(w_i m) 在上下文的任何位置 m 都不为负）并不连续：4300 可用于 1024 个位置，4400 反而不行。",
+    "The bases that serve a context, those whose sum_i cos(w_i m) is negative at no position m of it, have gaps: at "
+    "128 dimensions 4,300 serves 1,024 positions and 4,400 does not.",
+    "够用的底数（Σ_i cos(w_i m) 在上下文的任何位置 m 都不为负）并不连续：128 维时，4300 可用于 1024 个位置，4400 反而"
+    "不行。",
     says="whorl 0.2, docs/concepts.md",
     how="The least sum of 64 cosines with bases 4,200, 4,300 and 4,400 below 1,024 positions, and 83,000, 84,000 and "
     "85,000 below 8,192: only the middle ones have none below zero.",

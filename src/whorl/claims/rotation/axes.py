@@ -9,21 +9,30 @@ from whorl import AxialRope
 from whorl.claims.ledger import About, Both, Finding, close, decide
 from whorl.claims.rotation.turning import EXACT, by_hand
 
+# Heads and bases, and rows and columns, beside the usual ones.
+HEADS = ((8, 100.0), (12, 10_000.0), (64, 100.0))
+PATCHES = ((0, 0), (3, 5), (13, 0), (0, 13), (511, 700))
 about_axial_rope = About("axial_rope")
 
 
 @about_axial_rope.holds_within(
     "axial.one-axis-per-block",
-    "Two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
-    "二维 RoPE 是每个轴各自在一块维度上做旋转。",
+    "Axial two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
+    "轴向的二维 RoPE 是每个轴各自在一块维度上做旋转。",
     says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, of its axial form",
-    how="The matrix of AxialRope of 16 dimensions in RoPE-ViT's convention, base 100, at row 3, column 5 against R_5 "
-    "and R_3 of 8 dimensions side by side.",
-    how_zh="16 维 AxialRope（RoPE-ViT 约定，底数 100）在第 3 行第 5 列处的矩阵，与并排的 8 维 R_5、R_3 比较。",
+    how="Matrices of AxialRope in RoPE-ViT's convention, columns first, of 8, 12 and 64 dimensions (bases 100, 10,000 "
+    "and 100) at five patches up to row 511, column 700, against the rotations by column and by row of half as many "
+    "dimensions side by side.",
+    how_zh="RoPE-ViT 约定（列在前）的 8、12、64 维 AxialRope（底数 100、10000、100）在五个图像块（直到第 511 行第 700 "
+    "列）处的矩阵，与并排的、各占一半维数的按列与按行的旋转比较。",
 )
 def one_axis_per_block() -> Finding:
-    own, direct, _ = _axial()
-    return close(own - direct, EXACT)
+    differences = []
+    for dim, base in HEADS:
+        for row, column in PATCHES:
+            side_by_side = torch.block_diag(*(by_hand(at, dim // 2, base) for at in (column, row)))
+            differences.append(_axial(dim, base, row, column) - side_by_side)
+    return close(differences, EXACT)
 
 
 @about_axial_rope.fails(
@@ -31,26 +40,30 @@ def one_axis_per_block() -> Finding:
     "Two-dimensional RoPE is the Kronecker product of the two rotations.",
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
-    how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against the Kronecker product of R_5 "
-    "and R_3 of 4 dimensions each, by their traces, which any change of basis keeps, to 1e-9.",
-    how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与各 4 维的 R_5、R_3 的 Kronecker 积比较迹（换基不变"
-    "），容差 1e-9。",
+    how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against Kronecker products of R_5 and "
+    "R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change of basis keeps, to 1e-9.",
+    how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与 R_5、R_3 的 Kronecker 积（维数为 4 与 4、2 与 8、"
+    "8 与 2）比较迹（换基不变），容差 1e-9。",
 )
 def kronecker() -> Finding:
-    own, _, kron = (matrix.trace() for matrix in _axial())
-    numbers = {"trace of AxialRope": own, "trace of the Kronecker product": kron}
+    own = float(_axial(16, 100.0, 3, 5).trace())
+    products = {
+        f"trace of the Kronecker product, {one} and {16 // one}": float(
+            torch.kron(by_hand(5, one, 100.0), by_hand(3, 16 // one, 100.0)).trace()
+        )
+        for one in (4, 2, 8)
+    }
     text = "at row 3, column 5 the traces differ, so no change of basis makes them equal"
     but = Both(
         f"{text}: angles would add, not stand side by side",
         "在第 3 行第 5 列处两者的迹不同，任何换基都不能使之相等：角度会相加，而不是并排",
     )
-    return decide((own - kron).abs() < EXACT, numbers, but)
+    same = any(abs(own - trace) < EXACT for trace in products.values())
+    return decide(same, {"trace of AxialRope": own} | products, but)
 
 
-def _axial() -> tuple[Tensor, Tensor, Tensor]:
-    """AxialRope of 16 dimensions at row 3 and column 5, the two rotations side by side, and their Kronecker product."""
-    rope = AxialRope(head_dim=16, convention="rope_vit")
-    row, column, base = 3, 5, 100.0
-    own = rope.rotate(torch.eye(16, dtype=torch.float64), torch.tensor([[row], [column]]).expand(2, 16)).mT
-    side_by_side = torch.block_diag(by_hand(column, 8, base), by_hand(row, 8, base))
-    return own, side_by_side, torch.kron(by_hand(column, 4, base), by_hand(row, 4, base))
+def _axial(dim: int, base: float, row: int, column: int) -> Tensor:
+    """The matrix of AxialRope in RoPE-ViT's convention, read off the unit vectors."""
+    rope = AxialRope(head_dim=dim, convention="rope_vit", base=base)
+    patch = torch.tensor([[row], [column]]).expand(2, dim)
+    return rope.rotate(torch.eye(dim, dtype=torch.float64), patch).mT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -13,17 +14,32 @@ from whorl.claims.probes import doubles, ladder, largest, normal, turned
 from whorl.rotary.rotation import Layout
 
 SU = "Su et al. 2021, RoFormer"
-# An odd number of pairs: a reflection of each pair would have determinant -1, and with an even number it would hide.
-DIM = 6
+LAYOUTS: tuple[Layout, ...] = ("half", "interleaved")
+# Heads and bases. Odd numbers of pairs among them: a reflection of each pair would have determinant -1 there, and with
+# an even number it would hide.
+HEADS = ((6, 10_000.0), (10, 100.0), (64, 10_000.0), (126, 500_000.0))
+SIZES = "6, 10, 64 and 126 dimensions (bases 10,000, 100, 10,000 and 500,000), half and interleaved"
+SIZES_ZH = "6、10、64、126 维（底数 10000、100、10000、500000；半分与交错排列）"
 PLACES = (0, 1, 2, 17, 511, 4096, 1_000_003)
 EXACT = 1e-9  # what float64 leaves of angles of a million radians, and a thousand times less than float32
 about_rope = About("rope")
 
 
 @shared
-def plain(dim: int = DIM, layout: Layout = "interleaved") -> Rope:
+def plain(dim: int, layout: Layout = "interleaved") -> Rope:
     """RoPE with base 10,000."""
     return Rope(head_dim=dim, layout=layout)
+
+
+@shared
+def ropes() -> tuple[Rope, ...]:
+    """The heads and bases of HEADS, in both layouts."""
+    return tuple(Rope(head_dim=dim, base=base, layout=layout) for dim, base in HEADS for layout in LAYOUTS)
+
+
+def vectors(rope: Rope, count: int = 100, seed: int = 0) -> Tensor:
+    """Random vectors of the head's size."""
+    return normal(count, rope.config.head_dim, seed=seed)
 
 
 def at(rope: Rope, x: Tensor, position: float) -> Tensor:
@@ -69,13 +85,13 @@ def identity_at_zero() -> Finding:
 
 @About("rope").holds_within(
     "rope.golden",
-    "q = (1, 2, 3, 4) at position 2 becomes (-2.234742, 0.077004, 2.919405, 4.059196) in the interleaved layout and "
-    "(-3.144039, 1.919605, -0.339143, 4.039197) in the half layout.",
-    "q = (1, 2, 3, 4) 在位置 2 处，交错排列下变为 (-2.234742, 0.077004, 2.919405, 4.059196)，半分排列下变为 "
-    "(-3.144039, 1.919605, -0.339143, 4.039197)。",
+    "With base 10,000, q = (1, 2, 3, 4) at position 2 becomes (-2.234742, 0.077004, 2.919405, 4.059196) in the "
+    "interleaved layout and (-3.144039, 1.919605, -0.339143, 4.039197) in the half layout.",
+    "底数为 10000 时，q = (1, 2, 3, 4) 在位置 2 处，交错排列下变为 (-2.234742, 0.077004, 2.919405, 4.059196)，半分排列"
+    "下变为 (-3.144039, 1.919605, -0.339143, 4.039197)。",
     says="study notes, a worked example",
-    how="Rope(head_dim=4), base 10,000, against these six decimals.",
-    how_zh="Rope(head_dim=4)，底数 10000，与这六位小数比较。",
+    how="Rope(head_dim=4) against these six decimals.",
+    how_zh="Rope(head_dim=4) 与这六位小数比较。",
 )
 def golden() -> Finding:
     interleaved, half = (at(plain(4, layout), doubles([1, 2, 3, 4]), 2) for layout in ("interleaved", "half"))
@@ -91,12 +107,12 @@ def golden() -> Finding:
     "R_m is orthogonal: its transpose undoes it.",
     "R_m 是正交矩阵：转置就是逆。",
     says=f"{SU}, section 3.2.2",
-    how="R_m of 6 dimensions, read off the unit vectors at positions up to a million, times its transpose.",
-    how_zh="6 维的 R_m（由单位向量读出，位置直到一百万）乘以其转置。",
+    how=f"R_m of {SIZES}, read off the unit vectors at positions up to a million, times its transpose.",
+    how_zh=f"{SIZES_ZH}的 R_m（由单位向量读出，位置直到一百万）乘以其转置。",
 )
 def orthogonal() -> Finding:
-    eye, turns = torch.eye(DIM, dtype=torch.float64), (matrix(plain(), m) for m in PLACES)
-    return close((r @ r.mT - eye for r in turns), EXACT, "largest entry of R R^T - I")
+    turns = (matrix(rope, m) for rope in ropes() for m in PLACES)
+    return close((r @ r.mT - torch.eye(len(r), dtype=r.dtype) for r in turns), EXACT, "largest entry of R R^T - I")
 
 
 @about_rope.holds_within(
@@ -104,13 +120,13 @@ def orthogonal() -> Finding:
     "Rotations add up: R_m R_n = R_(m+n).",
     "旋转可加：R_m R_n = R_(m+n)。",
     says=f"{SU}, equation 16, by R_m^T R_n = R_(n-m)",
-    how="Products of R_m and R_n of 6 dimensions against R_(m+n), for five pairs of positions up to a million.",
-    how_zh="6 维、五对位置（直到一百万）：R_m 与 R_n 的乘积与 R_(m+n) 比较。",
+    how=f"Products of R_m and R_n of {SIZES}, against R_(m+n), for five pairs of positions up to a million.",
+    how_zh=f"{SIZES_ZH}、五对位置（直到一百万）：R_m 与 R_n 的乘积与 R_(m+n) 比较。",
 )
 def group_law() -> Finding:
     pairs = [(1, 1), (3, 14), (511, 1), (-7, 7), (4096, 1_000_003)]
-    differences = (matrix(plain(), m) @ matrix(plain(), n) - matrix(plain(), m + n) for m, n in pairs)
-    return close(differences, EXACT, "largest entry of R_m R_n - R_(m+n)")
+    products = (matrix(rope, m) @ matrix(rope, n) - matrix(rope, m + n) for rope in ropes() for m, n in pairs)
+    return close(products, EXACT, "largest entry of R_m R_n - R_(m+n)")
 
 
 @about_rope.holds_within(
@@ -118,14 +134,21 @@ def group_law() -> Finding:
     "The score of q at m and k at n depends on n - m only.",
     "位置 m 的 q 与位置 n 的 k 的分数只取决于 n - m。",
     says=f"{SU}, equation 16",
-    how="100 random q, k of 64 dimensions at five distances, each at places from 0 to a million, float64.",
-    how_zh="100 组 64 维随机 q、k，五个距离，位置从 0 到一百万，float64。",
+    how=f"100 random q, k of {SIZES}; keys 4,000, 7 and 1 before the query, at its own position, 5 and 300 after it, "
+    "with queries at places from 0 to a million, float64.",
+    how_zh=f"100 组 {SIZES_ZH}的随机 q、k；键在查询之前 4000、7、1 处，同一处，之后 5、300 处，查询从 0 到一百万，"
+    "float64。",
 )
 def relative() -> Finding:
-    q, k = normal(2, 100, 64)
-    scores = {(m, d): score_at(plain(64), q, k, m, m + d) for m in PLACES for d in (0, 1, 5, 300, 4000)}
-    worst = largest(score - scores[0, d] for (_, d), score in scores.items())
-    return within(worst, 1e-8, {"largest change of a score": worst, "typical score": 64**0.5})
+    found = [_by_place(rope, n_less_m) for rope in ropes() for n_less_m in (-4000, -7, -1, 0, 5, 300)]
+    worst, most = largest(scores - scores[0] for scores in found), largest(found)
+    return within(worst, 1e-8, {"largest change of a score": worst, "largest score": most})
+
+
+def _by_place(rope: Rope, n_less_m: int) -> Tensor:
+    """The scores of 100 q and k at one distance, a row for each place of q."""
+    q, k = vectors(rope), vectors(rope, seed=1)
+    return torch.stack([score_at(rope, q, k, m, m + n_less_m) for m in PLACES])
 
 
 @about_rope.holds_within(
@@ -133,12 +156,12 @@ def relative() -> Finding:
     "Turning keeps the length of a vector.",
     "旋转不改变向量的长度。",
     says=f"{SU}, section 3.2.2, which calls R_m orthogonal",
-    how="Norms of 100 random vectors of 64 dimensions before and after, at positions up to a million.",
-    how_zh="100 个 64 维随机向量旋转前后的范数，位置直到一百万。",
+    how=f"Norms of 100 random vectors of {SIZES}, before and after, at positions up to a million.",
+    how_zh=f"100 个 {SIZES_ZH}的随机向量旋转前后的范数，位置直到一百万。",
 )
 def norm() -> Finding:
-    x = normal(100, 64)
-    ratios = (at(plain(64), x, m).norm(dim=-1) / x.norm(dim=-1) for m in PLACES)
+    given = [(rope, vectors(rope)) for rope in ropes()]
+    ratios = (at(rope, x, m).norm(dim=-1) / x.norm(dim=-1) for rope, x in given for m in PLACES)
     return close((ratio - 1 for ratio in ratios), 1e-12, "largest relative change")
 
 
@@ -147,20 +170,20 @@ def norm() -> Finding:
     "Gradients keep their length on the way back through the rotation: many turns do not make them vanish.",
     "梯度反向穿过旋转时长度不变：转很多圈不会使梯度消失。",
     says="study notes, which also say in another place that many turns make gradients vanish",
-    how="Vector-Jacobian products of 100 random gradients of 64 dimensions at positions up to a million, by autograd.",
-    how_zh="100 个 64 维随机梯度的向量-雅可比积（自动求导），位置直到一百万。",
+    how=f"Vector-Jacobian products of 100 random gradients of {SIZES}, at positions up to a million, by autograd.",
+    how_zh=f"100 个 {SIZES_ZH}的随机梯度的向量-雅可比积（自动求导），位置直到一百万。",
 )
 def gradient_norm() -> Finding:
-    return close((gradient_ratio(m) - 1 for m in PLACES), 1e-12, "largest relative change")
+    ratios = (gradient_ratio(rope, m) for rope in ropes() for m in PLACES)
+    return close((ratio - 1 for ratio in ratios), 1e-12, "largest relative change")
 
 
-def gradient_ratio(position: int) -> Tensor:
+def gradient_ratio(rope: Rope, position: int) -> Tensor:
     """|gradient at the input| / |gradient at the output| of 100 vectors turned to this position."""
     with torch.enable_grad():
-        x = normal(100, 64).requires_grad_()
-        given = normal(100, 64, seed=1)
+        x, given = vectors(rope).requires_grad_(), vectors(rope, seed=1)
         # a sum, as passing the gradient itself would have torch import a whole algebra system
-        (back,) = torch.autograd.grad((at(plain(64), x, position) * given).sum(), x)
+        (back,) = torch.autograd.grad((at(rope, x, position) * given).sum(), x)
     return back.norm(dim=-1) / given.norm(dim=-1)
 
 
@@ -169,12 +192,13 @@ def gradient_ratio(position: int) -> Tensor:
     "R_m has determinant 1: it turns and never mirrors.",
     "R_m 的行列式为 1：只旋转，不镜像。",
     says="study notes",
-    how="Determinants of R_m of 6 dimensions, an odd number of pairs, where mirrored pairs would show; positions up "
-    "to a million.",
-    how_zh="6 维（奇数对，使镜像能显现）的 R_m 的行列式，位置直到一百万。",
+    how=f"Determinants of R_m of {SIZES}; three of these have an odd number of pairs, where mirrored pairs would show; "
+    "positions up to a million.",
+    how_zh=f"{SIZES_ZH}的 R_m 的行列式，其中三种有奇数对，使镜像能显现；位置直到一百万。",
 )
 def determinant() -> Finding:
-    return close((torch.linalg.det(matrix(plain(), m)) - 1 for m in PLACES), EXACT, "largest |det - 1|")
+    turns = (matrix(rope, m) for rope in ropes() for m in PLACES)
+    return close((torch.linalg.det(r) - 1 for r in turns), EXACT, "largest |det - 1|")
 
 
 @About("rope").holds_within(
@@ -182,17 +206,19 @@ def determinant() -> Finding:
     "The matrix form, the complex form and the elementwise form of RoPE are the same.",
     "RoPE 的矩阵形式、复数形式与逐元素形式是同一个变换。",
     says=f"{SU}, equations 12, 15 and 34",
-    how="The rotation by whorl of ten vectors of 64 dimensions against products with the block matrix and with e^(i "
-    "m w), positions up to 4,096, float64.",
-    how_zh="十个 64 维向量、位置直到 4096、float64：whorl 的旋转与分块矩阵乘积、与 e^(i m w) 乘积比较。",
+    how="The rotation by whorl, interleaved, of ten vectors of 6, 10, 64 and 126 dimensions (bases 10,000, 100, 10,000 "
+    "and 500,000) against products with the block matrix and with e^(i m w), positions up to 4,096, float64.",
+    how_zh="6、10、64、126 维（底数 10000、100、10000、500000）各十个向量、位置直到 4096、float64：whorl 的交错旋转与"
+    "分块矩阵乘积、与 e^(i m w) 乘积比较。",
 )
 def three_forms() -> Finding:
-    x = normal(10, 64)
-    rotated = {m: at(plain(64), x, m) for m in PLACES[:-1]}
-    numbers = {
-        "elementwise against matrix": largest(y - x @ by_hand(m, 64).mT for m, y in rotated.items()),
-        "elementwise against complex": largest(y - turned(x, m * ladder(64)) for m, y in rotated.items()),
-    }
+    by_matrix, by_complex = [], []
+    for dim, base in HEADS:
+        rope, x = Rope(head_dim=dim, base=base, layout="interleaved"), normal(10, dim)
+        for m in PLACES[:-1]:
+            by_matrix.append(at(rope, x, m) - x @ by_hand(m, dim, base).mT)
+            by_complex.append(at(rope, x, m) - turned(x, m * ladder(dim, base)))
+    numbers = {"elementwise against matrix": largest(by_matrix), "elementwise against complex": largest(by_complex)}
     return all_within(numbers, EXACT)
 
 
@@ -221,22 +247,24 @@ def inverse() -> Finding:
     "without it.",
     "半分排列与交错排列只差一个固定的维度置换；不做置换则不相同。",
     says="whorl 0.2, docs/rotary.md; the study notes show code of one and formulas of the other as if they were equal",
-    how="Interleaved rotation of permuted vectors of 64 dimensions against the permuted half rotation, and the "
-    "scores of both; and q = (1, 2, 3, 4) at position 2 as it is, where the two must differ by more than 0.1.",
-    how_zh="64 维向量置换后做交错旋转，与半分旋转后再置换比较，并比较两者的分数；另取 q = (1, 2, 3, 4) 在位置 2 "
-    "处不作置换，两者之差须大于 0.1。",
+    how="Interleaved rotation of permuted vectors of 6, 10, 64 and 126 dimensions (bases 10,000, 100, 10,000 and "
+    "500,000) against the permuted half rotation, and the scores of both; and q = (1, 2, 3, 4) at position 2 as it "
+    "is, where the two must differ by more than 0.1.",
+    how_zh="6、10、64、126 维（底数 10000、100、10000、500000）的向量置换后做交错旋转，与半分旋转后再置换比较，并比较"
+    "两者的分数；另取 q = (1, 2, 3, 4) 在位置 2 处不作置换，两者之差须大于 0.1。",
 )
 def layouts_permute() -> Finding:
-    x, ids = normal(2, 9, 64), torch.arange(9) * 100
-    pairs = torch.arange(64).view(2, 32).mT.flatten()  # (0, 32, 1, 33, …): what half calls a pair, side by side
-    half = plain(64, "half").rotate(x, ids)
-    inter = plain(64).rotate(x[..., pairs], ids)
-    moved = Rope(head_dim=64, layout="interleaved_to_half").rotate(x[..., pairs], ids)
-    numbers = {
-        "vectors": largest(half[..., pairs] - inter),
-        "scores": largest(half[0] @ half[1].mT - inter[0] @ inter[1].mT),
-        "vectors, interleaved to half": largest(half - moved),
-    }
+    ids, found = torch.arange(9) * 100, []
+    for dim, base in HEADS:
+        x = normal(2, 9, dim)
+        pairs = torch.arange(dim).view(2, -1).mT.flatten()  # (0, d/2, 1, …): what half calls a pair, side by side
+        half, inter, moved = (
+            Rope(head_dim=dim, base=base, layout=layout).rotate(given, ids)
+            for layout, given in (("half", x), ("interleaved", x[..., pairs]), ("interleaved_to_half", x[..., pairs]))
+        )
+        found.append((half[..., pairs] - inter, half[0] @ half[1].mT - inter[0] @ inter[1].mT, half - moved))
+    names = "vectors", "scores", "vectors, interleaved to half"
+    numbers = {name: largest(off) for name, off in zip(names, zip(*found, strict=True), strict=True)}
     q = doubles([1, 2, 3, 4])
     unmoved = largest(at(plain(4, "half"), q, 2) - at(plain(4), q, 2))
     worst, shown = largest(doubles(list(numbers.values()))), numbers | {"without the permutation": unmoved}
@@ -250,21 +278,26 @@ def layouts_permute() -> Finding:
     "rope.partial",
     "With a partial rotary head the other dimensions pass through untouched.",
     "部分旋转时，其余维度原样通过。",
-    says="Black et al. 2022, GPT-NeoX-20B, section 2.1",
-    how="rotary_dim=16 of 64 at either end: the other 48 dimensions bit for bit, the 16 against a head of 16.",
-    how_zh="64 维中取 rotary_dim=16，分别在两端：其余 48 维逐位比较，这 16 维与 16 维的头比较。",
+    says="Black et al. 2022, GPT-NeoX-20B, section 2.1.1",
+    how="rotary_dim=16 and 26 of 64, at either end, half and interleaved: the other dimensions bit for bit, those that "
+    "turn against a head of their size.",
+    how_zh="64 维中取 rotary_dim=16 与 26，分别在两端，半分与交错：其余维度逐位比较，旋转的维度与同样大小的头比较。",
 )
 def partial() -> Finding:
-    x, ids = normal(9, 64), torch.arange(9) * 100
-    good = 0
-    for slice_, own in (("leading", slice(0, 16)), ("trailing", slice(48, 64))):
-        out = Rope(head_dim=64, rotary_dim=16, slice=slice_).rotate(x, ids)
-        rest = torch.ones(64, dtype=torch.bool)
-        rest[own] = False
-        good += torch.equal(out[:, rest], x[:, rest])
-        good += torch.equal(out[:, own], Rope(head_dim=16).rotate(x[:, own].contiguous(), ids))
-    but = Both("dimensions outside the slice changed", "切片之外的维度被改变")
-    return decide(good == 4, {"comparisons that agree, of 4": good}, but)
+    x, ids, agree = normal(9, 64), torch.arange(9) * 100, []
+    for dim, layout in product((16, 26), LAYOUTS):
+        whole = Rope(head_dim=dim, layout=layout)
+        for slice_, own in (("leading", slice(0, dim)), ("trailing", slice(64 - dim, 64))):
+            out = Rope(head_dim=64, rotary_dim=dim, slice=slice_, layout=layout).rotate(x, ids)
+            rest = torch.ones(64, dtype=torch.bool)
+            rest[own] = False
+            agree.append(torch.equal(out[:, rest], x[:, rest]))
+            agree.append(torch.equal(out[:, own], whole.rotate(x[:, own].contiguous(), ids)))
+    but = Both(
+        "dimensions outside the slice changed, or those in it turn otherwise",
+        "切片之外的维度被改变，或其中的维度旋转不同",
+    )
+    return decide(all(agree), {"comparisons": len(agree), "that agree": sum(agree)}, but)
 
 
 @about_rope.holds_within(
@@ -272,16 +305,26 @@ def partial() -> Finding:
     "A rotated key can be moved to another position or another base from its rotated form alone.",
     "已旋转的键只凭旋转后的形式就能移到别的位置或换成别的底数，无需保留原值。",
     says="whorl 0.2, docs/rotary.md",
-    how="rerotate of nine rotated keys of 64 dimensions, moved by 5,000 positions to another base with YaRN and "
-    "back, against rotating the keys themselves, float64.",
-    how_zh="九个 64 维的已旋转的键，移动 5000 个位置、换成另一底数与 YaRN 再换回：rerotate 与直接旋转原键比较，"
-    "float64。",
+    how="rerotate of nine rotated keys of 64 dimensions against rotating the keys themselves, float64, half and "
+    "interleaved: moved by 5,000 positions; to base 500,000 where they are; and both at once, to that base with YaRN "
+    "and back.",
+    how_zh="九个 64 维的已旋转的键，float64，半分与交错：rerotate 与直接旋转原键比较：移动 5000 个位置；原处换成底数 "
+    "500000；两者同时进行，换成该底数并加 YaRN，再换回。",
 )
 def moves() -> Finding:
     k, old, new = normal(1, 1, 9, 64), torch.arange(9), torch.arange(9) + 5000
-    ropes = Rope(head_dim=64), Rope(head_dim=64, base=500_000.0, scaling=Yarn(factor=4.0, original_length=2048))
-    numbers = {}
-    for name, here, there in (("to YaRN", *ropes), ("back", *reversed(ropes))):
-        got = rerotate(here.rotate(k, old), here, there, old, new_positions=new)
-        numbers[f"largest difference, {name}"] = largest(got - there.rotate(k, new))
-    return all_within(numbers, 1e-11)
+    off: dict[str, list[Tensor]] = {}
+    for layout in LAYOUTS:
+        here, there = Rope(head_dim=64, layout=layout), Rope(head_dim=64, base=500_000.0, layout=layout)
+        scaling = Yarn(factor=4.0, original_length=2048)
+        yarn = Rope(head_dim=64, base=500_000.0, layout=layout, scaling=scaling)
+        cases = {
+            "another position": (here, here, new),
+            "another base": (here, there, old),
+            "both, to YaRN": (here, yarn, new),
+            "both, back": (yarn, here, new),
+        }
+        for name, (one, other, to) in cases.items():
+            got = rerotate(one.rotate(k, old), one, other, old, new_positions=to)
+            off.setdefault(f"largest difference, {name}", []).append(got - other.rotate(k, to))
+    return all_within({name: largest(each) for name, each in off.items()}, 1e-11)
