@@ -137,14 +137,16 @@ class Biased(torch.nn.Module):
 
 def test_a_warning_where_buckets_stay_untrained():
     with pytest.warns(
-        UserWarning, match=r"T5: max_distance=128 exceeds the trained length=64, .* Use max_distance=32\."
+        UserWarning, match=r"T5: the last bucket begins at distance 113, .* length=64 .* Use max_distance=32\."
     ):
         T5(heads=2, length=64)
-    with pytest.warns(UserWarning, match="max_distance=128 exceeds the trained length=127"):
-        whorl.build_for("t5", heads=2, head_dim=8, width=16, length=127)
+    with pytest.warns(UserWarning, match="begins at distance 113, .* length=113 "):
+        whorl.build_for("t5", heads=2, head_dim=8, width=16, length=113)
+    with pytest.warns(UserWarning, match=r"begins at distance 24, .* length=24 .* Use fewer buckets"):
+        T5(heads=2, length=24, max_distance=24)  # as far as its max_distance
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        T5(heads=2, length=128)
+        T5(heads=2, length=114)
         T5(heads=2)
         T5(heads=2, length=64, max_distance=32)
 

@@ -9,7 +9,7 @@ Katharopoulos, Vyas, Pappas, Fleuret 2020, "Transformers are RNNs"; with RoPE: S
     unnormalised     the numerator alone, divided by the root of its mean square + eps (RMSNorm)
 A rotated product of positive features may be negative: weights of ``numerator`` have both signs and need not sum to
 1, and a denominator of ``both`` may vanish. ``one_plus_cosine`` stays a probability with an encoding that keeps norms,
-but is never sharper than 2 : 1 against an orthogonal key.
+unless every key that is seen is opposite to the query, but is never sharper than 2 : 1 against an orthogonal key.
 """
 
 from __future__ import annotations

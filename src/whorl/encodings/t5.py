@@ -6,8 +6,8 @@ Raffel et al. 2019, "Exploring the Limits of Transfer Learning with a Unified Te
                    bucket = n for n < E, else min(B - 1, E + floor(ln(n/E) / ln(max_distance/E) (B - E)))
     bidirectional  the same on |i - j| with B / 2 buckets for each side, those of keys after the query second
 The first distance of each bucket is found in whole numbers, so no logarithm can round an edge to the wrong side.
-The last bucket begins before max_distance (at 113 of 128) and holds everything beyond. It is learned only from
-texts that are as long: past the trained length a bias with max_distance > length may read numbers never trained;
+The last bucket begins at max_distance or before it (at 113 of 128) and holds everything beyond. It is learned only from
+texts that reach it: where it begins at the trained length or after it, longer texts read a number never trained, and
 that raises a warning where ``length`` is given.
 T5 does not divide scores by sqrt(d), and neither does ``softmax_scale`` here unless scaled=True.
 Position enters in the scores; one table is shared by all layers, as one encoding given to a model is.
@@ -149,15 +149,16 @@ class T5(DistanceBias):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        length, max_distance = self.config.length, self.config.max_distance
-        if length is not None and max_distance > length:
+        length, near = self.config.length, self.config.one_sided // 2
+        self.last_edge = bucket_edges(self.config.one_sided, self.config.max_distance)[-1]  # where the last one begins
+        if length is not None and self.last_edge >= length:
+            remedy = f"max_distance={length // 2}" if length // 2 > near else "fewer buckets and a smaller max_distance"
             warnings.warn(
-                f"T5: max_distance={max_distance} exceeds the trained length={length}, so the farthest buckets "
-                f"are never trained and longer texts read them. Use max_distance={max(length // 2, 1)}.",
+                f"T5: the last bucket begins at distance {self.last_edge}, and texts of the trained length={length} "
+                f"have none so far, so it is never trained and longer texts read it. Use {remedy}.",
                 UserWarning,
                 stacklevel=2,
             )
-        self.last_edge = bucket_edges(self.config.one_sided, max_distance)[-1]  # where the last bucket begins
         self.table = nn.Parameter(torch.empty(self.config.buckets, self.config.heads))
         self.reset_parameters()
 
