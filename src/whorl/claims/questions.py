@@ -316,7 +316,7 @@ def converges_faster() -> Finding:
     "question.rope-generalises",
     "RoPE generalises to four times the trained length better than sinusoidal codes.",
     "推广到训练长度的四倍时，RoPE 优于正弦编码。",
-    says="Press et al. 2021, ALiBi, section 2.2",
+    says="Press et al. 2021, ALiBi, section 2.2; four times is the lab's length",
     how="Rise of the loss at 4 times the trained length, sinusoidal less RoPE, in each comparison of the lab: their "
     "difference there less that at the trained length, each paired over seeds and samples of text as in the lab's "
     "report, with the widths of both intervals added. It is so where one lies above zero and none below.",
