@@ -622,6 +622,18 @@ def self_extend_without_its_shift(patch: Patch) -> None:
     patch.setattr(position_remaps, "self_extend_far", lambda q, k, window, group: (q // group, k // group))
 
 
+@mutant("extension.self-extend-far")
+def self_extend_that_begins_one_late(patch: Patch) -> None:
+    own = position_remaps.SelfExtend.branches
+
+    def branches(self: Any, q_positions: Any, k_positions: Any) -> Any:
+        near, far = own(self, q_positions, k_positions)
+        late = q_positions[..., None] - k_positions[..., None, :] > self.config.window
+        return near, far._replace(allowed=late)
+
+    patch.setattr(position_remaps.SelfExtend, "branches", branches)
+
+
 @mutant("extension.log-n")
 def log_n_below_the_trained_length(patch: Patch) -> None:
     patch.setattr(

@@ -75,14 +75,16 @@ def rerope_far() -> Finding:
 
 @About("self_extend").holds(
     "extension.self-extend-far",
-    "With window w and group G, Self-Extend takes a far distance d for one that differs by less than 1 from w + (d - "
-    "w) / G where G divides w, and by less than 2 elsewhere, so that far distances grow G times as slowly.",
-    "窗口 w、分组 G 时，Self-Extend 把远距离 d 当作与 w + (d - w)/G 相近的距离：G 整除 w 时相差不到 1，否则不到 2，因此"
-    "远距离的增长慢 G 倍。",
+    "With window w and group G, Self-Extend takes a far distance d, from w on, for one that differs by less than 1 "
+    "from w + (d - w) / G where G divides w, and by less than 2 elsewhere, so that far distances grow G times as "
+    "slowly.",
+    "窗口 w、分组 G 时，Self-Extend 把远距离 d（从 w 起）当作与 w + (d - w)/G 相近的距离：G 整除 w 时相差不到 1，否则"
+    "不到 2，因此远距离的增长慢 G 倍。",
     says="Jin et al. 2024, Self-Extend",
-    how="Distances of the far branch for every pair of 400 positions, w and G = 16 and 4, 21 and 7, 18 and 4, 15 and "
-    "4; none is below w.",
-    how_zh="400 个位置每一对的远分支距离，w 与 G 取 16 与 4、21 与 7、18 与 4、15 与 4；都不小于 w。",
+    how="Distances of the far branch, which has every pair of 400 positions from w on and no other, w and G = 16 and "
+    "4, 21 and 7, 18 and 4, 15 and 4; none is below w.",
+    how_zh="400 个位置中远分支的距离（恰含距离从 w 起的每一对），w 与 G 取 16 与 4、21 与 7、18 与 4、15 与 4；都不小"
+    "于 w。",
 )
 def self_extend_far() -> Finding:
     ids, numbers, good = torch.arange(400), {}, True
@@ -94,6 +96,7 @@ def self_extend_far() -> Finding:
         numbers |= {f"off the line by, w = {window}, G = {group}": largest(over)}
         numbers |= {f"largest distance, w = {window}, G = {group}": seen.max()}
         good &= largest(over) < (2 if window % group else 1) and bool(seen.min() >= window)
+        good &= torch.equal(far.allowed, true >= window)
     return decide(good, numbers, Both("a far distance is elsewhere", "某个远距离不在应有之处"))
 
 
