@@ -348,8 +348,8 @@ def _press(heads: int) -> list[float]:
 
 @about_kerple.holds_within(
     "precision.kerple-exact",
-    "With p and a as it starts from, KERPLE's biases at distances up to 5,000 all differ in each head, and are those "
-    "of float64 to a millionth of their size.",
+    "KERPLE's biases, with p and a where it may start from, all differ in each head at distances up to 5,000, and are "
+    "those of float64 to a millionth of their size.",
     "p 与 a 取初始范围内的值时，KERPLE 的每个头在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大"
     "小的百万分之一。",
     says="whorl 0.2, docs/encodings/kerple.md",
