@@ -506,6 +506,41 @@ def a_ramp_upside_down(patch: Patch) -> None:
     patch.setattr(yarn, "ramp", lambda *given: 1 - own(*given))
 
 
+@mutant("extension.yarn-ramp")
+def fast_pairs_that_yarn_speeds_up(patch: Patch) -> None:
+    own = yarn.Yarn.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        found = own(self, ladder, length).clone()
+        found[:10] *= 2
+        return found
+
+    patch.setattr(yarn.Yarn, "frequencies", frequencies)
+
+
+@mutant("extension.yarn-temperature")
+def a_temperature_for_sixteen_times(patch: Patch) -> None:
+    own = yarn.temperature
+    patch.setattr(yarn, "temperature", lambda factor, *given: own(16.0, *given))
+
+
+@mutant("extension.dynamic-within")
+def dynamic_ntk_trained_on_4096(patch: Patch) -> None:
+    own = dynamic_ntk.DynamicNtk.frequencies
+
+    def frequencies(self: Any, ladder: Any, length: Any = None) -> Any:
+        return own(self.replace(original_length=4096), ladder, length)
+
+    patch.setattr(dynamic_ntk.DynamicNtk, "frequencies", frequencies)
+
+
+@mutant("extension.longrope-factor")
+def longrope_with_the_root_of_one_model(patch: Patch) -> None:
+    own = longrope.LongRope.factors
+    fixed = {"factor": 32.0, "original_length": 4096}
+    patch.setattr(longrope.LongRope, "factors", lambda self, length=None: own(self.replace(**fixed), length))
+
+
 @mutant("extension.longrope-factor")
 def longrope_that_never_switches(patch: Patch) -> None:
     own = longrope.LongRope.frequencies
@@ -571,7 +606,10 @@ def ntk_for_heads_of_128(patch: Patch) -> None:
     everywhere(patch, own, lambda base, factor, dim: own(base, factor, 128))
 
 
-@mutant("aliasing.critical-dimension", "rope.frequencies", "rope.three-forms", "axial.one-axis-per-block")
+@mutant(
+    "aliasing.critical-dimension", "rope.frequencies", "rope.three-forms", "axial.one-axis-per-block",
+    "extension.factor-one", "extension.resonance", "precision.exact-tables", "precision.float32-grows",
+)  # fmt: skip
 def every_base_ten_thousand(patch: Patch) -> None:
     own = Ladder.frequencies
     patch.setattr(Ladder, "frequencies", lambda self, *given: own(dataclasses.replace(self, base=10_000.0), *given))
@@ -627,9 +665,41 @@ def rerope_with_half_its_window(patch: Patch) -> None:
     patch.setattr(position_remaps.ReRope, "branches", branches)
 
 
+@mutant("extension.rerope-far")
+def leaky_rerope_of_whole_steps_at_the_window(patch: Patch) -> None:
+    def far(q: Any, k: Any, window: int, factor: float) -> Any:
+        return q.double() / factor + (window - window // factor), k.double() / factor
+
+    patch.setattr(position_remaps, "leaky_far", far)
+
+
+@mutant("extension.rerope-near")
+def near_pairs_that_move_where_there_are_far_ones(patch: Patch) -> None:
+    own = position_remaps.SelfExtend.branches
+
+    def branches(self: Any, q_positions: Any, k_positions: Any) -> Any:
+        near, far = own(self, q_positions, k_positions)
+        shifted = near._replace(q_positions=near.q_positions + int(far.allowed.any()))
+        return shifted, far
+
+    patch.setattr(position_remaps.SelfExtend, "branches", branches)
+
+
 @mutant("extension.self-extend-far")
 def self_extend_without_its_shift(patch: Patch) -> None:
     patch.setattr(position_remaps, "self_extend_far", lambda q, k, window, group: (q // group, k // group))
+
+
+@mutant("extension.self-extend-far")
+def self_extend_that_begins_one_late(patch: Patch) -> None:
+    own = position_remaps.SelfExtend.branches
+
+    def branches(self: Any, q_positions: Any, k_positions: Any) -> Any:
+        near, far = own(self, q_positions, k_positions)
+        late = q_positions[..., None] - k_positions[..., None, :] > self.config.window
+        return near, far._replace(allowed=late)
+
+    patch.setattr(position_remaps.SelfExtend, "branches", branches)
 
 
 @mutant("extension.log-n")
@@ -637,6 +707,12 @@ def log_n_below_the_trained_length(patch: Patch) -> None:
     patch.setattr(
         score_scaling, "log_n", lambda positions, length: torch.log(positions.double() + 1) / math.log(length)
     )
+
+
+@mutant("extension.log-n")
+def log_n_trained_on_512(patch: Patch) -> None:
+    own = score_scaling.log_n
+    patch.setattr(score_scaling, "log_n", lambda positions, length: own(positions, 512))
 
 
 @mutant("extension.llama4-temperature")
@@ -655,6 +731,20 @@ def query_scales_on_keys(patch: Patch) -> None:
 def xpos_that_grows(patch: Patch) -> None:
     own = xpos.log_zeta
     patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [-each for each in own(pairs, gamma)])
+
+
+@mutant("xpos.factor")
+def xpos_for_heads_of_64(patch: Patch) -> None:
+    own = xpos.log_zeta
+    patch.setattr(xpos, "log_zeta", lambda pairs, gamma: own(32, gamma)[:pairs])
+
+
+@mutant("xpos.causal-only")
+def slow_pairs_that_do_not_fade(patch: Patch) -> None:
+    own = xpos.log_zeta
+    patch.setattr(
+        xpos, "log_zeta", lambda pairs, gamma: [*own(pairs, gamma)[: pairs // 2], *([0.0] * (pairs - pairs // 2))]
+    )
 
 
 @mutant("xpos.centre", "xpos.cache")
@@ -814,6 +904,12 @@ def kerple_of_bfloat16_distances(patch: Patch) -> None:
     patch.setattr(
         kerple.Kerple, "bias_at", lambda self, head, i, j: own(self, head, (i - j).bfloat16().float(), torch.zeros(1))
     )
+
+
+@mutant("precision.kerple-exact")
+def kerple_heads_with_the_numbers_of_the_first(patch: Patch) -> None:
+    own = kerple.Kerple.bias_of
+    patch.setattr(kerple.Kerple, "bias_of", lambda self, head, distance: own(self, 0 * head, distance))
 
 
 @mutant("fire.progress", "fire.flag.relative", "fire.relative")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from whorl import Alibi, Kerple, KVCache, Rope, attention, registry
-from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, shared, within
-from whorl.claims.probes import build, generator, ladder, largest, normal, refusal, sizes_of, tokens, turned
+from whorl import Alibi, Kerple, KVCache, Rope, attention, linear_attention, registry
+from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, within
+from whorl.claims.probes import build, doubles, generator, ladder, largest, normal, refusal, sizes_of, tokens, turned
 from whorl.encodings.parts import Input, first
 from whorl.errors import dtype_name
+from whorl.models import Decoder
 
-DIM = 128
+DIM, BASE = 128, 10_000.0
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
 HALVES = (torch.bfloat16, torch.float16)
 about_rope = About("rope")
@@ -38,28 +40,30 @@ def tables(positions: Tensor, frequencies: Tensor) -> Tensor:
     return torch.stack((angles.cos(), angles.sin()))
 
 
-@shared
-def true_tables(position: int) -> Tensor:
-    """The tables at the 64 positions up to this one."""
-    return tables(up_to(position), ladder(DIM))
-
-
-def own_error(position: int, rope: Rope) -> float:
-    """The largest error of the float32 tables that an encoding makes, at the same positions."""
-    return largest(torch.stack(rope.tables(up_to(position))).double() - true_tables(position))
+def own_error(positions: Tensor, angles: Literal["exact", "float32"], dim: int = DIM, base: float = BASE) -> float:
+    """The largest error of the float32 tables that whorl makes, at these positions."""
+    own = torch.stack(Rope(head_dim=dim, base=base, angles=angles).tables(positions)).double()
+    return largest(own - tables(positions, ladder(dim, base)))
 
 
 @about_rope.holds_within(
     "precision.exact-tables",
-    "cos and sin of whorl's tables differ from float64's by their own rounding only, at positions up to ten million.",
-    "whorl 的 cos、sin 表在直到一千万的位置上与 float64 的值只差自身的一次舍入。",
-    says=WHORL,
-    how="Tables of 128 dimensions at 64 positions each up to 1,000, 4,096 … 10,485,759 against float64; half a "
-    "float32 step is 3.0e-8.",
-    how_zh="128 维，位置 1000、4096 … 10485759 各自之前的 64 个位置的表与 float64 比较；float32 半步为 3.0e-8。",
+    "cos and sin of whorl's tables differ from float64's by no more than float32's rounding of numbers next to 1, at "
+    "positions up to five million.",
+    "whorl 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 float32 对 1 附近的数的舍入。",
+    says="whorl 0.2, docs/concepts.md",
+    how="Tables of 128 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 … "
+    "10,485,759 and at 4,096 random ones below five million, against float64; half a float32 step next to 1 is 3.0e-8, "
+    "and 1e-9 is left to the angles in float64.",
+    how_zh="128 维、底数 10000 与 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，以及五百万以内 "
+    "4096 个随机位置的表，与 float64 比较；float32 在 1 附近的半步为 3.0e-8，另留 1e-9 给 float64 的角度。",
 )
 def exact_tables() -> Finding:
-    return all_within({f"error at {place:,}": own_error(place, Rope(head_dim=DIM)) for place in PLACES}, 3.1e-8)
+    places = {f"error at {place:,}": up_to(place) for place in PLACES}
+    places["error at 4,096 random positions"] = torch.randint(5_000_000, (4096,), generator=generator(9))
+    heads = ((DIM, BASE), (64, 500_000.0))
+    errors = {name: doubles([own_error(at, "exact", *head) for head in heads]) for name, at in places.items()}
+    return all_within({name: largest(each) for name, each in errors.items()}, 3.1e-8)
 
 
 @About("rope").depends(
@@ -76,7 +80,7 @@ def exact_tables() -> Finding:
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
-    numbers = {f"error at {place:,}": own_error(place, rope) for place in PLACES}
+    numbers = {f"error at {place:,}": own_error(up_to(place), "float32") for place in PLACES}
     first, near, _, far, _, farthest = numbers.values()
     line = 1.0 / 10_000.0 ** (torch.arange(0, DIM, 2).float() / DIM)
     angles = {place: up_to(place).float()[:, None] * line for place in PLACES}
@@ -92,24 +96,26 @@ def float32_angles() -> Finding:
 
 @About("rope").holds(
     "precision.float32-grows",
-    "The error of float32 angles grows in proportion to the position, up to 1.3e-7 radian per position.",
-    "float32 角度的误差与位置成正比，每个位置至多 1.3e-7 弧度。",
+    "The largest error of float32 angles, in heads of 64 and 128 dimensions, grows in proportion to the position, by "
+    "up to 1.3e-7 radian per position.",
+    "64 维与 128 维的头中，float32 角度的最大误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl 0.2, docs/concepts.md",
-    how="Errors of cos and sin from float32 angles, 128 dimensions, over the position, at six places from 1,000 to "
-    "10,485,759: at most 1.1 x 2^-23 at each, and the largest at most twice the smallest.",
-    how_zh="128 维，从 1000 到 10485759 的六处：由 float32 角度得到的 cos、sin 的误差除以位置，每处不超过 1.1 × "
-    "2^-23，最大者不超过最小者的两倍。",
+    how="Largest errors of cos and sin from float32 angles, 64 and 128 dimensions at bases 10,000 and 500,000, over "
+    "the position, at six places from 1,000 to 10,485,759: at most 1.1 x 2^-23 at each, and of one head the largest at "
+    "most twice the smallest.",
+    how_zh="64 维与 128 维，底数 10000 与 500000，从 1000 到 10485759 的六处：由 float32 角度得到的 cos、sin 的最大误差"
+    "除以位置，每处不超过 1.1 × 2^-23，同一种头中最大者不超过最小者的两倍。",
 )
 def float32_grows() -> Finding:
-    rope = Rope(head_dim=DIM, angles="float32")
-    numbers = {f"error per position at {place:,}": own_error(place, rope) / place for place in PLACES}
-    values = list(numbers.values())
-    # rounding of the frequency and of the angle, half a step of 2^-23 each
-    good = max(values) <= 1.1 * 2**-23 and max(values) <= 2 * min(values)
-    but = Both(
-        f"errors per position go from {min(values):.1g} to {max(values):.1g}",
-        f"每个位置的误差从 {min(values):.1g} 到 {max(values):.1g}",
-    )
+    numbers, good = {}, True
+    for dim, base in ((DIM, BASE), (64, BASE), (DIM, 500_000.0), (64, 500_000.0)):
+        errors = doubles([own_error(up_to(place), "float32", dim, base) / place for place in PLACES])
+        least, most = float(errors.min()), float(errors.max())
+        # rounding of the frequency and of the angle, half a step of 2^-23 each
+        good = good and most <= 1.1 * 2**-23 and most <= 2 * least
+        head = f"error per position, {dim} dimensions, base {base:,.0f}"
+        numbers |= {f"least {head}": least, f"largest {head}": most}
+    but = Both("in a head it is more, or not in proportion", "某种头中误差更大，或不成正比")
     return decide(good, numbers, but)
 
 
@@ -171,10 +177,11 @@ def bfloat16_frequencies() -> Finding:
     "whorl refuses positions in bfloat16 and float16, and says why.",
     "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
-    how="Four positions in each of the two types, given to tables() and a KVCache of a RoPE, to attention with every "
-    "registered encoding, and to add_to_input of those that add to the input: every error names the reason.",
-    how_zh="两种类型的四个位置，送入 RoPE 的 tables() 与 KVCache、配以每个已注册编码的 attention、以及各个加在输入上的"
-    "编码的 add_to_input：每个报错都须说明原因。",
+    how="Four positions in each of the two types, given to tables(), rotate(), linear attention and a KVCache of a "
+    "RoPE, to attention with every registered encoding, as positions of queries and keys and of keys alone, and to "
+    "add_to_input of those that add to the input: every error names the reason.",
+    how_zh="两种类型的四个位置，送入 RoPE 的 tables()、rotate()、线性注意力与 KVCache，配以每个已注册编码的 attention（"
+    "作为查询与键的位置，以及仅作为键的位置），以及各个加在输入上的编码的 add_to_input：每个报错都须说明原因。",
 )
 def half_positions_refused() -> Finding:
     encodings = {name: build(name) for name in registry.names()}
@@ -184,13 +191,17 @@ def half_positions_refused() -> Finding:
         rope, four = Rope(head_dim=8), normal(1, 1, 4, 8)
         tries: dict[str, Callable[[], object]] = {
             "tables": lambda ids=ids, rope=rope: rope.tables(ids),
+            "rotate": lambda ids=ids, rope=rope, x=four: rope.rotate(x, ids),
+            "linear": lambda ids=ids, rope=rope, x=four: linear_attention(x, x, x, encoding=rope, positions=ids),
             "KVCache": lambda ids=ids, rope=rope, x=four: KVCache(encoding=rope).attend(x, x, x, positions=ids),
         }
         for name, one in encodings.items():
-            given = tokens(one, torch.arange(4).expand(*((one.axes, 4) if one.axes > 1 else (4,))))
-            tries[name] = lambda ids=ids, one=one, given=given: attention(
-                *given[:3], encoding=one, positions=ids, **given.options()
-            )
+            whole = torch.arange(4).expand(*((one.axes, 4) if one.axes > 1 else (4,)))
+            given = tokens(one, whole)
+            for where, places in {"": {"positions": ids}, ", keys": {"positions": whole, "key_positions": ids}}.items():
+                tries[name + where] = lambda one=one, given=given, places=places: attention(
+                    *given[:3], encoding=one, **places, **given.options()
+                )
             if first(one, Input):
                 x = torch.zeros(1, 4, sizes_of(one).width)
                 tries[f"{name}, input"] = lambda ids=ids, one=one, x=x: one.add_to_input(x, ids)
@@ -209,16 +220,17 @@ def half_positions_refused() -> Finding:
     says=WHORL,
     how="64 half-precision vectors of 128 dimensions at positions from 100,000, in the half and the interleaved "
     "layout, against products with e^(i m w) in float64: the error over half a step of the type at that entry, or over "
-    "1e-6 where an entry is so small that half a step is less.",
+    "1e-6 where half a step is less.",
     how_zh="位置 100000 起的 64 个 128 维半精度向量，半分与交错两种排列，与 float64 的 e^(i m w) 乘积比较：误差除以该类"
-    "型在该分量处的半步；分量过小、半步不足 1e-6 时除以 1e-6。",
+    "型在该分量处的半步；半步不足 1e-6 时除以 1e-6。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
     for dtype in HALVES:
         x = normal(64, DIM).to(dtype)
         true = turned(x.double(), ids.double()[:, None] * ladder(DIM))
-        rounding = (true.abs() * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
+        below = 2.0 ** (torch.frexp(true).exponent - 1).double()  # the power of two at or below each entry
+        rounding = (below * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
         pairs = torch.arange(DIM).view(-1, 2).mT.flatten()  # (0, 2, …, 1, 3, …): where half has the two of a pair
         got = {
             "interleaved": Rope(head_dim=DIM, layout="interleaved").rotate(x, ids),
@@ -234,9 +246,10 @@ def half_input() -> Finding:
     "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
     "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
     says=WHORL,
-    how="Tables of 128 dimensions at positions 1,000 … 1,063 before and after .bfloat16() of a plain and of a "
-    "learnable RoPE whose numbers have moved, bit for bit.",
-    how_zh="普通 RoPE 与参数已移动的可学习 RoPE（128 维，位置 1000 … 1063），.bfloat16() 前后的表逐位比较。",
+    how="Tables of 128 dimensions at positions 1,000 … 1,063 before and after .bfloat16() of a decoder with a plain "
+    "and with a learnable RoPE whose numbers have moved, bit for bit; its projections are bfloat16 then.",
+    how_zh="带有普通 RoPE 与参数已移动的可学习 RoPE（128 维，位置 1000 … 1063）的解码器，.bfloat16() 前后的表逐位比较；"
+    "此时其投影已是 bfloat16。",
 )
 def cast() -> Finding:
     same, ids = 0, torch.arange(1000, 1064)
@@ -245,7 +258,9 @@ def cast() -> Finding:
         if learnable:
             rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
         before = torch.stack(rope.tables(ids))
-        same += torch.equal(before, torch.stack(rope.bfloat16().tables(ids)))
+        model = Decoder(vocab=4, layers=1, width=DIM, heads=1, encoding=rope).bfloat16()
+        others = {each.dtype for name, each in model.named_parameters() if "log_scale" not in name}
+        same += torch.equal(before, torch.stack(rope.tables(ids))) and others == {torch.bfloat16}
     but = Both("a cast changes the tables", "转换改变了表")
     return decide(same == 2, {"tables that stay, of 2": same}, but)
 
@@ -262,24 +277,23 @@ def distinct(rows: Tensor) -> int:
     "The codes (cos, sin) of 16,384 positions are all different in one pair, whether fast or slow.",
     "无论快慢，单独一对中 16384 个位置的编码 (cos, sin) 都各不相同。",
     says="study notes, a question",
-    how="Distinct (cos, sin) in pairs 0, 32 and 63 of 64, in float32, where all three have 16,384, and in float16 "
-    "and bfloat16; and of all 64 pairs together in bfloat16.",
-    how_zh="64 对中的第 0、32、63 对有多少种不同的 (cos, sin)：float32 下三对都有 16384 种，另看 float16 与 "
-    "bfloat16；以及 bfloat16 下全部 64 对合起来。",
+    how="Distinct (cos, sin) of base 10,000 in each of 64 pairs in float32, where all have 16,384; in pairs 0, 32 and "
+    "63 in float16 and bfloat16; and of all 64 pairs together in bfloat16.",
+    how_zh="底数 10000，有多少种不同的 (cos, sin)：float32 下 64 对中的每一对都有 16384 种；另看 float16 与 bfloat16 "
+    "下的第 0、32、63 对；以及 bfloat16 下全部 64 对合起来。",
 )
 def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
-    numbers = {}
-    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+    pairs, numbers = torch.stack((cos, sin), -1).unbind(1), {}
+    for dtype in HALVES:
         for pair in (0, 32, 63):
-            both = torch.stack((cos[:, pair], sin[:, pair]), -1).to(dtype)
-            numbers[f"pair {pair}, {dtype_name(dtype)}"] = distinct(both)
+            numbers[f"pair {pair}, {dtype_name(dtype)}"] = distinct(pairs[pair].to(dtype))
+    numbers["least of 64 pairs, float32"] = long = min(distinct(pair.float()) for pair in pairs)
     numbers["all pairs, bfloat16"] = distinct(torch.cat((cos, sin), -1).bfloat16())
-    short, long = ([numbers[f"pair {pair}, {word}"] for pair in (0, 32, 63)] for word in ("bfloat16", "float32"))
-    fastest, _, slowest = short
+    fastest, _, slowest = short = [numbers[f"pair {pair}, bfloat16"] for pair in (0, 32, 63)]
     text = f"in bfloat16 the slowest pair has {slowest} codes for 16,384 positions, the fastest {fastest}"
     but = Both(text, f"bfloat16 下，16384 个位置在最慢的一对只有 {slowest} 种编码，最快的有 {fastest} 种")
-    return depends(Both("the type", "数据类型"), min(long) == 16_384, min(short) == 16_384, numbers, but)
+    return depends(Both("the type", "数据类型"), long == 16_384, min(short) == 16_384, numbers, but)
 
 
 @about_alibi.fails(
@@ -334,23 +348,26 @@ def _press(heads: int) -> list[float]:
 
 @about_kerple.holds_within(
     "precision.kerple-exact",
-    "KERPLE's biases at distances up to 5,000 all differ, and are those of float64 to a millionth of their size.",
-    "KERPLE 在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大小的百万分之一。",
+    "KERPLE's biases, with p and a where it may start from, all differ in each head at distances up to 5,000, and are "
+    "those of float64 to a millionth of their size.",
+    "p 与 a 取初始范围内的值时，KERPLE 的每个头在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大"
+    "小的百万分之一。",
     says="whorl 0.2, docs/encodings/kerple.md",
-    how="Both kernels with p = 1.3, a = 0.7 at distances 0 … 5,000, positions around a million, against their "
-    "formulas; and how many differ.",
-    how_zh="两种核，p = 1.3、a = 0.7，距离 0 … 5000，位置在一百万附近，与各自的公式比较；并数有多少个不同。",
+    how="Both kernels of 16 heads, p drawn between 0.01 and 2 and a between 0.01 and 1, at distances 0 … 5,000, "
+    "positions around a million, against their formulas; and how many differ in the head with the fewest.",
+    how_zh="两种核，16 个头，p 在 0.01 到 2 之间、a 在 0.01 到 1 之间随机，距离 0 … 5000，位置在一百万附近，与各自的公"
+    "式比较；并数不同偏置最少的头有多少个不同。",
 )
 def kerple_exact() -> Finding:
     distance, numbers, counts = torch.arange(5001), {}, {}
     for variant in ("log", "power"):
-        kerple = Kerple(heads=1, variant=variant)
-        kerple.p.fill_(1.3)
-        kerple.a.fill_(0.7)
-        p, a, d = 1.2999999523162842, 0.699999988079071, distance.double()  # 1.3 and 0.7 as float32 holds them
+        kerple, source = Kerple(heads=16, variant=variant), generator(10)
+        for parameter, high in ((kerple.p, 2.0), (kerple.a, 1.0)):
+            parameter.copy_(0.01 + (high - 0.01) * torch.rand(16, generator=source))
+        p, a, d = kerple.p.double()[:, None], kerple.a.double()[:, None], distance.double()
         true = -p * torch.log1p(a * d) if variant == "log" else -a * d**p
-        own = kerple.score_bias(torch.tensor([1_000_000]), 1_000_000 - distance)[0, 0].double()
+        own = kerple.score_bias(torch.tensor([1_000_000]), 1_000_000 - distance)[:, 0].double()
         numbers[f"relative error, {variant}"] = largest((own - true) / true.clamp(max=-1e-9))
-        counts[f"different biases, {variant}"] = len(own.unique())
+        counts[f"different biases, {variant}"] = min(len(head.unique()) for head in own)
     worst = max(numbers.values()) if min(counts.values()) == len(distance) else math.inf
     return within(worst, 1e-6, numbers | counts)

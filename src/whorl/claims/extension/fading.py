@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whorl import XPos, attention
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
-from whorl.claims.probes import largest, normal, refusal
+from whorl.claims.probes import doubles, largest, normal, refusal
 from whorl.errors import dtype_name
 
 about_xpos = About("xpos")
@@ -19,20 +19,20 @@ about_xpos = About("xpos")
     "xpos.factor",
     "A pair's part of an xPos score fades by zeta_i^(distance / 512), zeta_i = (2i/d + 0.4) / 1.4.",
     "xPos 中第 i 对的分数按 ζ_i^(距离/512) 衰减，ζ_i = (2i/d + 0.4)/1.4。",
-    says="Sun et al. 2022, xPos",
-    how="Length of the complex score of one pair at distances 0, 1, 512 and 2,000 against the formula, all 32 pairs.",
-    how_zh="全部 32 对，距离 0、1、512、2000：一对的复数分数的模与公式比较。",
+    says="Sun et al. 2022, xPos, with the settings of their code, torchscale",
+    how="Length of the complex score of one pair at distances 0, 1, 512 and 2,000 against the formula, every pair of "
+    "heads of 64 and of 20 dimensions.",
+    how_zh="64 维与 20 维的头的每一对，距离 0、1、512、2000：一对的复数分数的模与公式比较。",
 )
 def xpos_factor() -> Finding:
-    xpos, (one, turned) = XPos(head_dim=64, layout="interleaved"), _axes(32)
-    zeta, there = (torch.arange(32, dtype=torch.float64) / 32 + 0.4) / 1.4, torch.tensor([7000])
-
-    def part(key: Tensor, distance: int) -> Tensor:
-        a, b = xpos.transform_qk(one, key, there + distance, there)
-        return (a * b)[0, 0, 0].view(32, 2).sum(-1)
-
-    sizes = {distance: torch.hypot(part(one, distance), part(turned, distance)) for distance in (0, 1, 512, 2000)}
-    differences = (size / zeta ** (distance / 512) - 1 for distance, size in sizes.items())
+    there, differences = torch.tensor([7000]), []
+    for pairs in (32, 10):
+        xpos, axes = XPos(head_dim=2 * pairs, layout="interleaved"), _axes(pairs)
+        zeta = (torch.arange(pairs, dtype=torch.float64) / pairs + 0.4) / 1.4
+        for distance in (0, 1, 512, 2000):
+            placed = [xpos.transform_qk(axes[0], key, there + distance, there) for key in axes]
+            size = torch.hypot(*((a * b)[0, 0, 0].view(pairs, 2).sum(-1) for a, b in placed))
+            differences.append(size / zeta ** (distance / 512) - 1)
     return close(differences, 1e-9, "largest relative difference")
 
 
@@ -68,31 +68,36 @@ def xpos_centre() -> Finding:
     "xpos.overflow",
     (
         "Centred on its queries, a call of xPos with the paper's settings takes 32,862 of them in float32 and 1,134 in "
-        "float16 without overflow, wherever they stand, and refuses more."
+        "float16, wherever they stand, and refuses more; no score overflows where |q| |k| is below 2^12."
     ),
     "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
-    "无论位于何处都不溢出，超出则拒绝。",
+    "无论位于何处，超出则拒绝；|q||k| 小于 2^12 时分数都不溢出。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
-        "Scores of ones, 64 dimensions, between the first and the last of that many tokens at 0 and at a million, "
-        "which are finite; and one query more, which is refused: 12 bits of the type's range are left to the content. "
-        "Beside it the position where a key that is not centred overflows."
+        "That many tokens, 64 dimensions, at positions from 0 and from a million, in one call: queries and keys of "
+        "length 63 along the fastest pair, the last key turned so that it points as the first query does. Their "
+        "score, which grows most, is finite, as is that of each with itself; one query more is refused. Beside it the "
+        "position where a key that is not centred overflows."
     ),
-    how_zh="64 维全一向量，在位置 0 与一百万处，恰为上限个词中首尾两词的分数，须为有限；"
-    "再多一个查询则被拒绝：该类型的范围为内容留出 12 位。并列出不取中心时键在何处溢出。",
+    how_zh="一次调用恰为上限个 64 维的词，位置从 0 与从一百万开始：查询与键都只在最快的一对上、长度为 63，最后一个键转"
+    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是；再多一个查询则被拒绝。并列出不取中心时键"
+    "在何处溢出。",
 )
 def xpos_overflow() -> Finding:
-    xpos, numbers, good = XPos(head_dim=64), {}, 0
+    xpos, numbers, good = XPos(head_dim=64, layout="interleaved"), {}, 0
     rate = -math.log(0.4 / 1.4) / 512
     for dtype, known in ((torch.float32, 32_862), (torch.float16, 1_134)):
         word, limit = dtype_name(dtype), xpos.query_limit(dtype)
-        x = torch.ones(1, 1, 2, 64, dtype=dtype)
+        q = torch.zeros(1, 1, limit + 1, 64, dtype=dtype)
+        q[..., 0] = 63.0
+        k, back = q[:, :, :limit].clone(), 1.0 - limit  # the fastest pair turns one radian per position
+        k[..., -1, :2] = 63 * doubles([math.cos(back), math.sin(back)]).to(dtype)
         for start in (0, 1_000_000):
-            ends = torch.tensor([start, start + limit - 1])
-            a, b = xpos.transform_qk(x, x, ends, ends)
-            more = ends + torch.tensor([0, 1])
-            refused = refusal(lambda x=x, more=more, ends=ends: xpos.transform_qk(x, x, more, ends))
-            good += limit == known and bool((a @ b.mT).isfinite().all()) and bool(refused)
+            ids = torch.arange(start, start + limit + 1)
+            a, b = xpos.transform_qk(q[:, :, :limit], k, ids[:limit], ids[:limit])
+            score = a[0, 0, [0, -1]] @ b[0, 0, [0, -1]].mT
+            refused = refusal(lambda q=q, k=k, ids=ids: xpos.transform_qk(q, k, ids, ids[:-1]))
+            good += limit == known and bool(score.isfinite().all()) and f"at most {limit} queries" in refused
         numbers[f"queries, {word}"] = limit
         numbers[f"a key not centred overflows at, {word}"] = math.log(torch.finfo(dtype).max) / rate
     but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")
@@ -104,10 +109,10 @@ def xpos_overflow() -> Finding:
     "xPos fades keys before the query and grows those after it, so it is for causal attention only.",
     "xPos 使查询之前的键衰减、之后的键增大，因此只适用于因果注意力。",
     says="whorl 0.2, docs/encodings/xpos.md",
-    how="What is left of the fastest pair's score, 16 dimensions, for keys 512 before and 512 after a query at "
-    "1,000, beside another at 3,000: less than of a key at the query, and more; and whether attention refuses it "
-    "without a causal mask.",
-    how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：最快一对的分数各剩多少，须分别小"
+    how="What is left of each pair's score, 16 dimensions, for keys 512 before and 512 after a query at 1,000, beside "
+    "another at 3,000: less than of a key at the query, and more; and whether attention refuses it without a causal "
+    "mask.",
+    how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：每一对的分数各剩多少，须分别小"
     "于、大于查询处的键；以及没有因果掩码时注意力是否拒绝它。",
 )
 def xpos_causal_only() -> Finding:
@@ -116,13 +121,16 @@ def xpos_causal_only() -> Finding:
     one, parts = _axes(8)[0], []
     for key in _axes(8):
         a, b = xpos.transform_qk(one.expand(1, 1, 2, 16), key.expand(1, 1, 3, 16), ids, keys)
-        parts.append(b[0, 0, :, :2] @ a[0, 0, 0, :2])
-    before, at, after = torch.hypot(*parts).tolist()
+        parts.append((a[0, 0, 0] * b[0, 0]).view(3, 8, 2).sum(-1))
+    size = torch.hypot(*parts)
+    before, after = size[0] / size[1], size[2] / size[1]
     x = normal(1, 1, 3, 16)
     refused = "causal" in refusal(lambda: attention(x, x, x, encoding=xpos, causal=False))
-    numbers = {"key 512 before": before / at, "key 512 after": after / at, "refused without a causal mask": refused}
+    numbers = {"fastest pair, key 512 before": before[0], "fastest pair, key 512 after": after[0]}
+    numbers |= {"slowest pair, key 512 before": before[-1], "slowest pair, key 512 after": after[-1]}
     text = Both(
-        f"a key 512 before is worth {before / at:.2f} of one here, and one 512 after it {after / at:.2f}",
-        f"前 512 处的键剩 {before / at:.2f}，后 512 处的键为 {after / at:.2f}",
+        f"of a pair's score a key 512 before keeps up to {before.max():.2f}, and one 512 after has {after.min():.2f}",
+        f"一对的分数，前 512 处的键最多剩 {before.max():.2f}，后 512 处的键最少为 {after.min():.2f}",
     )
-    return decide(before < at < after and refused, numbers, text)
+    good = before.max() < 1 < after.min() and refused
+    return decide(good, numbers | {"refused without a causal mask": refused}, text)

@@ -97,11 +97,11 @@ def ntk_untrained() -> Finding:
     "Without any training, NTK-aware scaling serves four times the trained length with minimal degradation.",
     "不经训练，NTK-aware 缩放即可用于训练长度的四倍，性能几乎不下降。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5, the title: 8k and more of LLaMA's 2,048, minimal perplexity degradation",
-    how="Bits per byte with NTK of factor 4 at 4 times the trained length less those at the trained length, in each "
-    "comparison of the lab, of small models: it fails where the whole interval of one lies above what counts as held, "
-    f"{evidence.HELD:g}, and holds where all lie below.",
-    how_zh="实验室各次比较（小模型）中，因子为 4 的 NTK 在训练长度 4 倍处与训练长度处的比特每字节之差：若某次比较的整个"
-    f"区间都高于算作保持的 {evidence.HELD:g}，则不成立；全部低于它才成立。",
+    how="Bits per byte with NTK of factor 4 at 4 times the trained length less those of the same model, unscaled, at "
+    "the trained length, in each comparison of the lab, of small models: it fails where the whole interval of one lies "
+    f"above what counts as held, {evidence.HELD:g}, and holds where all lie below.",
+    how_zh="实验室各次比较（小模型）中，因子为 4 的 NTK 在训练长度 4 倍处的比特每字节，减去同一模型未缩放时在训练长度处"
+    f"的：若某次比较的整个区间都高于算作保持的 {evidence.HELD:g}，则不成立；全部低于它才成立。",
     trained=True,
 )
 def ntk_minimal() -> Finding:

@@ -16,26 +16,28 @@ from whorl.rotary.scalings.base import Scaling
 CHEN = "Chen et al. 2023, PI"
 PENG = "Peng et al. 2023, YaRN"
 DIM, BASE = 128, 10_000.0
+HEADS = ((DIM, BASE), (64, 500_000.0))  # dimensions and base: what holds for one must hold for the other
 about_rope = About("rope")
 
 
-def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None) -> Tensor:
+def scaled(scaling: Scaling | None, dim: int = DIM, length: int | None = None, base: float = BASE) -> Tensor:
     """The frequencies with a scaling."""
-    return Rope(head_dim=dim, scaling=scaling).frequencies(length)
+    return Rope(head_dim=dim, base=base, scaling=scaling).frequencies(length)
 
 
 @About("rope").holds_within(
     "extension.factor-one",
     (
-        "With a factor of 1 every scheme is plain RoPE: PI, NTK, NTK-by-parts, Llama 3, YaRN, and dynamic NTK in its "
-        "length."
+        "With a factor of 1 these schemes are plain RoPE: PI, NTK, NTK-by-parts, Llama 3, YaRN with its "
+        "default temperature, and dynamic NTK up to its original length."
     ),
-    "因子为 1 时各方案都退化为普通 RoPE：PI、NTK、NTK-by-parts、Llama 3、YaRN，以及原长度以内的动态 NTK。",
+    "因子为 1 时下列方案都退化为普通 RoPE：PI、NTK、NTK-by-parts、Llama 3、默认温度的 YaRN，以及原长度以内的动态 NTK。",
     says="whorl 0.2, docs/rotary.md",
     how="Frequencies of eight schemes with factor 1 at a length of 8,192, trained on 4,096, against base^(-2i/d), "
-    "128 dimensions, and their attention factors against 1; dynamic NTK's frequencies at 4,096.",
-    how_zh="128 维，训练长度 4096：八种方案取因子 1、长度 8192 处的频率与 base^(-2i/d) 比较，注意力因子与 1 比较；动态 "
-    "NTK 取长度 4096 处的频率。",
+    "128 dimensions at base 10,000 and 64 at 500,000, and their factors on cos and sin and on the softmax against 1; "
+    "dynamic NTK's frequencies at 4,096.",
+    how_zh="128 维、底数 10000 与 64 维、底数 500000，训练长度 4096：八种方案取因子 1、长度 8192 处的频率与 "
+    "base^(-2i/d) 比较，乘在 cos、sin 上与 softmax 上的因子与 1 比较；动态 NTK 取长度 4096 处的频率。",
 )
 def factor_one() -> Finding:
     schemes = (
@@ -51,14 +53,15 @@ def factor_one() -> Finding:
     numbers = {}
     for scheme in schemes:
         name = f"{scheme.name} {getattr(scheme, 'variant', '')}".strip()
-        numbers[name] = _off(scheme, 8192) + abs(scheme.factors(8192).attention - 1)
+        factors = largest(doubles(scheme.factors(8192)) - 1)
+        numbers[name] = _off(scheme, 8192) + factors
     dynamic = DynamicNtk(factor=1.0, original_length=4096)
     return all_within(numbers | {"dynamic_ntk within its length": _off(dynamic, 4096)}, 1e-12)
 
 
 def _off(scaling: Scaling, length: int) -> float:
     """The largest relative difference of the frequencies from those without a scaling."""
-    return largest(scaled(scaling, length=length) / ladder(DIM) - 1)
+    return largest(scaled(scaling, dim, length, base) / ladder(dim, base) - 1 for dim, base in HEADS)
 
 
 @About("rope").holds_within(
@@ -66,15 +69,20 @@ def _off(scaling: Scaling, length: int) -> float:
     "Linear interpolation by s is the same as dividing every position by s.",
     "按 s 做线性插值等价于把每个位置除以 s。",
     says=f"{CHEN}, equation 4",
-    how="Nine vectors of 128 dimensions at positions 0, 499 … 3,992 turned with Linear(4) and Linear(2.5) against "
-    "plain RoPE at these positions divided by 4 and 2.5, of which most are no whole numbers.",
-    how_zh="九个 128 维向量：Linear(4) 与 Linear(2.5) 在位置 0、499 … 3992 处的旋转，与普通 RoPE 在这些位置除以 4 与 "
-    "2.5 处（多数不是整数）比较。",
+    how="Nine vectors of 128 dimensions at base 10,000, and of 64 at 500,000, at positions 0, 499 … 3,992 turned with "
+    "Linear(4) and Linear(2.5) against plain RoPE at these positions divided by 4 and 2.5, of which most are no whole "
+    "numbers.",
+    how_zh="九个 128 维（底数 10000）与 64 维（底数 500000）的向量：Linear(4) 与 Linear(2.5) 在位置 0、499 … 3992 处的"
+    "旋转，与普通 RoPE 在这些位置除以 4 与 2.5 处（多数不是整数）比较。",
 )
 def pi_divides() -> Finding:
-    x, ids = normal(9, DIM), torch.arange(9) * 499
-    squeezed = {factor: Rope(head_dim=DIM, scaling=Linear(factor=factor)).rotate(x, ids) for factor in (4.0, 2.5)}
-    return close((y - Rope(head_dim=DIM).rotate(x, ids.double() / factor) for factor, y in squeezed.items()), 1e-9)
+    ids, differences = torch.arange(9) * 499, []
+    for dim, base in HEADS:
+        x, plain = normal(9, dim), Rope(head_dim=dim, base=base)
+        for factor in (4.0, 2.5):
+            squeezed = Rope(head_dim=dim, base=base, scaling=Linear(factor=factor))
+            differences.append(squeezed.rotate(x, ids) - plain.rotate(x, ids.double() / factor))
+    return close(differences, 1e-9)
 
 
 @about_rope.holds_within(
@@ -82,15 +90,16 @@ def pi_divides() -> Finding:
     "NTK-aware scaling leaves the fastest pair alone, divides the slowest by exactly s, and slows each pair "
     "between more than the one before.",
     "NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
-    says="bloc97 2023, r/LocalLLaMA 14lz7j5",
-    how="Frequencies of Ntk(8) of 128 dimensions and of Ntk(3) of 64 over plain ones: the first pair, the last, and "
-    "that the ratio falls from each pair to the next.",
-    how_zh="128 维的 Ntk(8) 与 64 维的 Ntk(3)，频率除以原频率：第一对、最后一对，以及比值逐对下降。",
+    says=f"{PENG}, appendix A.1, of the base of bloc97 2023, r/LocalLLaMA 14lz7j5",
+    how="Frequencies of Ntk(8) of 128 dimensions at base 10,000 and of Ntk(3) of 64 at 500,000 over plain ones: the "
+    "first pair, the last, and that the ratio falls from each pair to the next.",
+    how_zh="128 维、底数 10000 的 Ntk(8) 与 64 维、底数 500000 的 Ntk(3)，频率除以原频率：第一对、最后一对，以及比值逐"
+    "对下降。",
 )
 def ntk_ends() -> Finding:
     numbers, worst = {}, 0.0
-    for factor, dim in ((8.0, DIM), (3.0, 64)):
-        ratio = scaled(Ntk(factor=factor), dim) / ladder(dim)
+    for factor, (dim, base) in zip((8.0, 3.0), HEADS, strict=True):
+        ratio = scaled(Ntk(factor=factor), dim, base=base) / ladder(dim, base)
         first, last, step = float(ratio[0]), float(ratio[-1]), float(ratio.diff().max())
         names = ("first pair", "last pair", "least fall from pair to pair")
         numbers |= {f"{name}, Ntk({factor:g})": x for name, x in zip(names, (first, last, -step), strict=True)}
@@ -101,22 +110,27 @@ def ntk_ends() -> Finding:
 
 @about_rope.holds_within(
     "extension.dynamic-within",
-    "Dynamic NTK changes nothing up to the original length; at s times it, with factor a, the slowest w is divided by "
-    "a s - a + 1, which is s^2 - s + 1 only where a = s.",
-    "动态 NTK 在原长度以内不作改动；长度为原来的 s 倍、因子为 a 时，最慢一对的频率除以 a s - a + 1，仅当 a = s "
-    "时才是 s² - s + 1。",
+    "Dynamic NTK changes nothing up to the original length; at s > 1 times it, with factor a, the slowest w is divided "
+    "by a s - a + 1, which is s^2 - s + 1 only where a = s.",
+    "动态 NTK 在原长度以内不作改动；长度为原来的 s 倍（s > 1）、因子为 a 时，最慢一对的频率除以 a s - a + 1，仅当 a = "
+    "s 时才是 s² - s + 1。",
     says="transformers 5.22, dynamic RoPE after emozilla 2023",
-    how="Frequencies of 128 dimensions at 1, 4,096 and 16,384 (s = 4) for an original length of 4,096 and factors of "
-    "4 and 2.",
-    how_zh="128 维，原长度 4096，因子 4 与 2，在长度 1、4096、16384（s = 4）处的频率。",
+    how="Frequencies of 128 dimensions at base 10,000 and of 64 at 500,000, for factors of 4 and 2 and original "
+    "lengths of 4,096 and 1,000: at 1 and at the original length, and at 4, 2.5 and 1.001 times it.",
+    how_zh="128 维、底数 10000 与 64 维、底数 500000，因子 4 与 2，原长度 4096 与 1000：在长度 1 与原长度处，以及在原长"
+    "度的 4 倍、2.5 倍、1.001 倍处的频率。",
 )
 def dynamic_within() -> Finding:
     numbers, apart = {}, []
-    for factor in (4.0, 2.0):
-        dynamic = DynamicNtk(factor=factor, original_length=4096)
-        slower = float((ladder(DIM) / scaled(dynamic, length=16_384))[-1])
-        apart += [_off(dynamic, 1), _off(dynamic, 4096), slower / (factor * 4 - factor + 1) - 1]
-        numbers[f"factor {factor:g}: slowest pair at 16,384 is divided by"] = slower
+    for factor, trained in ((4.0, 4096), (2.0, 4096), (4.0, 1000), (2.0, 1000)):
+        dynamic = DynamicNtk(factor=factor, original_length=trained)
+        apart += [_off(dynamic, 1), _off(dynamic, trained)]
+        for length in (round(s * trained) for s in (4, 2.5, 1.001)):
+            wanted = factor * length / trained - factor + 1
+            slower = [ladder(dim, base)[-1] / scaled(dynamic, dim, length, base)[-1] for dim, base in HEADS]
+            apart += [float(x / wanted - 1) for x in slower]
+            if length == 16_384:
+                numbers[f"factor {factor:g}: slowest pair at 16,384 is divided by"] = slower[0]
     worst = largest(doubles(apart))
     return within(worst, 1e-9, numbers | {"largest difference": worst})
 
@@ -126,23 +140,23 @@ def dynamic_within() -> Finding:
     "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
     "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
     says=f"{PENG}, the authors' code",
-    how="Frequencies of Yarn(16) over plain ones, to 1e-9: where the ratio leaves 1, where it reaches 1/16, and that "
-    "it falls in a straight line between, half-way at pair 33.",
-    how_zh="Yarn(16) 的频率除以原频率（容差 1e-9）：比值在何处离开 1，在何处到达 1/16，其间直线下降、在第 33 对处恰为一"
-    "半。",
+    how="Frequencies of Yarn(16) and Yarn(2.5) over plain ones, pair by pair, to 1e-9: 1 up to pair 20, 1/s from pair "
+    "46 on, and on a straight line between, half-way at pair 33.",
+    how_zh="Yarn(16) 与 Yarn(2.5) 的频率除以原频率，逐对比较（容差 1e-9）：到第 20 对为止是 1，从第 46 对起是 1/s，其间"
+    "直线下降、在第 33 对处恰为一半。",
 )
 def yarn_ramp() -> Finding:
-    ratio = scaled(Yarn(factor=16.0, original_length=4096)) / ladder(DIM)
-    kept = int((ratio > 1 - 1e-9).sum())
-    divided = int((ratio < 1 / 16 + 1e-9).sum())
-    # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.95 for 32 turns and 45.03 for one
+    # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.94 for 32 turns and 45.03 for one
     edges = [DIM * math.log(4096 / (2 * math.pi * turns)) / (2 * math.log(BASE)) for turns in (32, 1)]
-    numbers = {"pairs kept": kept, "pairs divided": divided, "32 turns at pair": edges[0], "1 turn at pair": edges[1]}
-    half = largest(ratio[33] - (1 / 16 + 15 / 16 * 0.5)) < 1e-9
-    straight = largest(ratio[20:47].diff().diff()) < 1e-9
-    good, text = (kept, divided) == (21, 18) and half and straight, f"{kept} pairs are kept and {divided} divided"
-    but = Both(text, f"保留 {kept} 对，除以 s 的有 {divided} 对")
-    return decide(good, numbers | {"half-way pair 33": ratio[33]}, but)
+    numbers, good = {"32 turns at pair": edges[0], "1 turn at pair": edges[1]}, True
+    keep = 1 - ((torch.arange(DIM // 2, dtype=torch.float64) - 20) / 26).clamp(0, 1)
+    for s in (16.0, 2.5):
+        ratio = scaled(Yarn(factor=s, original_length=4096)) / ladder(DIM)
+        off = largest(ratio - (1 / s + (1 - 1 / s) * keep))
+        kept, divided = int((abs(ratio - 1) < 1e-9).sum()), int((abs(ratio - 1 / s) < 1e-9).sum())
+        good = good and off < 1e-9 and (kept, divided) == (21, 18)
+        numbers |= {f"pairs kept, s = {s:g}": kept, f"pairs divided, s = {s:g}": divided, f"off by, s = {s:g}": off}
+    return decide(good, numbers, Both("a pair is scaled otherwise", "某一对的缩放不同"))
 
 
 @About("rope").holds(
@@ -150,16 +164,16 @@ def yarn_ramp() -> Finding:
     "YaRN's betas are to be tuned to the model: trained on 64 positions, the default ones leave hardly a pair alone.",
     "YaRN 的 beta 需按模型调整：训练长度为 64 时，默认值几乎不保留任何一对。",
     says=f"{PENG}, section 3.2, which gives 1 and 32 for Llama and asks to tune them case by case",
-    how="Pairs of 32 that Yarn(4) and NtkByParts(4) leave within 1 %: at most 2 each where trained on 64 positions, "
-    "and at least 8 each where trained on 4,096.",
-    how_zh="32 对中 Yarn(4) 与 NtkByParts(4) 改动不超过 1% 的有多少对：训练长度 64 时各不超过 2 对，4096 时各不少"
-    "于 8 对。",
+    how="Pairs of 32, base 10,000, that Yarn(4) and NtkByParts(4) leave within 1 %: at most 2 each where trained on 64 "
+    "positions, and at least 8 each where trained on 4,096.",
+    how_zh="底数 10000，32 对中 Yarn(4) 与 NtkByParts(4) 改动不超过 1% 的有多少对：训练长度 64 时各不超过 2 对，4096 时"
+    "各不少于 8 对。",
 )
 def yarn_short() -> Finding:
     numbers = {}
     for length in (64, 4096):
         for scheme in (Yarn(factor=4.0, original_length=length), NtkByParts(factor=4.0, original_length=length)):
-            kept = int((scaled(scheme, 64) / ladder(64) > 0.99).sum())
+            kept = int((abs(scaled(scheme, 64) / ladder(64) - 1) < 0.01).sum())
             numbers[f"{scheme.name}, trained on {length:,}"] = kept
         numbers[f"turns of the fastest pair in {length:,}"] = length / (2 * math.pi)
     *short, _, yarn, parts, _ = numbers.values()
@@ -172,21 +186,23 @@ def yarn_short() -> Finding:
 
 @About("rope").holds_within(
     "extension.yarn-temperature",
-    "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score by its square.",
-    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而把每个分数乘以它的平方。",
+    "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score of a head that is rotated whole by its square.",
+    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而在全部维度都旋转的头中把每个分数乘以它的平方。",
     says=f"{PENG}, section 3.4",
-    how="Scores of nine random q, k of 128 dimensions with Yarn(16) over those of the same frequencies without a "
-    "factor.",
-    how_zh="九组 128 维随机 q、k 用 Yarn(16) 的分数，除以频率相同而不带因子的分数。",
+    how="Scores of nine random q, k of 128 dimensions with Yarn(16), Yarn(2.5) and Yarn(40) over those of the same "
+    "frequencies without a factor.",
+    how_zh="九组 128 维随机 q、k 用 Yarn(16)、Yarn(2.5)、Yarn(40) 的分数，除以频率相同而不带因子的分数。",
 )
 def yarn_temperature() -> Finding:
-    yarn = Rope(head_dim=DIM, scaling=Yarn(factor=16.0, original_length=4096))
-    bare = Rope(head_dim=DIM, frequencies=tuple(yarn.frequencies().tolist()))
-    q, k, ids = normal(9, DIM), normal(9, DIM, seed=1), torch.arange(9) * 777
-    ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
-    wanted = (0.1 * math.log(16) + 1) ** 2
-    worst = largest(ratio / wanted - 1)
-    return within(worst, 1e-9, {"scores are multiplied by": ratio.mean(), "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
+    q, k, ids, off, means = normal(9, DIM), normal(9, DIM, seed=1), torch.arange(9) * 777, [], []
+    for s in (16.0, 2.5, 40.0):
+        yarn = Rope(head_dim=DIM, scaling=Yarn(factor=s, original_length=4096))
+        bare = Rope(head_dim=DIM, frequencies=tuple(yarn.frequencies().tolist()))
+        ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
+        off.append(ratio / (0.1 * math.log(s) + 1) ** 2 - 1)
+        means.append(ratio.mean())
+    worst, wanted = largest(off), (0.1 * math.log(16) + 1) ** 2
+    return within(worst, 1e-9, {"scores are multiplied by": means[0], "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
 
 
 @about_rope.holds_within(
@@ -194,22 +210,24 @@ def yarn_temperature() -> Finding:
     "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L).",
     "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)。",
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
-    how="Tables of 64 dimensions at positions 5 and 700 for lengths 4,096 and 4,097, L = 4,096 and s = 32, against "
-    "cosines and sines, times that root, of angles divided by the short and by the long factors, which all differ.",
-    how_zh="64 维，L = 4096、s = 32，长度 4096 与 4097：位置 5 与 700 处的表，与角度除以短因子、长因子（各不相同）之后"
-    "的余弦、正弦乘以该根式比较。",
+    how="Tables of 64 dimensions at positions 5 and 700 for lengths L and L + 1, with L = 4,096 and s = 32 and with "
+    "L = 1,000 and s = 2.5, against cosines and sines, times that root, of angles divided by the short and by the long "
+    "factors, which all differ.",
+    how_zh="64 维，L = 4096、s = 32 与 L = 1000、s = 2.5，长度 L 与 L + 1：位置 5 与 700 处的表，与角度除以短因子、长因"
+    "子（各不相同）之后的余弦、正弦乘以该根式比较。",
 )
 def longrope_factor() -> Finding:
     short, long = tuple(1.0 + i / 100 for i in range(32)), tuple(2.0 + i for i in range(32))
-    scheme = LongRope(short_factor=short, long_factor=long, original_length=4096, factor=32.0)
-    rope, ids, numbers = Rope(head_dim=64, scaling=scheme), torch.tensor([5, 700]), {}
-    root = math.sqrt(1 + math.log(32) / math.log(4096))
-    for length, divided_by in ((4096, short), (4097, long)):
-        own = torch.stack(rope.tables(ids, length, dtype=torch.float64))
-        angles = ids.double()[:, None] * ladder(64) / doubles(divided_by)
-        numbers[f"off by, length {length:,}"] = largest(own - root * torch.stack((angles.cos(), angles.sin())))
-    worst = largest(doubles(list(numbers.values())))
-    return within(worst, 1e-12, numbers | {"attention factor": rope.attention_factor(4097)})
+    ids, numbers, factors = torch.tensor([5, 700]), {}, {}
+    for trained, s in ((4096, 32.0), (1000, 2.5)):
+        scheme = LongRope(short_factor=short, long_factor=long, original_length=trained, factor=s)
+        rope, root = Rope(head_dim=64, scaling=scheme), math.sqrt(1 + math.log(s) / math.log(trained))
+        for length, divided_by in ((trained, short), (trained + 1, long)):
+            own = torch.stack(rope.tables(ids, length, dtype=torch.float64))
+            angles = ids.double()[:, None] * ladder(64) / doubles(divided_by)
+            numbers[f"off by, length {length:,}"] = largest(own - root * torch.stack((angles.cos(), angles.sin())))
+        factors[f"attention factor, L = {trained:,}, s = {s:g}"] = rope.attention_factor(trained + 1)
+    return within(largest(doubles(list(numbers.values()))), 1e-12, numbers | factors)
 
 
 @about_rope.holds(
@@ -242,17 +260,20 @@ def llama3_bands() -> Finding:
     "Resonance rounds the wavelength of every pair to the nearest whole number, so that it repeats itself exactly.",
     "Resonance 把每一对的波长舍入为最近的整数，从而严格周期重复。",
     says="Wang et al. 2024, Resonance RoPE",
-    how="Wavelengths of 64 dimensions against 2 pi / w_i of the definition, rounded, and the tables of each pair at "
-    "position 3 and one such wavelength on.",
-    how_zh="64 维的各波长与按定义舍入后的 2π / w_i 比较，以及每一对在位置 3 与一个这样的波长之后的表。",
+    how="Wavelengths of 64 dimensions at base 10,000 and of 128 at 100,000 against 2 pi / w_i of the definition, "
+    "rounded, and the tables of each pair at position 3 and one such wavelength on.",
+    how_zh="64 维、底数 10000 与 128 维、底数 100000 的各波长与按定义舍入后的 2π / w_i 比较，以及每一对在位置 3 与一个"
+    "这样的波长之后的表。",
 )
 def resonance() -> Finding:
-    rope, plain = Rope(head_dim=64, scaling=Resonance()), 2 * math.pi / ladder(64)
-    here, on = (rope.tables(3 + ahead, dtype=torch.float64) for ahead in (torch.zeros(32).long(), plain.round().long()))
-    repeated = [(a - b).diagonal() for a, b in zip(here, on, strict=True)]  # pair i after its own wavelength
-    numbers = {
-        "wavelengths against whole ones": largest(wavelengths(rope.frequencies()) - plain.round()),
-        "tables one wavelength on": largest(repeated),
-    }
+    apart, repeated, changes = [], [], []
+    for dim, base in ((64, BASE), (DIM, 100_000.0)):
+        rope, plain = Rope(head_dim=dim, base=base, scaling=Resonance()), 2 * math.pi / ladder(dim, base)
+        whole = plain.round()
+        here, on = (rope.tables(3 + ahead, dtype=torch.float64) for ahead in (0 * whole.long(), whole.long()))
+        repeated += [(a - b).diagonal() for a, b in zip(here, on, strict=True)]  # pair i after its own wavelength
+        apart.append(wavelengths(rope.frequencies()) - whole)
+        changes.append(whole / plain - 1)
+    numbers = {"wavelengths against whole ones": largest(apart), "tables one wavelength on": largest(repeated)}
     worst = largest(doubles(list(numbers.values())))
-    return within(worst, 1e-9, numbers | {"largest change of a wavelength": largest(plain.round() / plain - 1)})
+    return within(worst, 1e-9, numbers | {"largest change of a wavelength": largest(changes)})
