@@ -333,6 +333,22 @@ def test_a_step_that_fails_leaves_the_cache_as_it_was():
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=rope)[:, :, 4:], **CLOSE)
 
 
+@pytest.mark.parametrize("name", ["rope", "alibi"])
+def test_caches_that_go_on_together_take_padding_back(name):
+    """A layer that had kept padded tokens when a later one failed had written over what follows the tokens before."""
+    inputs, mask = tokens(8), torch.tensor([[True, True], [False, True]])
+    cache = whorl.KVCache(encoding=build(name))
+    before = torch.tensor([[True] * 4, [False, True, True, True]])
+    cache.attend(*(t[:, :, :4] for t in inputs), key_mask=before)
+    with pytest.raises(KeyError), cache_module.together([cache]):
+        cache.attend(*(t[:, :, 4:6] for t in inputs), key_mask=mask)
+        raise KeyError
+    twin = whorl.KVCache(encoding=cache.encoding)
+    twin.attend(*(t[:, :, :4] for t in inputs), key_mask=before)
+    got, expected = (steps(each, [t[:, :, 4:] for t in inputs], (1,) * 4) for each in (cache, twin))
+    torch.testing.assert_close(got, expected, **CLOSE)
+
+
 def test_positions_go_on_below_zero():
     rope, inputs = whorl.Rope(head_dim=16), tokens(7)
     cache = whorl.KVCache(encoding=rope)

@@ -368,7 +368,10 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         yield
     except BaseException:
         for cache, state in zip(caches, before, strict=True):
-            cache._state = state
+            if cache._state is not state:
+                # what it was given may have been written over the positions to come
+                slots = None if state.slots is None else state.slots._replace(follows=False)
+                cache._state = state._replace(slots=slots)
         raise
 
 

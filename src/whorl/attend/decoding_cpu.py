@@ -1,12 +1,14 @@
 """A decoding step on the CPU: one new token, torch's kernel over the filled slots, and little Python around it.
 
 Heads that share keys are rows of one head, so that nothing is repeated. A bias by distance is kept in reverse, where
-the biases of all slots for the next token are a view.
+the biases of all slots for the next token are a view. Distances are those of positions, and between slots they are the
+same unless padding lies there: then every token has a place, the slot that it would be in without that padding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +33,7 @@ from whorl.encodings.parts import (
 from whorl.encodings.rotary import Counted
 from whorl.kernels.refusals import choose_rotate
 from whorl.rotary.rotation import Rotation
-from whorl.tracing import operators_are_watched
+from whorl.tracing import may_read_values, operators_are_watched
 
 Place = Callable[[Tensor, Tensor, Slots, int], Tensor]
 
@@ -51,8 +53,8 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return f"{type(encoding).__name__} has more than a bias by distance"
     if not hides_by_reach(encoding) or (reach is not None and reach.first):
         return f"{type(encoding).__name__} has a mask that is no window"
-    if slots.padded and (bias or reach):
-        return f"{type(encoding).__name__} goes by distance, and there is padding"
+    if slots.padded and not may_read_values(slots.real):
+        return "there is padding, and looking where would wait for the device"
     return None
 
 
@@ -65,6 +67,7 @@ class CpuStep:
         bias, reach = first(encoding, Bias), encoding.reach
         self._bias = _bias(bias, slots) if isinstance(bias, BiasByDistance) else None
         self._window = slots.room if reach is None else reach.before + 1
+        self._padding: _Padding | None = None
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
@@ -77,21 +80,69 @@ class CpuStep:
         stop = filled + 1
         q = self._place(q, k, slots, filled)
         values[:, :, filled:stop] = v
-        start = max(0, stop - self._window)
-        mask = slots.real[:, None, None, :stop] if slots.padded else None
-        if self._bias is not None:
-            mask = self._bias()[..., start - stop :]
+        start, mask = self._mask(slots, stop)
         out = scaled_dot_product_attention(
             q.reshape(self._rows), keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
         )
         return out.view(self._shape)
 
+    def _mask(self, slots: Slots, stop: int) -> tuple[int, Tensor | None]:
+        """The first slot that a token in the last one of ``stop`` can see, and what is added to scores from there."""
+        bias, window = None if self._bias is None else self._bias(), self._window
+        if not slots.padded:
+            start = max(0, stop - window)
+            return start, None if bias is None else bias[..., start - stop :]
+        padding = self._padding
+        if padding is None or not padding.is_of(slots.real):
+            padding = self._padding = _padding(slots)
+        start = max(0, stop - window - padding.between)
+        added = padding.hidden[..., start:stop]
+        if not padding.between:
+            return start, added if bias is None else bias[..., start - stop :] + added
+        places = padding.places[..., start:stop]
+        if stop > window:
+            added = added.masked_fill(places < stop - window, -torch.inf)
+        if bias is not None:
+            sizes = (slots.real.shape[0], *bias.shape[1:3], -1)
+            added = bias[..., -stop:].expand(sizes).gather(-1, places.expand(sizes)) + added
+        return start, added
+
+
+class _Padding(NamedTuple):
+    """Where padding is in the slots, filled or to come: plain steps leave that as it is."""
+
+    real: Tensor
+    version: int | None  # of ``real`` when this was made; None where torch does not count, in inference mode
+    hidden: Tensor  # (batch, 1, 1, slots): what is added to scores, minus infinity for padding
+    places: Tensor  # (batch, 1, 1, slots): the slot that each token would be in, if no padding lay behind it
+    between: int  # how far a token is from its place at most: 0 where padding lies before texts, and nowhere else
+
+    def is_of(self, real: Tensor) -> bool:
+        """Whether all this is so still: memory is written into by steps that are not plain, or after a crop."""
+        return real is self.real and self.version is not None and real._version == self.version
+
+
+def _padding(slots: Slots) -> _Padding:
+    real, numbers = slots.real, torch.arange(slots.room, device=slots.real.device)
+    positions = slots.positions if slots.positions.ndim == 2 else slots.positions[0]  # counted: alike on every axis
+    with torch.inference_mode(False):  # steps outside of that mode may use it
+        # positions to come are written already, and the last slot is in its place
+        places = torch.where(real, positions + (slots.room - 1 - positions[:, -1:]), numbers)
+        hidden = slots.keys.new_zeros(real.shape, dtype=_wide(slots)).masked_fill(~real, -torch.inf)
+        version = None if real.is_inference() else real._version
+        return _Padding(real, version, hidden[:, None, None], places[:, None, None], int((places - numbers).amax()))
+
+
+def _wide(slots: Slots) -> torch.dtype:
+    """The dtype of what is added to scores."""
+    # half a float rounds a large bias by more than what decides between keys; torch's kernel takes either
+    return torch.promote_types(slots.keys.dtype, torch.float32)
+
 
 def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
     """(1, heads of keys, queries of each, distances), from the farthest that there is room for down to 0."""
     table, shared, room = TableByDistance(part), slots.keys.shape[1], slots.room
-    # half a float rounds a large bias by more than what decides between keys; torch's kernel takes either
-    dtype, device = torch.promote_types(slots.keys.dtype, torch.float32), slots.keys.device
+    dtype, device = _wide(slots), slots.keys.device
 
     def make() -> Tensor:
         return table(room, device)[:, :room].flip(1).to(dtype).view(1, shared, -1, room)
