@@ -242,25 +242,26 @@ def still_half() -> Finding:
     "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
     "只有最长波长以内的位置可以区分：L_max = 2π / w。",
     says="study notes",
-    how="128 dimensions. The slowest pair alone: all 54,410 positions of one wavelength differ, and one wavelength on "
-    "it is the same to 1e-6. All pairs: the nearest code to position 0 from one to two longest wavelengths on, which "
-    "would have to be nearer than 1.",
-    how_zh="128 维。只看最慢的一对：一个波长内的 54410 个位置互不相同，一个波长之后则相同（容差 1e-6）。看全部各对：一"
-    "到两个最长波长之间与位置 0 最近的编码，须近于 1 才算。",
+    how="128 dimensions, base 10,000; told apart is at least half as far as neighbours are. The slowest pair alone: "
+    "how many positions from 0 on are told apart from 0 and so from each other, which should be 54,410, those of one "
+    "wavelength. All pairs: the nearest code to position 0 from one to two longest wavelengths on, which would have "
+    "to be nearer than 1.",
+    how_zh="128 维，底数 10000；相距不小于相邻位置之距的一半才算可区分。只看最慢的一对：从 0 起有多少个位置可与 0（从而"
+    "彼此）区分，应为一个波长的 54410 个。看全部各对：一到两个最长波长之间与位置 0 最近的编码，须近于 1 才算。",
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)
     length = wavelengths(rope.frequencies())
     longest = float(length[-1])
-    # one pair alone: the same angle again after its own wavelength
-    again = torch.stack(rope.tables(length[-1:] * torch.tensor([0.0, 1.0], dtype=torch.float64), dtype=torch.float64))
-    alone = float((again[:, 0, -1] - again[:, 1, -1]).norm())
-    slowest = torch.stack(rope.tables(torch.arange(round(longest)), dtype=torch.float64), -1)[:, -1]
-    apart = len(slowest.unique(dim=0))
+    # one pair alone: equal steps round a circle, so that the first one to come back to 0 ends what is told apart
+    slowest = torch.stack(rope.tables(torch.arange(2 * round(longest)), dtype=torch.float64), -1)[:, -1]
+    far = (slowest[1:] - slowest[0]).norm(dim=-1)
+    back = (far < far[0] / 2).nonzero()
+    apart = int(back[0]) + 1 if len(back) else len(slowest)
     cos, _ = rope.tables(torch.arange(round(longest), 2 * round(longest)), dtype=torch.float64)
     nearest = math.sqrt(2 * (64 - float(cos.sum(-1).max())))
     numbers = {"shortest 2 pi / w": length[0], "longest 2 pi / w": longest}
-    numbers |= {"one pair, positions told apart": apart, "one pair, one wavelength on": alone}
+    numbers |= {"one pair, positions told apart": apart}
     numbers |= {"all pairs, nearest code beyond": nearest}
     beyond = f"all 64 together are never nearer than {nearest:.1f} from one to two longest wavelengths on"
     text = f"it is a number per pair, 6.28 to {longest:,.0f}; {beyond}"
@@ -268,7 +269,7 @@ def longest_wavelength() -> Finding:
         text,
         f"它是每一对各自的数，从 6.28 到 {longest:,.0f}；64 对合起来，在一到两个最长波长之间距离从不小于 {nearest:.1f}",
     )
-    up_to_it = apart == round(longest) and alone < 1e-6
+    up_to_it = apart == round(longest) == 54_410
     return depends(Both("one pair or all", "指一对还是全部"), up_to_it, nearest < 1, numbers, but)
 
 

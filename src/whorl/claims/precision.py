@@ -321,18 +321,21 @@ def alibi_key_form() -> Finding:
 
 @about_alibi.holds_within(
     "precision.alibi-relative-form",
-    "Taken from the distance, ALiBi's bias is exact at any position, to one float32 step, 2^-23 of its size.",
-    "按距离计算时，ALiBi 的偏置在任何位置都精确到一个 float32 步长，即自身大小的 2^-23。",
-    says="whorl 0.2, docs/encodings/alibi.md",
-    how="Biases of 8 and 12 heads for queries near 4,096, 16 million and 2^40 and the 4,096 keys before each against "
-    "float64.",
-    how_zh="8 头与 12 头，4096、一千六百万与 2^40 附近的查询与各自之前的 4096 个键，偏置与 float64 比较。",
+    "Taken from the distance, ALiBi's bias is exact to 2^-23 of its size at any position, for keys under 2^24 away.",
+    "按距离计算时，键在 2^24 以内，ALiBi 的偏置在任何位置都精确到自身大小的 2^-23。",
+    says="whorl 0.2, docs/encodings/alibi.md: the distance in whole numbers, multiplied in float32",
+    how="Biases of 8, 12 and 32 heads for queries near 4,096, 2^24 and 2^40 against float64: the 4,096 keys before "
+    "each, and 4,096 random ones up to 2^24 - 1 away.",
+    how_zh="8、12 与 32 头，4096、2^24 与 2^40 附近的查询，偏置与 float64 比较：各自之前的 4096 个键，以及 2^24 - 1 以"
+    "内随机的 4096 个。",
 )
 def alibi_relative_form() -> Finding:
     errors = []
-    for heads in (8, 12):
-        for start in (4096, 2**24 - 5000, 2**40 + 1):
-            query, keys = torch.tensor([start]), torch.arange(start - 4096, start + 1)
+    far = torch.randint(2**24, (4096,), generator=generator(10))
+    for heads in (8, 12, 32):
+        for start in (4096, 2**24 - 1, 2**40 + 1):
+            query, keys = torch.tensor([start]), torch.cat((torch.arange(start - 4096, start + 1), start - far))
+            keys = keys[keys >= 0]
             true = torch.tensor(_press(heads), dtype=torch.float64)[:, None] * (keys - start).double()
             own = Alibi(heads=heads).score_bias(query, keys)[:, 0].double()
             errors.append((own - true) / true.clamp(max=-1e-9))

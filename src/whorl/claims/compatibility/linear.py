@@ -77,31 +77,40 @@ def linear_relative() -> Finding:
 
 @about_rope.holds(
     "linear.rotate-before",
-    "Rotated before the feature map, linear attention weights are not relative; rotated after it they are.",
-    "先旋转再做特征映射，线性注意力的权重不是相对的；先做特征映射再旋转才是。",
+    "Rotated before the feature map elu + 1 or relu, linear attention weights are not relative; rotated after it they "
+    "are.",
+    "先旋转再做特征映射 elu + 1 或 relu，线性注意力的权重不是相对的；先做特征映射再旋转才是。",
     says=f"{SU}, equation 19, which rotates after",
-    how="Weights of 16 tokens, 2 heads of 16, elu + 1, read off linear_attention with one-hot values, at positions "
-    "from 0 and from 100: with RoPE as its encoding, which rotates after, they change by less than 1e-9; with none, "
-    "on queries and keys that were rotated before, by more than 0.01.",
-    how_zh="16 个词、2 个 16 维的头，elu + 1，用独热的值从 linear_attention 读出权重，位置从 0 与从 100 开始：以 RoPE "
-    "作其编码（之后旋转），权重变化不到 1e-9；不用编码、先旋转好查询和键再送入，变化超过 0.01。",
+    how="Weights of 16 tokens, 2 heads of 16, both feature maps, read off linear_attention with one-hot values, at "
+    "positions from 0 and from 100: with RoPE as its encoding, which rotates after, they change by less than 1e-9, and "
+    "by more than 0.01 where positions are three apart; with none, on queries and keys that were rotated before, they "
+    "change by more than 0.01. A map that leaves vectors as they are is relative either way.",
+    how_zh="16 个词、2 个 16 维的头，两种特征映射，用独热的值从 linear_attention 读出权重，位置从 0 与从 100 开始：以 "
+    "RoPE 作其编码（之后旋转），权重变化不到 1e-9，而位置间隔为三时变化超过 0.01；不用编码、先旋转好查询和键再送入，变"
+    "化超过 0.01。不改变向量的映射，两种次序都是相对的。",
 )
 def rotate_before() -> Finding:
     rope, (q, k, _) = Rope(head_dim=DIM), (x[:, :, :16] for x in tokens())
     one_hot = torch.eye(16, dtype=q.dtype).expand(1, 2, 16, 16)
 
-    def weights(start: int, before: bool) -> Tensor:
-        ids = torch.arange(16) + start
+    def weights(feature: Feature, before: bool, start: int, step: int = 1) -> Tensor:
+        ids = torch.arange(16) * step + start
         if before:
-            return linear_attention(rope.rotate(q, ids), rope.rotate(k, ids), one_hot, encoding=NoPE(), positions=ids)
-        return linear_attention(q, k, one_hot, encoding=rope, positions=ids)
+            q_turned, k_turned = rope.rotate(q, ids), rope.rotate(k, ids)
+            return linear_attention(q_turned, k_turned, one_hot, encoding=NoPE(), positions=ids, feature=feature)
+        return linear_attention(q, k, one_hot, encoding=rope, positions=ids, feature=feature)
 
-    first, after = (largest(weights(0, before) - weights(100, before)) for before in (True, False))
-    numbers = {"rotated before: largest change": first, "rotated after: largest change": after}
+    def change(before: bool, **other: int) -> list[float]:
+        maps: tuple[Feature, ...] = ("elu+1", "relu")
+        return [largest(weights(one, before, 0) - weights(one, before, **other)) for one in maps]
+
+    first, after, spread = min(change(True, start=100)), max(change(False, start=100)), change(False, start=0, step=3)
+    numbers = {"rotated before: least change": first, "rotated after: largest change": after}
+    numbers |= {"rotated after, positions three apart: least change": min(spread)}
     text = Both(
         f"weights change by {first:.3g} and {after:.3g} between places", f"两处权重之差为 {first:.3g} 与 {after:.3g}"
     )
-    return decide(first > 0.01 and after < 1e-9, numbers, text)
+    return decide(first > 0.01 and after < 1e-9 and min(spread) > 0.01, numbers, text)
 
 
 @shared
@@ -228,10 +237,11 @@ def one_plus_cosine_sharp() -> Finding:
     "φ(q)φ(k)e^(-λ|i-j|) 不是线性的：需要完整的矩阵。",
     says="study notes",
     how="256 tokens, 2 heads of 16, lambda = 0.02 and 2, with a causal mask and without: the linear form against the "
-    "matrix, to 1e-6; and matrix multiplications, chunks of 32, at 512 tokens over those at 256 and at 4,096 over "
-    "those at 2,048: 2.2 or more would not be linear.",
+    "matrix, to 1e-6; and multiplications of matrix products, lambda = 0.02, chunks of 32, at 512 tokens over those at "
+    "256 and at 4,096 over those at 2,048, with the mask and without: 2.2 or more would not be linear.",
     how_zh="256 个词、2 个 16 维的头，λ = 0.02 与 2，有因果掩码与没有：线性形式与完整矩阵比较（容差 1e-6）；以及分块 "
-    "32 时 512 个词与 256 个词、4096 个词与 2048 个词的矩阵乘法次数之比：达到 2.2 才算不是线性。",
+    "32、λ = 0.02 时 512 个词与 256 个词、4096 个词与 2048 个词的矩阵乘积中的乘法次数之比（有掩码与没有）：达到 2.2 才"
+    "算不是线性。",
 )
 def decay_not_linear() -> Finding:
     (q, k, v), ids, apart = tokens(), torch.arange(COUNT), []
@@ -243,7 +253,8 @@ def decay_not_linear() -> Finding:
             quadratic = plain @ v / plain.sum(-1, keepdim=True)
             own = linear_attention(q, k, v, form="decay", decay=rate, chunk=16, eps=0.0, causal=causal)
             apart.append(largest(own - quadratic))
-    worst, growth = largest(doubles(apart)), max(_growth(_linear(None, decay=0.02), count) for count in (COUNT, LONG))
+    runs = [_linear(None, decay=0.02, causal=causal) for causal in (True, False)]
+    worst, growth = largest(doubles(apart)), max(_growth(run, count) for run in runs for count in (COUNT, LONG))
     text = f"the sums are the same to {worst:.0e}, and work doubles with the length"
     numbers = {"largest difference": worst, "largest growth of the work at twice the length": growth}
     but = Both(
@@ -279,9 +290,11 @@ def _growth(call: Callable[[Tensor, Tensor, Tensor], Any], count: int = COUNT) -
     return found[1] / found[0]
 
 
-def _linear(encoding: Encoding | None, decay: float | None = None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _linear(
+    encoding: Encoding | None, decay: float | None = None, causal: bool = True
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     form = "decay" if decay else "numerator"
-    return lambda q, k, v: linear_attention(q, k, v, encoding=encoding, form=form, decay=decay, chunk=32)
+    return lambda *qkv: linear_attention(*qkv, encoding=encoding, form=form, decay=decay, causal=causal, chunk=32)
 
 
 def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
