@@ -15,6 +15,7 @@ call of torch's (``attend/decoding_kinds.py``). Everything else goes through ``a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,6 +78,10 @@ class KVCache:
     def __getstate__(self) -> dict[str, Any]:
         # a step that was made ready reads this cache's encoding, and a copy has its own
         return {**self.__dict__, "_ready": None}
+
+    def __copy__(self) -> KVCache:
+        # memory of its own: a slot that both caches fill next would be one and the same
+        return copy.deepcopy(self, {id(self.encoding): self.encoding})
 
     def _policy_for(self, encoding: Encoding) -> Policy:
         if self._asked == "transformed" and encoding.key_policy == "raw":
@@ -368,8 +373,13 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         yield
     except BaseException:
         for cache, state in zip(caches, before, strict=True):
-            cache._state = state
+            cache._state = state if cache._state is state else _as_before(state)
         raise
+
+
+def _as_before(state: State) -> State:
+    """The state that steps were taken from, which may have written other positions than follow behind its slots."""
+    return state if state.slots is None else state._replace(slots=state.slots._replace(follows=False))
 
 
 def _next_position(slots: Slots | None) -> Tensor | int:
