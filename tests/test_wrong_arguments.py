@@ -1,4 +1,4 @@
-"""Wrong arguments of the public rotation calls get a WhorlError or a right answer, never another exception."""
+"""Wrong arguments of public calls get a WhorlError or a right answer, never another exception."""
 
 import random
 import warnings
@@ -47,8 +47,35 @@ def odd_values():
         torch.arange(LENGTH),
         draw(DIM),
     )
-    plain = [None, 3, 0, -1, 1.5, True, 10**30, float("nan"), "abc", [0, 1, 2], (), (0,), (9,), {}, object()]
-    plain += [torch.float32, torch.int32, np.ones((LENGTH, DIM // 2)), np.arange(LENGTH), np.int64(2), x.numpy()]
+    plain = [
+        None,
+        3,
+        0,
+        -1,
+        1.5,
+        True,
+        False,
+        10**30,
+        10**400,
+        float("nan"),
+        "abc",
+        [0, 1, 2],
+        (),
+        (0,),
+        (9,),
+        {},
+        object(),
+    ]
+    plain += [
+        torch.float32,
+        torch.int32,
+        np.ones((LENGTH, DIM // 2)),
+        np.arange(LENGTH),
+        np.int64(2),
+        x.numpy(),
+        np.float32(0.5),
+        np.bool_(True),
+    ]
     plain += ["half", "interleaved_to_half", "thd", "blhd", "torch", "numba", "triton", "flex"]
     queries = [x, x[0], x[0, 0], x[0, 0, 0], x[None], x.long(), x > 0, torch.complex(x, x), x.half(), x.double()]
     queries += [x.to("meta"), x.to_sparse(), sparse_rows(x[0, 0]), nested(), nested(torch.jagged), x.to_mkldnn()]
@@ -64,7 +91,7 @@ def odd_values():
     return plain + queries + tables + rows
 
 
-def arguments(encoding, *names):
+def arguments(call, *names, encoding=None):
     """Good arguments by name."""
     cos, sin = whorl.Rope(head_dim=DIM).tables(torch.arange(LENGTH))
     good = {
@@ -81,8 +108,30 @@ def arguments(encoding, *names):
         **{"start": 0, "blocks": 1, "order": "bhld", "impl": "auto", "eps": 1e-6, "length": None},
         **{"dtype": torch.float32, "positions": torch.arange(LENGTH), "q_positions": torch.arange(LENGTH)},
         "k_positions": torch.arange(LENGTH),
+        **dict.fromkeys(("key_positions", "mask", "key_mask", "documents", "key_documents", "scale", "softcap")),
+        **{"encoding": encoding, "causal": True, "dropout": 0.0, "hidden": None, "decay": None, "chunk": None},
+        **{"return_lse": False, "return_weights": False, "return_stats": False, "feature": "elu+1"},
+        **{"form": "numerator", "capacity": None, "policy": "auto", "count": 2, "tokens": torch.zeros(BATCH, LENGTH)},
     }
-    return encoding, {name: good[name] for name in names}
+    return call, {name: good[name] for name in names}
+
+
+def cached(name):
+    """A method of a cache that has attended to a few tokens, which a call that fails leaves as it was."""
+
+    def call(**given):
+        cache = whorl.KVCache(encoding=whorl.Rope(head_dim=DIM))
+        text = draw(BATCH, HEADS, LENGTH, DIM), *(draw(BATCH, KEY_HEADS, LENGTH, DIM) for _ in range(2))
+        for part in (slice(2), slice(2, LENGTH)):
+            cache.attend(*(x[:, :, part] for x in text), scale=1.0)  # the last makes a kind of step ready
+        try:
+            return getattr(cache, name)(**given)
+        except Exception:
+            assert len(cache) == LENGTH
+            cache.attend(*(x[:, :, :1] for x in text), scale=1.0)
+            raise
+
+    return call
 
 
 TURN = ("cos", "sin", "layout", "start", "blocks", "order", "rows", "impl")
@@ -97,6 +146,29 @@ CALLS = {
     "rotate_append": lambda: arguments(whorl.rotate_append, "q", "k", "v", *TURN, "keys", "values", "slots"),
     "norm_rotate_qk": lambda: arguments(whorl.norm_rotate_qk, "q", "k", *TURN, "q_weight", "k_weight", "eps"),
     "explain_rotate": lambda: arguments(whorl.explain_rotate, "x", "cos", "sin", "impl"),
+}
+ATTENTION = ("q", "k", "v", "causal", "positions", "key_mask", "length", "impl")
+SOFTMAX = (*ATTENTION, "scale", "softcap", "hidden")
+ASKED = ("key_positions", "mask", "documents", "key_documents", "dropout", "return_lse", "return_weights")
+LINEAR = ("encoding", "feature", "form", "decay", "chunk", "eps", "length")
+CALLS |= {
+    "attention": lambda: arguments(whorl.attention, "encoding", *SOFTMAX, *ASKED, encoding=whorl.Rope(head_dim=DIM)),
+    "attention, a bias": lambda: arguments(
+        whorl.attention, "encoding", *SOFTMAX, *ASKED, encoding=whorl.Alibi(heads=HEADS)
+    ),
+    "linear_attention": lambda: arguments(
+        whorl.linear_attention, *ATTENTION, *LINEAR[:-1], "key_positions", "return_stats"
+    ),
+    "LinearState": lambda: arguments(whorl.LinearState, *LINEAR),
+    "KVCache": lambda: arguments(
+        whorl.KVCache, "encoding", "capacity", "policy", "length", encoding=whorl.Rope(head_dim=DIM)
+    ),
+    "KVCache.attend": lambda: arguments(cached("attend"), *SOFTMAX),
+    "KVCache.crop": lambda: arguments(cached("crop"), "count"),
+    "KVCache.positions_to_come": lambda: arguments(cached("positions_to_come"), "tokens", "key_mask"),
+    "KVCache.change_encoding": lambda: arguments(
+        cached("change_encoding"), "encoding", "positions", "length", encoding=whorl.Rope(head_dim=DIM, base=500.0)
+    ),
 }
 for _name, _make in ENCODINGS.items():
     CALLS[f"{_name}.tables"] = lambda make=_make: arguments(make().tables, "positions", "length", "dtype")
@@ -126,8 +198,9 @@ def attempt(name, changes):
 def test_one_wrong_argument(name):
     assert not attempt(name, {})  # and from now on a call of the kind is kept ready
     values = odd_values()
-    refused = sum(attempt(name, {key: value}) for key in CALLS[name]()[1] for value in values)
-    assert refused > len(values)
+    keys = CALLS[name]()[1]
+    refused = sum(attempt(name, {key: value}) for key in keys for value in values)
+    assert refused > len(values) * len(keys) / 2
 
 
 def check_several(count, seed):
@@ -224,3 +297,31 @@ def test_what_is_wrong_is_said(changes, message):
     with pytest.raises(WhorlError) as error:
         call(**{**given, **changes})
     assert message in str(error.value)
+
+
+def test_a_bool_is_no_number_where_a_step_of_its_kind_is_ready():
+    """True equals 1.0, and a kind of step is looked up by what is equal."""
+    cache, x = whorl.KVCache(encoding=whorl.Rope(head_dim=DIM)), draw(1, 2, 4, DIM)
+    for _ in range(3):
+        cache.attend(x[:, :, :1], x[:, :, :1], x[:, :, :1], scale=1.0)
+    for name in ("scale", "softcap", "length"):
+        with pytest.raises(WhorlError, match=f"attention: {name} must be a positive .*, got True"):
+            cache.attend(x[:, :, :1], x[:, :, :1], x[:, :, :1], **{"scale": 1.0, name: True})
+
+
+def test_what_is_returned_is_asked_for_by_bools():
+    x = draw(1, 2, 3, DIM)
+    for name in ("return_lse", "return_weights"):
+        with pytest.raises(WhorlError, match=f"attention: {name} must be True or False, got 2"):
+            whorl.attention(x, x, x, **{name: 2})
+    with pytest.raises(WhorlError, match="linear_attention: return_stats must be True or False, got 1"):
+        whorl.linear_attention(x, x, x, return_stats=1)
+
+
+def test_numbers_that_no_float_holds_are_refused():
+    x = draw(1, 2, 3, DIM)
+    for name in ("scale", "softcap"):
+        with pytest.raises(WhorlError, match=f"attention: {name} must be a positive number"):
+            whorl.attention(x, x, x, **{name: 10**400})
+    expected = whorl.attention(x, x, x, softcap=1e30)
+    assert torch.equal(whorl.attention(x, x, x, softcap=10**30), expected)

@@ -7,6 +7,7 @@ A message reads: public call, what is wrong, what was given, and a remedy.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -26,6 +27,23 @@ def check_counts(call: str, **counts: object) -> None:
     for name, value in counts.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise invalid(call, name, "a positive integer", value)
+
+
+def check_flags(call: str, **flags: object) -> None:
+    """Raises a WhorlError unless each of these is True or False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise invalid(call, name, "True or False", value)
+
+
+def is_finite_number(value: object) -> bool:
+    """Whether a value is an int or float, and no bool, that a float can be.
+
+    >>> is_finite_number(1), is_finite_number(True), is_finite_number(10**400)
+    (True, False, False)
+    """
+    most = sys.float_info.max
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and -most <= value <= most
 
 
 def unknown(what: str, got: object, known: Iterable[str], call: str = "") -> WhorlError:

@@ -674,3 +674,20 @@ def test_flex_on_the_cpu_refuses_what_its_compiler_cannot(queries, keys):
     q, (_, k, v) = tokens(queries)[0], tokens(keys)
     with pytest.raises(whorl.WhorlError, match=r"impl='flex' cannot run here: .* of the same tokens as the keys"):
         whorl.attention(q, k, v, encoding=encoding, impl="flex")
+
+
+class InDouble(whorl.Alibi):
+    """A bias of one's own that is float64 whatever the queries are."""
+
+    def score_bias(self, q_positions, k_positions, length=None):
+        bias = super().score_bias(q_positions, k_positions, length)
+        return None if bias is None else bias.double()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("options", [{}, {"impl": "torch"}, {"softcap": 3.0}, {"return_lse": True}])
+def test_a_bias_in_float64_serves_every_dtype(options, dtype):
+    q, k, v = (torch.randn(1, 4, 6, 8, generator=torch.Generator().manual_seed(i)).to(dtype) for i in range(3))
+    got = whorl.attention(q, k, v, encoding=InDouble(heads=4), **options)
+    expected = whorl.attention(q, k, v, encoding=whorl.Alibi(heads=4), **options)
+    torch.testing.assert_close(got, expected, atol=2e-2 if dtype == torch.bfloat16 else 1e-6, rtol=0)

@@ -277,6 +277,24 @@ def test_a_copy_reads_its_own_encoding(name, copied):
         assert_next_step_is_exact(each, text)
 
 
+@pytest.mark.parametrize("policy", ["transformed", "raw"])
+def test_a_shallow_copy_fills_slots_of_its_own(policy):
+    """As beams that part: both go on from the same text, with the same encoding."""
+    encoding, text = whorl.Rope(head_dim=DIM), tokens(5)
+    cache = whorl.KVCache(encoding=encoding, policy=policy)
+    cache.attend(*(x[:, :, :3] for x in text))
+    other = [text[0], *(x.clone() for x in text[1:])]
+    for x in other[1:]:
+        x[:, :, 3] *= 3
+    twin = copy.copy(cache)
+    assert twin.encoding is encoding and len(twin) == 3
+    for each, own in ((twin, other), (cache, text)):
+        each.attend(*(x[:, :, 3:4] for x in own))
+    for each, own in ((twin, other), (cache, text)):
+        got, whole = each.attend(*(x[:, :, 4:] for x in own)), whorl.attention(*own, encoding=encoding)
+        torch.testing.assert_close(got, whole[:, :, 4:], atol=4e-6, rtol=0)
+
+
 def test_a_large_bias_is_not_rounded_to_half_precision():
     """Those of Sandwich are large, and differ between neighbours by less than bfloat16 can tell."""
     encoding = whorl.Sandwich(heads=HEADS)

@@ -477,6 +477,22 @@ def test_left_padding_changes_nothing(form):
     close(torch.cat(outs, dim=2), whole, 1e-11)
 
 
+@pytest.mark.parametrize("feature", FEATURES)
+@pytest.mark.parametrize("form", FORMS)
+def test_what_padding_holds_is_in_no_gradient(form, feature):
+    q, k, v = qkv(9, batch=2)
+    mask = torch.arange(9) >= torch.tensor([[4], [0]])
+    grads = []
+    for held in (0.0, math.nan):
+        leaves = [q, *(x.masked_fill(~mask[:, None, :, None], held) for x in (k, v))]
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        options = {"form": form, "feature": feature, "decay": RATES if form == "decay" else None}
+        out = linear_attention(*leaves, encoding=Rope(head_dim=8), key_mask=mask, **options)
+        grads.append(torch.autograd.grad(out.sum(), leaves))
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_keys_left_out_in_the_middle():
     q, k, v = qkv(30, batch=2)
     mask = draw(2, 30, seed=5) > 0

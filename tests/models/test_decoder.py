@@ -472,3 +472,32 @@ def test_a_step_that_a_later_layer_refuses_leaves_every_cache_as_it_was():
     assert [len(cache) for cache in caches] == [5, 5]
     got = model.step(tokens[:, 5:], caches, positions=torch.arange(5, 9))
     torch.testing.assert_close(got, expected[:, 5:], rtol=0, atol=1e-5)
+
+
+class Limited(whorl.Rope):
+    """A rotation of one's own that refuses far positions."""
+
+    def transform_qk(self, q, k, q_positions, k_positions, length=None):
+        if int(q_positions.max()) > 70 or q.shape[2] == 2:
+            raise RuntimeError("too far, or two tokens")
+        return super().transform_qk(q, k, q_positions, k_positions, length)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("refused", ["positions", "key_mask"])
+def test_a_step_that_a_later_layer_refuses_leaves_the_positions_to_come(padded, refused):
+    """The first layer has written other positions, or padding, where those of the next tokens lay ready."""
+    plan = whorl.LayerPlan([whorl.Rope(head_dim=16), Limited(head_dim=16)])
+    torch.manual_seed(0)
+    model = Decoder(vocab=50, layers=2, width=32, heads=2, encoding=plan)
+    tokens = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, :2] = not padded
+    caches, expected = model.caches(), model(tokens, key_mask=mask)
+    model.step(tokens[:, :5], caches, key_mask=mask[:, :5])
+    model.step(tokens[:, 5:6], caches)
+    other = {"positions": torch.tensor([77, 78]), "key_mask": torch.tensor([[False, True], [True, True]])}
+    with pytest.raises(RuntimeError, match="too far"):
+        model.step(tokens[:, 6:8], caches, **{refused: other[refused]})
+    got = torch.cat([model.step(tokens[:, i : i + 1], caches) for i in (6, 7, 8)], dim=1)
+    torch.testing.assert_close(got, expected[:, 6:], rtol=0, atol=1e-5)

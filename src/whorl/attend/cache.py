@@ -15,6 +15,7 @@ call of torch's (``attend/decoding_kinds.py``). Everything else goes through ``a
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -35,7 +36,8 @@ from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.kernels.choose import Impl
+from whorl.kernels.choose import Impl, check_impl
+from whorl.memory import check_dense
 
 
 class KVCache:
@@ -65,7 +67,7 @@ class KVCache:
             raise invalid("KVCache", "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
         if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1):
             raise invalid("KVCache", "capacity", "a positive integer or None", capacity)
-        if policy not in ("auto", "transformed", "raw"):
+        if not isinstance(policy, str) or policy not in ("auto", "transformed", "raw"):
             raise unknown("policy", policy, ("auto", "transformed", "raw"), call="KVCache")
         self._asked: Literal["auto", "transformed", "raw"] = policy
         self._capacity = capacity
@@ -77,6 +79,10 @@ class KVCache:
     def __getstate__(self) -> dict[str, Any]:
         # a step that was made ready reads this cache's encoding, and a copy has its own
         return {**self.__dict__, "_ready": None}
+
+    def __copy__(self) -> KVCache:
+        # memory of its own: a slot that both caches fill next would be one and the same
+        return copy.deepcopy(self, {id(self.encoding): self.encoding})
 
     def _policy_for(self, encoding: Encoding) -> Policy:
         if self._asked == "transformed" and encoding.key_policy == "raw":
@@ -240,6 +246,7 @@ class KVCache:
         tokens' hidden states. A step that raises leaves the cache as it was.
         """
         state = self._state
+        check_impl(impl, "KVCache.attend")
         length = state.length if length is None else length
         plain = positions is None and key_mask is None and causal is True
         plain = plain and (hidden is None or state.encoding.reads_hidden)
@@ -347,7 +354,14 @@ class KVCache:
         >>> whorl.KVCache(encoding=whorl.NoPE()).positions_to_come(torch.zeros(1, 3))
         tensor([[0, 1, 2]])
         """
-        batch, count = tokens.shape
+        call = "KVCache.positions_to_come"
+        check_dense(call, "tokens", tokens, "a tensor of shape (batch, new)")
+        if tokens.ndim != 2:
+            raise invalid(call, "tokens", "a tensor of shape (batch, new)", tokens)
+        (batch, count), slots = tokens.shape, self._state.slots
+        if slots is not None and slots.keys.shape[0] != batch:
+            raise invalid(call, "tokens", f"for the {slots.keys.shape[0]} rows of the cache", tokens)
+        check_key_mask(call, key_mask, tokens[:, None])
         return following(_next_position(self._settled().slots), batch, count, tokens.device, key_mask).new
 
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
@@ -368,11 +382,13 @@ def together(caches: Sequence[KVCache]) -> Iterator[None]:
         yield
     except BaseException:
         for cache, state in zip(caches, before, strict=True):
-            if cache._state is not state:
-                # what it was given may have been written over the positions to come
-                slots = None if state.slots is None else state.slots._replace(follows=False)
-                cache._state = state._replace(slots=slots)
+            cache._state = state if cache._state is state else _as_before(state)
         raise
+
+
+def _as_before(state: State) -> State:
+    """The state that steps were taken from, which may have written other positions than follow behind its slots."""
+    return state if state.slots is None else state._replace(slots=state.slots._replace(follows=False))
 
 
 def _next_position(slots: Slots | None) -> Tensor | int:

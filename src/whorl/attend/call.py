@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,8 +13,9 @@ from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
 from whorl.encodings.rotary import check_length
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, check_flags, invalid, is_finite_number
 from whorl.graphs import equals_any
+from whorl.memory import check_dense
 from whorl.position_checks import FLOATS, INTEGERS
 
 NO_ENCODING = NoPE()
@@ -82,7 +82,7 @@ def checked(
     if not isinstance(encoding, Encoding):
         raise invalid("attention", "encoding", "an encoding", encoding, "Build one by name: whorl.build('rope', …).")
     check_shapes("attention", q, k, v)
-    if causal is not True and causal is not False and causal != "positions":
+    if not isinstance(causal, (bool, str)) or causal not in (True, False, "positions"):
         raise invalid("attention", "causal", "True, False or 'positions'", causal)
     if causal is False and encoding.causal_only:
         raise WhorlError(
@@ -94,13 +94,12 @@ def checked(
         )
     check_length(length, "attention")
     _check_heads(encoding, q.shape[1])
-    if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout < 1:
+    if not is_finite_number(dropout) or not 0 <= dropout < 1:
         raise invalid("attention", "dropout", "at least 0 and below 1", dropout)
     for name, value in (("scale", scale), ("softcap", softcap)):
-        if value is not None and (
-            isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf
-        ):
+        if value is not None and not (is_finite_number(value) and value > 0):
             raise invalid("attention", name, "a positive number", value)
+    check_flags("attention", return_lse=return_lse, return_weights=return_weights)
     queries, keys = q.shape[2], k.shape[2]
     consecutive = positions is None and key_positions is None
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
@@ -142,7 +141,7 @@ def checked(
         encoding=encoding,
         visible=visible,
         scale=own_scale,
-        softcap=softcap,
+        softcap=None if softcap is None else float(softcap),
         dropout=dropout,
         hidden=remembered,
         length=length,
@@ -157,7 +156,8 @@ def _positions(
 ) -> tuple[Tensor, Tensor]:
     positions, key_positions = with_positions("attention", q, keys, positions, key_positions)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
-        if not isinstance(ids, Tensor) or not ids.ndim or ids.shape[-1] != count:
+        check_dense("attention", name, ids, f"a tensor with {count} on its last axis")
+        if not ids.ndim or ids.shape[-1] != count:
             raise invalid("attention", name, f"a tensor with {count} on its last axis", ids)
         if ids.device != q.device:
             raise WhorlError(
@@ -197,9 +197,10 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int)
         raise WhorlError(
             f"attention: {type(encoding).__name__} reads hidden states. Pass hidden=… of shape (batch, keys, width)."
         )
-    batch = q.shape[0]
-    if not isinstance(hidden, Tensor) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
-        raise invalid("attention", "hidden", f"of shape ({batch}, {keys}, width), one row per key", hidden)
+    expected = f"of shape ({q.shape[0]}, {keys}, width), one row per key"
+    check_dense("attention", "hidden", hidden, expected)
+    if hidden.ndim != 3 or tuple(hidden.shape[:2]) != (q.shape[0], keys):
+        raise invalid("attention", "hidden", expected, hidden)
     check_device("attention", "hidden", hidden, q)
     with without_autocast(hidden.device.type):  # as everything that attention computes
         return encoding.remember(hidden)
@@ -208,11 +209,13 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int)
 def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     if mask is None:
         return None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        raise invalid(
-            "attention", "mask", "a bool tensor, True where a key may be seen", mask,
-            "A bias on scores is an encoding; padding is key_mask.",
-        )  # fmt: skip
+    expected, remedy = (
+        "a bool tensor, True where a key may be seen",
+        "A bias on scores is an encoding; padding is key_mask.",
+    )
+    check_dense("attention", "mask", mask, expected, remedy)
+    if mask.dtype != torch.bool:
+        raise invalid("attention", "mask", expected, mask, remedy)
     wanted = (*q.shape[:3], keys)
     fits = 2 <= mask.ndim <= 4 and all(
         equals_any(a, 1, b) for a, b in zip(reversed(mask.shape), reversed(wanted), strict=False)
@@ -227,7 +230,9 @@ def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor |
     if ids is None:
         return None
     batch = q.shape[0]
-    if not isinstance(ids, Tensor) or not equals_any(tuple(ids.shape), (count,), (batch, count)):
-        raise invalid("attention", name, f"of shape ({count},) or ({batch}, {count})", ids, "See whorl.documents.")
+    expected = f"of shape ({count},) or ({batch}, {count})"
+    check_dense("attention", name, ids, expected, "See whorl.documents.")
+    if not equals_any(tuple(ids.shape), (count,), (batch, count)):
+        raise invalid("attention", name, expected, ids, "See whorl.documents.")
     check_device("attention", name, ids, q)
     return ids

@@ -7,6 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from whorl.attend.call import checked
+from whorl.attend.inputs import check_device
 from whorl.attend.kept_positions import as_kept, by_row
 from whorl.attend.slots import Policy, Slots, State, replaced
 from whorl.attend.softmax import run
@@ -25,6 +26,8 @@ def moved_slots(old: State, slots: Slots, encoding: Encoding, policy: Policy, po
     if positions is None:
         there = on_axes(CHANGE, here, old.encoding.axes, encoding.axes)
     else:
+        if isinstance(positions, Tensor):
+            check_device(CHANGE, "positions", positions, keys)
         there = as_kept(by_row(CHANGE, positions, encoding.axes, keys.shape[0], filled))
     before = old.encoding if old.policy == "transformed" else None
     after = encoding if policy == "transformed" else None

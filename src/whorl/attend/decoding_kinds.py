@@ -42,6 +42,8 @@ def kind_of_step(
     """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
     if slots is None or operators_are_watched():
         return None
+    if scale is True or softcap is True or length is True:  # equal to 1, and refused by the checks
+        return None
     try:  # a step waits for this, hence every tensor written out
         if q.is_neg() or k.is_neg() or v.is_neg():  # a kernel would read the numbers without their sign
             return None

@@ -45,11 +45,14 @@ def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
 
 def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
     """Raises a WhorlError unless a mask has one bool per key."""
+    if mask is None:
+        return
     wanted = (k.shape[0], k.shape[2])
-    if mask is not None and (not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) != wanted):
-        raise invalid(call, "key_mask", f"a bool tensor of shape (batch, keys) = {wanted}", mask)
-    if mask is not None:
-        check_device(call, "key_mask", mask, k)
+    expected = f"a bool tensor of shape (batch, keys) = {wanted}"
+    check_dense(call, "key_mask", mask, expected)
+    if mask.dtype != torch.bool or tuple(mask.shape) != wanted:
+        raise invalid(call, "key_mask", expected, mask)
+    check_device(call, "key_mask", mask, k)
 
 
 def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
@@ -70,6 +73,7 @@ def with_positions(
     queries = q.shape[2]
     for name, given in (("positions", positions), ("key_positions", key_positions)):
         if given is not None:
+            check_dense(call, name, given, "a tensor", "Make one with whorl.positions(length).")
             check_precision(call, name, given)
     if key_positions is None:
         if positions is not None and queries != keys:
@@ -96,7 +100,8 @@ def row_numbers(call: str, rows: Sequence[int] | Tensor, batch: int) -> Tensor:
         index = rows if isinstance(rows, Tensor) else torch.as_tensor(rows, device="cpu")
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise invalid(call, "rows", "a list of row numbers", rows) from error
-    if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel():
+    check_dense(call, "rows", index, "a list of row numbers")
+    if index.ndim != 1 or index.dtype not in INTEGERS or not index.numel() or index.is_meta:
         raise invalid(call, "rows", "a list of row numbers", rows)
     if may_read_values(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
         raise invalid(call, "rows", f"between 0 and {batch - 1}", index.tolist())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
+from whorl.memory import check_dense
 from whorl.position_checks import FLOATS, INTEGERS, check_precision
 from whorl.tracing import may_read_values
 
@@ -35,6 +36,8 @@ def following(
 def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> Tensor:
     """Given positions with one for each row of the batch, or a WhorlError: (batch, count), axes in front."""
     wanted = (batch, count) if axes == 1 else (axes, batch, count)
+    if isinstance(positions, Tensor):
+        check_dense(call, "positions", positions, "a tensor")
     if isinstance(positions, Tensor) and positions.dtype in INTEGERS + FLOATS and 1 <= positions.ndim <= len(wanted):
         rows = positions.unsqueeze(1) if positions.ndim == 2 and axes > 1 else positions
         if (

@@ -27,8 +27,8 @@ from whorl.attend.linear_kernel import run_triton, why_not_triton
 from whorl.attend.linear_terms import Terms, make_terms
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
-from whorl.errors import WhorlError, invalid
-from whorl.kernels.choose import Impl, choose
+from whorl.errors import WhorlError, check_flags, invalid
+from whorl.kernels.choose import Impl, check_impl, choose
 from whorl.position_ids import positions as make_positions
 from whorl.position_ids import wide
 
@@ -93,9 +93,11 @@ def linear_attention(
     rule = Rule("linear_attention", encoding, feature, form, decay, chunk, eps, length)
     check_shapes(rule.call, q, k, v)
     check_key_mask(rule.call, key_mask, k)
+    check_flags(rule.call, return_stats=return_stats)
     if not isinstance(causal, bool):
         raise invalid(rule.call, "causal", "True or False", causal, "The order is that of the tokens.")
     places = place(rule, q, k, causal, positions, key_positions)
+    check_impl(impl, rule.call)
     reason = "it is for CUDA devices"
     if impl == "triton" or (impl == "auto" and q.is_cuda):
         reason = why_not_triton(rule, q, v, causal=causal, positions=places[0], return_stats=return_stats)
@@ -228,11 +230,11 @@ class LinearState:
 def _finish(rule: Rule, top: Tensor, bottom: Tensor | None, seen: Tensor | None) -> Tensor:
     """The output from the sums: a quotient, or the RMSNorm of the numerator; (batch, heads, queries, value dim)."""
     if bottom is None:
-        square = top.square().mean(-1, keepdim=True) + rule.eps
+        square = top.square().mean(-1, keepdim=True) + float(rule.eps)
         if seen is not None:
             square = square.masked_fill(~seen[:, None, None, :, None], 1.0)  # its numerator is 0
         return (top * square.rsqrt()).flatten(1, 2)
-    bottom = bottom + rule.eps
+    bottom = bottom + float(rule.eps)
     if seen is not None:
         bottom = bottom.masked_fill(~seen[:, None, None], 1.0)  # its numerator is 0
     return (top / bottom[..., None]).flatten(1, 2)

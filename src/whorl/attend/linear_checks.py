@@ -16,6 +16,7 @@ from whorl.attend.inputs import with_positions
 from whorl.attend.linear_forms import Fade
 from whorl.constants import numbers_on
 from whorl.encodings.base import Encoding
+from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import equals_any
 from whorl.position_checks import check_positions
@@ -45,9 +46,9 @@ class Rule:
 
     def __post_init__(self) -> None:
         call = self.call
-        if self.feature not in FEATURES:
+        if not isinstance(self.feature, str) or self.feature not in FEATURES:
             raise unknown("feature", self.feature, FEATURES, call=call)
-        if self.form not in FORMS:
+        if not isinstance(self.form, str) or self.form not in FORMS:
             raise unknown("form", self.form, FORMS, call=call)
         check_encoding(call, self.encoding)
         if self.form == "decay" and self.decay is None:
@@ -56,8 +57,9 @@ class Rule:
             _check_decay(call, self.decay)
         if self.chunk is not None and (type(self.chunk) is not int or self.chunk < 1):
             raise invalid(call, "chunk", "a positive integer or None", self.chunk)
-        if not _number(self.eps) or not 0 <= self.eps < math.inf:
+        if not _number(self.eps) or not _fits(self.eps):
             raise invalid(call, "eps", "at least 0 and finite", self.eps)
+        check_length(self.length, call)
 
     def head_rates(self, heads: int, key_heads: int, device: torch.device) -> Tensor | None:
         """One rate per head, float64, shape (key heads, groups); None for no decay."""
@@ -82,7 +84,7 @@ def _check_decay(call: str, decay: Any) -> None:
         rates = [decay] if _number(decay) else decay
         if not isinstance(rates, (list, tuple)) or not all(_number(rate) for rate in rates):
             raise invalid(call, "decay", "a number, or one number per head", decay)
-        wrong = not all(0 <= rate < math.inf for rate in rates)
+        wrong = not all(map(_fits, rates))
     if wrong:
         shown = decay.tolist() if isinstance(decay, Tensor) else decay
         raise invalid(call, "decay", "at least 0 and finite", shown, "Weights are multiplied by e^(-decay * distance).")
@@ -90,6 +92,14 @@ def _check_decay(call: str, decay: Any) -> None:
 
 def _number(x: Any) -> bool:
     return isinstance(x, numbers.Real) and not isinstance(x, bool)
+
+
+def _fits(x: Any) -> bool:
+    """Whether a number is at least 0, and a float can be it."""
+    try:
+        return 0 <= float(x) < math.inf
+    except OverflowError:
+        return False
 
 
 def place(

@@ -35,6 +35,9 @@ def make_terms(
     """What a form sums, in float32 or, for float64 input, in float64; with ``ones`` always a column of ones."""
     encoding, feature, form = rule.encoding, rule.feature, rule.form
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+    hidden = None if key_mask is None else ~key_mask[:, None, :, None]
+    if hidden is not None:  # what they hold may be NaN, and 0 * NaN is NaN, in gradients of the feature map too
+        k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
     a, b, values = feature_map(q.to(wide), feature), feature_map(k.to(wide), feature), v.to(wide)
     if form == "one_plus_cosine":
         a, b = unit(a), unit(b)
@@ -45,9 +48,8 @@ def make_terms(
         a, b = (torch.cat((x, torch.ones_like(x[..., :1])), dim=-1) for x in (a, b))
     if ones or (form != "unnormalised" and plain is None):
         values = torch.cat((values, torch.ones_like(values[..., :1])), dim=-1)
-    if key_mask is not None:  # the values too: 0 * NaN is NaN
-        hidden = ~key_mask[:, None, :, None]
-        b, values = b.masked_fill(hidden, 0.0), values.masked_fill(hidden, 0.0)
+    if hidden is not None:
+        b = b.masked_fill(hidden, 0.0)
         plain = None if plain is None else (plain[0], plain[1].masked_fill(hidden, 0.0))
     by_group = (k.shape[1], q.shape[1] // k.shape[1])
     if plain is not None:

@@ -49,12 +49,13 @@ def reference(
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
     bias = encoding.score_bias(q_positions, k_positions, length)
+    bias = None if bias is None else bias.to(wide)  # one of a user's own may be float64
     closed, sees = (None, None) if allowed is None or bias is not None else closed_keys(allowed)
     if first(encoding, ScoreTerm):
         hidden_keys = closed if bias is None else closed_keys(seen_with_bias(bias, allowed))[0]
         scores = scores if hidden_keys is None else scores.masked_fill(hidden_keys, -torch.inf)
         keys = repeat_heads(k, q.shape[1])
-        scores = encoding.adjust_scores(scores, q, keys, q_positions, k_positions, hidden, scale=scale)
+        scores = encoding.adjust_scores(scores, q, keys, q_positions, k_positions, hidden, scale=scale).to(wide)
     if bias is not None:
         # one pass over the scores for both: the bias is smaller, as texts of a batch share it
         scores = scores + (bias if allowed is None else bias.masked_fill(~allowed, -torch.inf))

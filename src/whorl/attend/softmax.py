@@ -31,8 +31,8 @@ from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, OutputTerm, RowLessColumn, ScoreTerm, Visibility, every, first
-from whorl.errors import WhorlError, unknown
-from whorl.kernels.choose import IMPLS, Impl
+from whorl.errors import WhorlError
+from whorl.kernels.choose import Impl, check_impl
 from whorl.tracing import is_symbol, making_graph, takes_derivatives, takes_further_derivatives
 
 Path = Literal["sdpa", "tiles", "folded", "masked", "flex", "dense"]
@@ -81,9 +81,10 @@ def attention(
     torch.Size([1, 8, 5, 64])
     """
     kind = None
-    if causal is True and impl == "auto" and isinstance(encoding, Encoding):
+    plain = causal is True and return_lse is False and return_weights is False and type(dropout) in (float, int)
+    if plain and not dropout and isinstance(impl, str) and impl == "auto" and isinstance(encoding, Encoding):
         options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap)
-        if not (dropout or return_lse or return_weights or any(option is not None for option in options)):
+        if scale is not True and length is not True and all(option is None for option in options):
             kind = kind_of(q, k, v, hidden, scale, length)
             ready = None if kind is None else find(encoding, kind)
             if ready is not None:
@@ -158,8 +159,7 @@ def explain_attention(q: Tensor, k: Tensor, v: Tensor, *, impl: Impl = "auto", *
 
 def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
     """The path a call takes and the reason; a request that cannot be met raises."""
-    if impl not in IMPLS:
-        raise unknown("impl", impl, IMPLS, call="attention")
+    check_impl(impl, "attention")
     name, cuda = type(call.encoding).__name__, call.q.device.type == "cuda"
     if impl in ("triton", "numba"):
         reason = why_not_tiles(call) if impl == "triton" else "attention has no numba kernel"
