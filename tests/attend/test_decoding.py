@@ -29,7 +29,7 @@ PROMPT, ROOM = 37, 80
 STEPS = 4 if DEVICE == "cuda" else 2  # the first makes a launch, the second finds it
 HEADS, DIM, BATCH, WIDTH = 4, 16, 2, 24
 
-pytestmark = pytest.mark.filterwarnings("ignore:T5. max_distance")
+pytestmark = pytest.mark.filterwarnings("ignore:T5. the last bucket")
 
 
 @pytest.fixture

@@ -42,7 +42,7 @@ def tokens(count, dtype=torch.float32):
     return [torch.randn(BATCH, heads, count, DIM, dtype=dtype) for heads in (HEADS, HEADS // 2, HEADS // 2)]
 
 
-@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
@@ -124,7 +124,7 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", NAMES)
@@ -257,7 +257,7 @@ def assert_next_step_is_exact(cache, text):
     torch.testing.assert_close(got, whole, atol=4e-6, rtol=0)
 
 
-@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @pytest.mark.parametrize("change", [_optimizer, _data_in_place, _vector, _state, _rounded])
 @pytest.mark.parametrize("name", ["t5", "kerple"])
 def test_numbers_are_seen_however_they_are_written(name, change):
@@ -266,7 +266,7 @@ def test_numbers_are_seen_however_they_are_written(name, change):
     assert_next_step_is_exact(cache, text)
 
 
-@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @pytest.mark.parametrize("name", ["rope", "t5", "ssmax"])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda cache: pickle.loads(pickle.dumps(cache))])
 def test_a_copy_reads_its_own_encoding(name, copied):
@@ -317,3 +317,16 @@ def test_heads_larger_than_the_stack_has_room_for():
         whole = whorl.attention(*text[..., : at + 1, :], encoding=cache.encoding)
         torch.testing.assert_close(got, whole[:, :, -1:], atol=4e-6, rtol=0)
     assert cache._ready is not None
+
+
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_of_no_rows(name):
+    encoding, text = encoding_of(name), [x[:0] for x in tokens(5)]
+    mask = torch.ones(0, 2, dtype=torch.bool)
+    for options in ({}, {"key_mask": mask}):
+        cache = whorl.KVCache(encoding=encoding)
+        cache.attend(*(x[:, :, :2] for x in text), **options)
+        for at in (2, 3, 4):
+            assert cache.attend(*(x[:, :, at : at + 1] for x in text)).shape == (0, HEADS, 1, DIM)
+        assert len(cache) == 5

@@ -668,3 +668,10 @@ def test_hidden_states_are_remembered_not_kept():
     cache.attend(*tokens(4), **hidden_for(encoding, 4))
     keys_and_values = 2 * 2 * 4 * 10 * 16 * 4
     assert cache.bytes < keys_and_values + 2 * 10 * WIDTH * 4  # less than the hidden states would take
+
+
+def test_a_cache_knows_the_order_of_its_tokens():
+    cache = whorl.KVCache(encoding=whorl.NoPE())
+    with pytest.raises(whorl.WhorlError, match=r"KVCache.attend: causal must be True or False, got 'positions'\."):
+        cache.attend(*tokens(3), causal="positions")
+    assert len(cache) == 0

@@ -103,7 +103,7 @@ def test_half_precision_gets_the_float32_answer_rounded(name, dtype):
     assert float(error) < {torch.bfloat16: 6e-3, torch.float16: 1.5e-3}[dtype]
 
 
-@pytest.mark.filterwarnings("ignore:T5. max_distance")
+@pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @every_encoding
 def test_configs_and_weights_survive_every_journey(name):
     encoding = build(name)

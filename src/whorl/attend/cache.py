@@ -16,8 +16,7 @@ call of torch's (``attend/decoding_kinds.py``). Everything else goes through ``a
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -286,6 +285,8 @@ class KVCache:
                 "capture."
             )
         state = self._state
+        if not isinstance(causal, bool):  # a cache knows the order of its tokens
+            raise invalid("KVCache.attend", "causal", "True or False", causal)
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
         check_fit(state.slots, k, v, self._capacity)
@@ -354,14 +355,13 @@ class KVCache:
         >>> whorl.KVCache(encoding=whorl.NoPE()).positions_to_come(torch.zeros(1, 3))
         tensor([[0, 1, 2]])
         """
-        call = "KVCache.positions_to_come"
-        check_dense(call, "tokens", tokens, "a tensor of shape (batch, new)")
-        if tokens.ndim != 2:
-            raise invalid(call, "tokens", "a tensor of shape (batch, new)", tokens)
-        (batch, count), slots = tokens.shape, self._state.slots
-        if slots is not None and slots.keys.shape[0] != batch:
-            raise invalid(call, "tokens", f"for the {slots.keys.shape[0]} rows of the cache", tokens)
+        call, slots = "KVCache.positions_to_come", self._state.slots
+        expected = f"a tensor of shape ({'batch' if slots is None else slots.keys.shape[0]}, new)"
+        check_dense(call, "tokens", tokens, expected)
+        if tokens.ndim != 2 or (slots is not None and slots.keys.shape[0] != tokens.shape[0]):
+            raise invalid(call, "tokens", expected, tokens)
         check_key_mask(call, key_mask, tokens[:, None])
+        batch, count = tokens.shape
         return following(_next_position(self._settled().slots), batch, count, tokens.device, key_mask).new
 
     def _new_positions(self, k: Tensor, positions: Tensor | None, key_mask: Tensor | None) -> NewPositions:
@@ -372,23 +372,6 @@ class KVCache:
             return NewPositions(as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None)
         found = following(_next_position(slots), batch, count, k.device, key_mask)
         return found if axes == 1 else found._replace(new=found.new.expand(axes, -1, -1))
-
-
-@contextmanager
-def together(caches: Sequence[KVCache]) -> Iterator[None]:
-    """A context in which caches go on all or none: where something raises, each of them is as it was before."""
-    before = [cache._state for cache in caches]
-    try:
-        yield
-    except BaseException:
-        for cache, state in zip(caches, before, strict=True):
-            cache._state = state if cache._state is state else _as_before(state)
-        raise
-
-
-def _as_before(state: State) -> State:
-    """The state that steps were taken from, which may have written other positions than follow behind its slots."""
-    return state if state.slots is None else state._replace(slots=state.slots._replace(follows=False))
 
 
 def _next_position(slots: Slots | None) -> Tensor | int:

@@ -40,8 +40,8 @@ Place = Callable[[Tensor, Tensor, Slots, int], Tensor]
 
 def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, asked: Asked) -> str | None:
     """What keeps this step from being one call of torch's kernel, or None."""
-    if slots is None or not slots.filled or slots.filled == slots.room:
-        return "the cache is empty or has to grow"
+    if slots is None or not slots.filled or slots.filled == slots.room or not q.numel():
+        return "the cache or the batch is empty, or the cache has to grow"
     if q.shape[2] != 1 or q.shape[3] != v.shape[3] or asked.softcap is not None:
         return "it is for one token, keys and values of one size, and no softcap"
     if not slots.follows or not slots.counted:

@@ -209,8 +209,15 @@ def _finding(verdict: Verdict, numbers: Numbers, but: Both = NOTHING, **more: st
     return Finding(verdict=verdict, numbers=floats, counterexample=but.en, counterexample_zh=but.zh, **more)
 
 
-def decide(true: bool | Tensor, numbers: Numbers, but: Both = NOTHING, source: str = COMPUTED) -> Finding:
-    """Holds or fails; the counterexample is kept where it fails."""
+def decide(
+    true: bool | Tensor, numbers: Numbers, but: Both = NOTHING, source: str = COMPUTED, *, instead: bool | Tensor = True
+) -> Finding:
+    """Holds or fails; the counterexample is kept where it fails.
+
+    ``instead`` is whether what the counterexample says to be right was found so; where not, nothing is concluded.
+    """
+    if not true and not instead:
+        return inconclusive(numbers, but, source)
     verdict, text = (Verdict("holds"), NOTHING) if true else (Verdict("fails"), but)
     return _finding(verdict, numbers, text, source=source)
 
@@ -242,7 +249,7 @@ def depends(
 
 
 def inconclusive(numbers: Numbers, why: Both, source: str) -> Finding:
-    """Measured, and not decided: the interval holds both answers."""
+    """Measured, and not decided: the interval holds both answers, or neither was found."""
     return _finding(Verdict("inconclusive"), numbers, why, source=source)
 
 

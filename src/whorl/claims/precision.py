@@ -22,8 +22,8 @@ HALVES = (torch.bfloat16, torch.float16)
 about_rope = About("rope")
 WHORL = "whorl 0.2, docs/rotary.md"
 CASTS = (
-    "transformers 4.35, LlamaRotaryEmbedding, which makes positions and frequencies in the dtype that the model was "
-    "cast to"
+    "transformers 4.35, LlamaRotaryEmbedding, which remakes its tables for longer texts from positions and frequencies "
+    "in the dtype that the model was cast to"
 )
 about_alibi = About("alibi")
 about_kerple = About("kerple")
@@ -125,10 +125,10 @@ def float32_grows() -> Finding:
     "位置和距离可以用 bfloat16 保存。",
     says=f"{CASTS}; of distances Chi et al. 2022, KERPLE, the authors' code",
     how="whorl's tables of 128 dimensions at 4,096 positions that went through bfloat16 against those that did not: "
-    "off by less than bfloat16's own rounding, 2^-9, would do. Beside it KERPLE's biases of distances 255 … 300, "
-    "and up to which number each type holds every whole one.",
+    "off by less than bfloat16's own rounding, 2^-9, would do; and KERPLE's biases of distances 255 … 300, which would "
+    "all have to differ still. Beside them up to which number each type holds every whole one.",
     how_zh="128 维、4096 个位置：whorl 在经过 bfloat16 的位置上的表，与未经过的比较，误差小于 bfloat16 自身的舍入 2^-9 "
-    "才算可以。并列出 KERPLE 在距离 255 … 300 处的偏置，以及各类型能表示直到多大的全部整数。",
+    "才算可以；KERPLE 在距离 255 … 300 处的偏置也须仍互不相同。并列出各类型能表示直到多大的全部整数。",
 )
 def bfloat16_positions() -> Finding:
     ids, rope, numbers = torch.arange(4096), Rope(head_dim=DIM), {}
@@ -144,10 +144,13 @@ def bfloat16_positions() -> Finding:
     numbers |= {"first position that moves": first, "positions left of 4,096": left, "largest error of a table": off}
     numbers |= {"biases of 46 distances": biases[0], "of them in bfloat16": biases[1]}
     text = Both(
-        f"{first} becomes 256, {left} of 4,096 positions are left, and cos and sin are off by up to {off:.2f}",
-        f"{first} 变成 256，4096 个位置只剩 {left} 个，cos 与 sin 的误差可达 {off:.2f}",
+        f"{first} becomes 256, {left} of 4,096 positions are left, and cos and sin are off by up to {off:.2f}; of "
+        f"KERPLE's {biases[0]} biases {biases[1]} are left",
+        f"{first} 变成 256，4096 个位置只剩 {left} 个，cos 与 sin 的误差可达 {off:.2f}；KERPLE 的 {biases[0]} 个偏置只"
+        f"剩 {biases[1]} 个",
     )
-    return decide(off < 2**-9, numbers, text)
+    harmed = off >= 2**-9, biases[1] < biases[0] == len(far)
+    return decide(not any(harmed), numbers, text, instead=all(harmed))
 
 
 @about_rope.fails(

@@ -246,18 +246,22 @@ def dense_exponential() -> Finding:
     "Sinusoidal codes and RoPE are both absolute in form, so their scores are both relative or both not.",
     "正弦编码与 RoPE 形式上都是绝对编码，因此两者的分数要么都是相对的，要么都不是。",
     how="Weights of 12 random tokens, 4 heads of 16, at positions from 0 and from 1,000, with each: equal to 1e-6 "
-    "counts as relative.",
-    how_zh="12 个随机词、4 个 16 维的头，位置从 0 与从 1000 开始，两种编码各自的权重：相差不到 1e-6 算相对的。",
+    "counts as relative. Positions three apart must change those of both by more than 0.01.",
+    how_zh="12 个随机词、4 个 16 维的头，位置从 0 与从 1000 开始，两种编码各自的权重：相差不到 1e-6 算相对的。位置间隔"
+    "为三时，两者的权重变化都须超过 0.01。",
 )
 def absolute_in_form() -> Finding:
-    numbers = {}
+    numbers, spread, ids = {}, {}, torch.arange(12)
     for name in ("rope", "sinusoidal"):
-        encoding, ids = moved(build(name)), torch.arange(12)
-        numbers[f"{name}: change of a weight"] = largest(weights_at(encoding, ids) - weights_at(encoding, ids + 1000))
+        encoding = moved(build(name))
+        here, there, apart = (weights_at(encoding, at) for at in (ids, ids + 1000, 3 * ids))
+        numbers[f"{name}: change of a weight"] = largest(here - there)
+        spread[f"{name}: change of a weight, positions three apart"] = largest(here - apart)
     rope, added = (value < 1e-6 for value in numbers.values())
     text = "a product of rotations holds the distance alone; a sum keeps <q, p_n> and <p_m, k>, which know the place"
     but = Both(text, "旋转的内积只含距离；相加则保留知道位置的 <q, p_n> 与 <p_m, k>")
-    return decide(rope == added, numbers, but)
+    seen = min(spread.values()) > 0.01
+    return decide(rope == added, numbers | spread, but, instead=rope and not added and seen)
 
 
 @about_rope_and_sinusoidal.holds(

@@ -1,12 +1,12 @@
 """Sinusoidal positions: fixed waves of each position, added to the token's embedding.
 
 Vaswani et al. 2017, "Attention Is All You Need".
-    p_t[2k] = sin(t w_k),   p_t[2k + 1] = cos(t w_k),   w_k = base^(-2k/d)
+    p_t[2i] = sin(t w_i),   p_t[2i + 1] = cos(t w_i),   w_i = base^(-2i/d)
     p_(t+k) = M_k p_t for one matrix M_k whatever t is, and <p_t, p_(t+k)> = sum_i cos(w_i k), for even d
 Two orders are in use, and weights trained with one are useless with the other:
     interleaved    sin cos sin cos …, as in the paper; an odd width has no last cosine
     concatenated   all sines, then all cosines (GPT-NeoX, x-transformers, Transformer-XL); an odd width has
-                   (d - 1) / 2 of each and ends in a zero. Exponents are -2k/d in both, with d as given.
+                   (d - 1) / 2 of each and ends in a zero. Exponents are -2i/d in both, with d as given.
 A code of an even width has norm sqrt(d/2), far more than embeddings started from N(0, 0.02): the paper multiplies those
 by sqrt(d), others the code by d^(-1/2), which ``scale`` is for.
 Position enters once, at the input. No parameters; d/2 sines and cosines per position, in float64, and one addition.

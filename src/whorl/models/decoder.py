@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from whorl import Encoding, LayerPlan
-from whorl.attend.cache import KVCache, together
+from whorl.attend.cache import KVCache
+from whorl.attend.together import together
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.models.layers import (
     Activation,

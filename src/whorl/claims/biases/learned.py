@@ -178,10 +178,11 @@ def sandwich_falls() -> Finding:
     "KERPLE is phi(q) phi(k) e^(-lambda |i - j|) with O(L d) memory.",
     "KERPLE 是 φ(q)φ(k)e^(-λ|i-j|)，需要 O(L d) 内存。",
     says="study notes",
-    how="Numbers a head of both kernels, at most 2; and the bias of the log kernel, p = a = 1, at distances 1, 2 and "
-    "4: the exponent of a fading product is a line, which would double it from 1 to 2, to a tenth.",
-    how_zh="两种核每个头的参数个数（至多 2 个）；以及 p = a = 1 的对数核在距离 1、2、4 处的偏置：指数衰减的指数是直线，"
-    "距离从 1 到 2 应加倍（容差十分之一）。",
+    how="What is kept of both kernels, their parameters: more than 2 numbers a head would have to be; and the bias of "
+    "the log kernel, p = a = 1, at distances 1, 2 and 4: the exponent of a fading product is a line, which would "
+    "double it from 1 to 2, to a tenth. It is -ln(1 + d) to 1e-6; of the power kernel only p = 1 is such a line.",
+    how_zh="两种核所保存的参数：每个头须多于 2 个才算；以及 p = a = 1 的对数核在距离 1、2、4 处的偏置：指数衰减的指数"
+    "是直线，距离从 1 到 2 应加倍（容差十分之一）。它等于 -ln(1 + d)（容差 1e-6）；幂核只有 p = 1 时才是这样的直线。",
 )
 def kerple_exponential() -> Finding:
     kernels = [Kerple(heads=8, variant=variant) for variant in ("log", "power")]
@@ -195,8 +196,9 @@ def kerple_exponential() -> Finding:
     numbers |= {"bias at 2 over bias at 1": two / one, "off -ln(1 + d) by": off}
     text = Both(
         f"it is a bias inside the softmax, -r1 ln(1 + r2 d) or -r1 d^r2, of {per_head[0]:g} numbers a head; from 1 "
-        f"to 2 the first grows by {two / one:.2f}, a line by 2",
+        f"to 2 the first grows to {two / one:.2f} times, a line to 2",
         f"它是 softmax 内的偏置 -r1 ln(1 + r2 d) 或 -r1 d^r2，每个头 {per_head[0]:g} 个数；距离从 1 到 2，前者变为 "
         f"{two / one:.2f} 倍，直线则为 2 倍",
     )
-    return decide(abs(two / one - 2) < 0.1 or max(per_head) > 2, numbers, text)
+    line, more = abs(two / one - 2) < 0.1, max(per_head) > 2
+    return decide(line and more, numbers, text, instead=not line and not more and off < 1e-6)

@@ -94,9 +94,11 @@ def ntk_untrained() -> Finding:
 
 @about_rope.fails(
     "extension.ntk-minimal",
-    "Without any training, NTK-aware scaling serves four times the trained length with minimal degradation.",
-    "不经训练，NTK-aware 缩放即可用于训练长度的四倍，性能几乎不下降。",
-    says="bloc97 2023, r/LocalLLaMA 14lz7j5, the title: 8k and more of LLaMA's 2,048, minimal perplexity degradation",
+    "Without any training, NTK-aware scaling serves four times the trained length with minimal degradation, in small "
+    "models as well.",
+    "不经训练，NTK-aware 缩放即可用于训练长度的四倍，性能几乎不下降，小模型也如此。",
+    says="bloc97 2023, r/LocalLLaMA 14lz7j5, the title, of LLaMA: 8k and more of 2,048, minimal perplexity "
+    "degradation; here asked of small models",
     how="Bits per byte with NTK of factor 4 at 4 times the trained length less those of the same model, unscaled, at "
     "the trained length, in each comparison of the lab, of small models: it fails where the whole interval of one lies "
     f"above what counts as held, {evidence.HELD:g}, and holds where all lie below.",

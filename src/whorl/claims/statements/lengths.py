@@ -46,7 +46,7 @@ def rope_any_length() -> Finding:
     )
     largest = evidence.largest(rises)
     assert largest is not None  # there is one for each comparison
-    return decide(ran and largest.held, numbers, text, largest.source)
+    return decide(ran and largest.held, numbers, text, largest.source, instead=ran and raised)
 
 
 @About("rope", says=NOTES).fails(
