@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import whorl
+from own_encodings import write_plugin
 from whorl import registry
 from whorl.claims import every, verify
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
+from whorl.plugins import load_plugin
 
 
 @pytest.fixture
@@ -267,3 +269,13 @@ def test_a_class_that_goes_by_the_name_of_another_is_not_that_one():
     assert says == {"Mine.claims.relative = True"}  # whorl does not say it
     extrapolates = next(row for row in rows if row.id.endswith("extrapolates"))
     assert extrapolates.verdict.kind == "needs training"
+
+
+def test_the_command_that_would_train_an_encoding_of_ones_own(own_registry, tmp_path):
+    whorl.register(Root)
+    command = {row.id: row.finding.command for row in verify("root")}["root.flag.extrapolates"]
+    assert command == "whorl.lab.compare(['root'], preset='laptop', seeds=3)"
+    file = write_plugin(tmp_path / "mine own.py", "paced_by")
+    (name,) = load_plugin(file)
+    command = {row.id: row.finding.command for row in verify(name)}[f"{name}.flag.extrapolates"]
+    assert command == f"whorl compare '{file}' --preset laptop --seeds 3"

@@ -101,9 +101,11 @@ HOW = {
         "每个键的权重都小于下一个更近的键才算衰减。",
     ),
     "extrapolates": Both(
-        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab, with these "
-        f"settings: a mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
-        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室，设置相同）："
+        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab, with the same "
+        "settings but for those of lengths, which fit the model; what serves a trained RoPE model is tried on one. A "
+        f"mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
+        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室，设置相同，与长度有关者取合乎模型的数；"
+        "用于已训练 RoPE 模型的，就在这种模型上试）："
         f"各次比较中平均上升都不超过 {evidence.HELD:g} 算保持。",
     ),
 }
