@@ -157,11 +157,11 @@ def red(encoding: Encoding) -> list[str]:
     return [row.id.partition(".")[2] for row in rows]
 
 
-class OnValues(Root):
+class OnValues(Encoding):
     """A number by distance on the values, which needs the weights."""
 
     claims = Claims(relative=True, norm_preserving=False, linear_attention=False, decays=False, extrapolates=False)
-    score_bias = Encoding.score_bias
+    Config = RootConfig
 
     def adjust_output(self, out, weights, v, q_positions, k_positions):
         apart = (q_positions[..., :, None] - k_positions[..., None, :]).double()
@@ -181,6 +181,11 @@ def test_what_fades_alike_in_all_heads_has_a_linear_form():
     liar = with_claims(whorl.XPos, linear_attention=False)
     assert red(liar(head_dim=16)) == ["flag.linear-attention"]
     assert red(liar(head_dim=16, rotated_heads=(0, 1))) == []
+
+
+def test_a_factor_that_normalising_takes_away_has_no_linear_form():
+    liar = with_claims(whorl.LogN, relative=False, linear_attention=True)
+    assert red(liar()) == ["flag.linear-attention"]
 
 
 def test_each_axis_is_shifted_by_itself():
@@ -248,6 +253,7 @@ def test_a_trained_length_is_no_table():
 
     class Paced(Encoding):
         Config = PacedConfig
+        config: PacedConfig
         claims = Claims(relative=False, norm_preserving=False, linear_attention=True, decays=False, extrapolates=False)
 
         def add_to_input(self, x, positions):

@@ -24,6 +24,10 @@ def linear(encoding: Encoding, stated: bool) -> Finding:
         refused = refusal(lambda: linear_attention(*given[:3], encoding=encoding, positions=places[0]))
         taken = Both("linear attention takes it", "线性注意力接受了它")
         return _no_linear_form(encoding, numbers) if refused else decide(False, numbers, taken)
+    scale = first(encoding, QueryScale)
+    if scale is not None and (left := _after_normalising(scale.encoding)) < KEPT:
+        lost = Both("normalising takes away its factor on queries", "归一化会消去它在查询上的因子")
+        return decide(False, numbers | {"left of the factor after normalising": left}, lost)
     worst = largest(_off_quadratic(encoding, positions) for positions in places)
     if apart > EQUAL:
         text = Both(f"weights are no products, off by {apart:.3g}", f"权重不是内积，相差 {apart:.3g}")
