@@ -271,3 +271,13 @@ def attention_that_sees_all_alike(patch: Patch) -> None:
         return v.mean(-2, keepdim=True).expand_as(v)
 
     everywhere(patch, attention, mean)
+
+
+@mutant("rope.formula", "axial_rope.formula", "mrope.formula", "rope+yarn.formula")
+def the_two_of_a_pair_swapped_in_halves(patch: Patch) -> None:
+    own = Rotary.rotate
+
+    def rotate(self: Any, x: Any, *given: Any, **options: Any) -> Any:
+        return own(self, x.roll(x.shape[-1] // 2, -1) if self.layout == "half" else x, *given, **options)
+
+    patch.setattr(Rotary, "rotate", rotate)

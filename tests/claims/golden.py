@@ -58,23 +58,24 @@ def ladder(dim, base=10000):
     return [float(w) for w in rotary_frequencies.plain(dim, base)]
 
 
-def ones_and_twos(dim):
-    return np.array([1.0 + i % 2 for i in range(dim)])
+def unlike(dim):
+    """The vector that is turned: no two of its numbers are equal, so that a mixed-up pair shows."""
+    return formulas.wave(dim).numpy()
 
 
 def turned(positions, frequencies, layout="half", dim=8, start=0):
-    """Ones and twos at each position, turned by position * frequency, exactly."""
+    """A vector at each position, turned by position * frequency, exactly."""
     rows = [
         [float(rotary_frequencies.mp.mpf(m) * w % (2 * rotary_frequencies.mp.pi)) for w in frequencies]
         for m in positions
     ]
-    return [rotation.rotate(ones_and_twos(dim), row, layout, start) for row in rows]
+    return [rotation.rotate(unlike(dim), row, layout, start) for row in rows]
 
 
 def turned_by_axes(found, planes, layout, dim):
     frequencies, axis = found
     angles = [[planes[a][t] * float(w) for w, a in zip(frequencies, axis, strict=True)] for t in range(len(planes[0]))]
-    return [rotation.rotate(ones_and_twos(dim), row, layout) for row in angles]
+    return [rotation.rotate(unlike(dim), row, layout) for row in angles]
 
 
 def in_blocks(found, planes, dim):
@@ -83,7 +84,8 @@ def in_blocks(found, planes, dim):
     half, out = dim // 2, []
     for t in range(len(planes[0])):
         angles = [[planes[a][t] * float(w) for w in frequencies[a * half // 2 : (a + 1) * half // 2]] for a in (0, 1)]
-        parts = [rotation.rotate(ones_and_twos(half), row, "half") for row in angles]
+        blocks = unlike(dim)[:half], unlike(dim)[half:]
+        parts = [rotation.rotate(block, row, "half") for block, row in zip(blocks, angles, strict=True)]
         out.append(np.concatenate(parts))
     return out
 
@@ -140,7 +142,7 @@ def mixed_rope():
     u, v = wave(2, HEADS, 4)[:, -1].astype(np.float32).astype(np.float64)
     _, rows, columns = PLANES
     angles = [[r * a + c * b for a, b in zip(u, v, strict=True)] for r, c in zip(rows, columns, strict=True)]
-    return [rotation.rotate(ones_and_twos(8), row, "interleaved") for row in angles]
+    return [rotation.rotate(unlike(8), row, "interleaved") for row in angles]
 
 
 def mixed_start():

@@ -877,7 +877,7 @@ def t5_scaled(patch: Patch) -> None:
 
 @mutant("kerple.held", "kerple.flag.decays")
 def kerple_held_where_it_rises(patch: Patch) -> None:
-    patch.setattr(kerple, "LOWEST", -0.0001)  # much lower the logarithm is no number
+    patch.setattr(kerple, "LOWEST", -0.00005)  # further below, the logarithm is no number far away
 
 
 @mutant("kerple.held")

@@ -336,6 +336,20 @@ def test_what_would_train_an_encoding_can_be_run():
                 repairs.check(words[4])
 
 
+def test_what_a_command_trains_is_found_under_the_label_that_the_lab_gives_it(experiments):
+    from whorl.lab.plan import read_name
+    from whorl.lab.settings import label_of, resolve
+
+    sizes = {"heads": 4, "head_dim": 32, "width": 128, "length": 64}
+    labels = {name: label_of(resolve(read_name(text), **sizes), **sizes) for name, text in evidence.SPELLED.items()}
+    ids = {name: f"{name}.flag.extrapolates" for name in labels}
+    assert {row.verdict.kind for row in lab(*ids.values()).values()} == {"needs training"}
+    experiments("one.json", comparison(**dict.fromkeys(labels.values(), STEEP)))
+    rows = lab(*ids.values())
+    held = {name: rows[id].verdict.kind == "fails" for name, id in ids.items()}  # by those that claim to hold
+    assert held == {"alibi+hf_bf16": False, "llama4_temperature": False, "self_extend": True, "sinks": True}
+
+
 def test_an_installed_whorl_has_no_experiments(monkeypatch, tmp_path):
     monkeypatch.setattr(evidence, "__file__", str(tmp_path / "site-packages" / "whorl" / "claims" / "evidence.py"))
     with ledger.fresh():

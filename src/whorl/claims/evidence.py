@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 
 from whorl import WhorlError
 from whorl.claims.ledger import BETWEEN, Both, Finding, decide, inconclusive, needs_training, shared
+from whorl.claims.trained_names import REPAIRS, SPELLED
+from whorl.claims.trained_names import command_for as command_for
 from whorl.result_rows import AS_TRAINED, Row
 from whorl.results import LEVEL, ComparisonResult, holm
 
@@ -28,19 +30,6 @@ HELD = 0.15
 
 # The score that shows whether more context is used: the same last tokens, read with a growing context.
 SCORE = "same_last"
-
-# Encodings that serve a trained RoPE model: the lab tests them as its repairs, not by training with them.
-REPAIRS = {
-    "rope+dynamic_ntk": "dynamic-ntk",
-    "rope+yarn": "yarn",
-    "leaky_rerope": "leaky-rerope",
-    "log_n": "logn",
-    "rerope": "rerope",
-    "window": "window",
-}
-
-# The name in a comparison of an encoding with other settings.
-SPELLED = {"alibi+hf_bf16": "alibi:rounding=hf_bf16"}
 
 
 class Loss(NamedTuple):
@@ -109,7 +98,9 @@ def losses(label: str, variant: str = AS_TRAINED) -> list[Loss]:
 
 def losses_of(name: str) -> list[Loss]:
     """The losses of a registered encoding, trained with it or tried on a trained RoPE model."""
-    return losses("rope", REPAIRS[name]) if name in REPAIRS else losses(name)
+    if name in REPAIRS:
+        return losses("rope", REPAIRS[name])
+    return losses(SPELLED.get(name, name).replace(":", " ").replace(",", " "))  # as reports label it
 
 
 def rises(name: str, ratio: float = 4.0) -> dict[str, float]:
@@ -238,12 +229,6 @@ def short_name(source: str) -> str:
     """The name of a committed result without its folder and ending."""
     path = Path(source)
     return path.parent.name if path.name == "comparison.json" else path.stem
-
-
-def command_for(name: str) -> str:
-    """The comparison that would train an encoding of the ledger, or try it on a trained RoPE model."""
-    what = f"rope --repairs {REPAIRS[name]}" if name in REPAIRS else SPELLED.get(name, name)
-    return f"whorl compare {what} --preset laptop --seeds 3"
 
 
 # How ``judge`` decides, for the claims that it decides.

@@ -38,15 +38,27 @@ SAID = {
         "{}: a farther key may weigh as much as a nearer one that is alike, or more.",
         "{}：内容相同时，远处的键可能不比近处的键权重小。",
     ),
-    ("extrapolates", True): ("{}: quality holds past the trained length.", "{}：超过训练长度后质量仍能保持。"),
-    ("extrapolates", False): ("{}: quality does not hold past the trained length.", "{}：超过训练长度后质量不能保持。"),
+    ("extrapolates", True): (
+        f"{{}}: quality holds at {RATIO:g} times the trained length.",
+        f"{{}}：在训练长度的 {RATIO:g} 倍处质量仍能保持。",
+    ),
+    ("extrapolates", False): (
+        f"{{}}: quality does not hold at {RATIO:g} times the trained length.",
+        f"{{}}：在训练长度的 {RATIO:g} 倍处质量不能保持。",
+    ),
 }
+
+# What an encoding is whose codes are a table.
+ENDED = Both(
+    "{}: quality does not hold past the trained length: its table has no code there.",
+    "{}：超过训练长度后质量不能保持：编码表中没有那里的编码。",
+)
 
 # What an encoding is whose bias folds: scores are products after all, of longer queries and keys.
 FOLDED = Both(
     "{}: linear attention does not take it as it is; its scores are products of queries and keys of {} more "
-    "dimensions, so a softmax-free form exists at that cost.",
-    "{}：线性注意力不直接接受它；但其分数是多加 {} 维的查询与键的内积，因此以此代价存在不含 softmax 的形式。",
+    "dimensions.",
+    "{}：线性注意力不直接接受它；但其分数是多加 {} 维的查询与键的内积。",
 )
 
 # What an encoding is whose term is a number of the query less one of the key.
@@ -59,9 +71,11 @@ GATED = Both(
 
 HOW = {
     "relative": Both(
-        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, and a "
-        f"pair's score when the tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
-        "随机词（远近都有）在所有位置平移前后的注意力权重，以及改变两词之间的词后该对的分数："
+        "Attention weights of random tokens, near and far apart, before and after all positions are shifted, one axis "
+        "at a time, causal and, where keys after the query have a meaning, not causal; and a pair's score when the "
+        f"tokens between change: equal to {EQUAL:g} is relative, a change above {SEEN:g} is not.",
+        "随机词（远近都有）在所有位置逐轴平移前后的注意力权重，带因果掩码，查询之后的键有意义时也不带；"
+        "以及改变两词之间的词后该对的分数："
         f"相差不到 {EQUAL:g} 为相对，变化超过 {SEEN:g} 则不是。",
     ),
     "norm_preserving": Both(
@@ -70,25 +84,39 @@ HOW = {
         f"每个改变向量的环节前后的范数，位置远近都取：相对差不到 {KEPT:g} 为保持，变化超过 {SEEN:g} 为改变。",
     ),
     "linear_attention": Both(
-        f"Weights against those of placed queries and keys, and the linear form against the quadratic, to {EQUAL:g}; "
-        f"where it is refused, weights differ from those by more than {SEEN:g}, or normalising takes away a factor on "
-        f"queries, to {KEPT:g}; and the scores of folded queries and keys are compared with its own, to {FOLD:g}.",
-        f"权重与放好位置的查询、键的权重比较，线性形式与平方形式比较，容差 {EQUAL:g}；"
-        f"被拒绝时，权重之差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}）；"
-        f"并把偏置折入查询与键后的分数与其自身比较，容差 {FOLD:g}。",
+        "At positions near and far, causal attention against that of placed queries and keys, and the linear form "
+        f"against the quadratic, to {EQUAL:g}. Where it is refused, attention differs from that by more than {SEEN:g}, "
+        f"or normalising takes away a factor on queries, to {KEPT:g}, or heads do not fade alike, by more than "
+        f"{SEEN:g}; what folds equals its bias but for a number per query, to {FOLD:g}, and a gate's term is a number "
+        f"of the query less one of the key, to {EQUAL:g}.",
+        f"位置远近都取：因果注意力与放好位置的查询、键所给出的比较，线性形式与平方形式比较，容差 {EQUAL:g}。"
+        f"被拒绝时，注意力与之相差须超过 {SEEN:g}，或查询上的因子经归一化后消失（容差 {KEPT:g}），"
+        f"或各头衰减不一（超过 {SEEN:g}）；折入后的内积与偏置只差每个查询一个数（容差 {FOLD:g}），"
+        f"门控项是查询的一个数减去键的一个数（容差 {EQUAL:g}）。",
     ),
     "decays": Both(
-        "Rows of weights of tokens that are all alike, for several tokens and several learned numbers.",
-        "内容全部相同的词的各行权重，取若干词与若干组可学习的数。",
+        "Causal weights of the last of tokens that are all alike, near and far apart, for several tokens and several "
+        "learned numbers: it decays where no key weighs as much as the next nearer one, or more.",
+        "内容全部相同的词（远近都有）中最后一个词的因果权重，取若干词与若干组可学习的数："
+        "每个键的权重都小于下一个更近的键才算衰减。",
     ),
     "extrapolates": Both(
-        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab: a "
+        f"Bits per byte of the same last tokens at {RATIO:g} times the trained length, from the lab, with the same "
+        "settings but for those of lengths, which fit the model; what serves a trained RoPE model is tried on one. A "
         f"mean rise of at most {evidence.HELD:g} in every comparison counts as held.",
-        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室）："
+        f"训练长度的 {RATIO:g} 倍处同一批末尾词的比特每字节（取自实验室，设置相同，与长度有关者取合乎模型的数；"
+        "用于已训练 RoPE 模型的，就在这种模型上试）："
         f"各次比较中平均上升都不超过 {evidence.HELD:g} 算保持。",
     ),
 }
+
+# How it is told of an encoding whose codes are a table.
+ENDS = Both(
+    "The position after the last row of its table is asked for, and refused.",
+    "请求编码表最后一行之后的位置，应被拒绝。",
+)
 CACHED = Both(
-    "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, float64.",
-    "十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段注意力比较，float64。",
+    "Twelve tokens, near and far apart, fed to KVCache in pieces of 5, 1, 1, 5 against attention over all, float64, "
+    f"to {EQUAL:g}.",
+    f"十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段注意力比较，float64，容差 {EQUAL:g}。",
 )

@@ -5,6 +5,7 @@ They are made from what the encoding says of itself, so an encoding that a user 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -14,7 +15,7 @@ import whorl
 from whorl import Alibi, Combined, DynamicNtk, Encoding, KVCache, Rope, WhorlError, Yarn, attention, registry
 from whorl.claims import evidence
 from whorl.claims.flag_linear import linear
-from whorl.claims.flag_words import CACHED, EQUAL, FOLDED, GATED, HOW, KEPT, RATIO, SAID, SEEN
+from whorl.claims.flag_words import CACHED, ENDED, ENDS, EQUAL, FOLDED, GATED, HOW, KEPT, RATIO, SAID, SEEN
 from whorl.claims.ledger import FLAGS, NOTHING, Both, Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
@@ -31,6 +32,7 @@ from whorl.claims.probes import (
     tokens,
     weights_at,
 )
+from whorl.claims.trained_names import command_for, command_of, name_of
 from whorl.encodings.parts import Input, RowLessColumn, first
 
 Make = Callable[[], Encoding]
@@ -39,6 +41,7 @@ Make = Callable[[], Encoding]
 VECTORS = ("add_to_input", "transform_qk", "branches", "adjust_output")
 
 DRAWS = 6
+FAR_SHIFT = 5000
 
 # Settings that change what an encoding claims.
 VARIANTS: dict[str, Make] = {
@@ -72,14 +75,17 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
         "norm_preserving": norm_preserving,
         "linear_attention": linear,
         "decays": decays,
-        "extrapolates": lambda encoding, value: extrapolates(encoding, value, name),
+        "extrapolates": lambda encoding, value: extrapolates(encoding, value, name if name in VARIANTS else None),
     }
     if not set(VECTORS) & set(encoding.enters()) and stated.norm_preserving:
         del tests["norm_preserving"]  # it touches no vector, so that there is nothing to keep and nothing to claim
+    last = last_position(encoding)
+    who = f"whorl {whorl.__version__}, " if type(encoding).__module__.startswith("whorl.") else ""  # or a user's own
     about = tuple(dict.fromkeys(part for part in name.split("+") if part in registry.ENCODINGS)) or (name,)
     for flag, test in tests.items():
         value = getattr(stated, flag)
-        english, chinese = SAID[flag, value]
+        how = ENDS if flag == "extrapolates" and last is not None else HOW[flag]
+        english, chinese = ENDED if how is ENDS and not value else SAID[flag, value]
         if flag == "linear_attention" and not value:
             if encoding.folds:
                 english, chinese = (text.format("{}", encoding.fold_dims) for text in FOLDED)
@@ -89,13 +95,13 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
             id=f"{name}.flag.{flag.replace('_', '-')}",
             english=english.format(name),
             chinese=chinese.format(name),
-            says=f"whorl {whorl.__version__}, {type(encoding).__name__}.claims.{flag} = {value}",
-            how=HOW[flag].en,
-            how_zh=HOW[flag].zh,
+            says=f"{who}{type(encoding).__name__}.claims.{flag} = {value}",
+            how=how.en,
+            how_zh=how.zh,
             expected=expected(flag, value),
             test=lambda test=test, value=value: test(make(), value),
             about=about,
-            trained=flag == "extrapolates" and last_position(encoding) is None,
+            trained=flag == "extrapolates" and last is None,
             topic=FLAGS,
         )
     yield Claim(
@@ -123,15 +129,7 @@ def expected(flag: str, stated: bool) -> Kind:
 def relative(encoding: Encoding, stated: bool) -> Finding:
     """Whether weights stay when all positions are shifted, and a pair's score when the tokens between change."""
     encoding = moved(encoding)
-    farthest = reach(encoding)
-    shifts = (1, 37, 5000) if farthest > LENGTH else (1, farthest // 2)
-    moves: dict[tuple[int, int], float] = {}
-    for stride in (1, max(1, farthest // 11)) if farthest > LENGTH else (1,):
-        count = 12 if farthest > LENGTH else farthest // 2
-        positions = spread(encoding, count, stride * (count - 1))
-        here = weights_at(encoding, positions)
-        for shift in shifts:
-            moves[stride, shift] = largest(weights_at(encoding, positions + shift) - here)
+    moves = _moves(encoding)
     worst, where = largest(doubles(list(moves.values()))), max(moves, key=moves.__getitem__)
     between = _other_tokens_between(encoding)
     numbers = {"largest change of a weight": worst, "change by the tokens between": between}
@@ -145,11 +143,35 @@ def relative(encoding: Encoding, stated: bool) -> Finding:
             f"改变查询与键之间的词，分数变化 {between:.3g}",
         )
     else:
-        text = Both(
-            f"tokens {where[0]} apart, all shifted by {where[1]}: a weight changes by {worst:.3g}",
-            f"相隔 {where[0]} 的词整体平移 {where[1]}：某个权重变化 {worst:.3g}",
-        )
+        text = Both(f"{where.en}: a weight changes by {worst:.3g}", f"{where.zh}：某个权重变化 {worst:.3g}")
     return within(largest(doubles([worst, between])), EQUAL, numbers, text)
+
+
+def _moves(encoding: Encoding) -> dict[Both, float]:
+    """The largest change of a weight by each shift of all positions, an axis at a time, in words."""
+    farthest, moves = reach(encoding), {}
+    far = farthest > LENGTH
+    count, shifts = (12, (1, 37, FAR_SHIFT)) if far else (farthest // 2, (1, farthest // 2))
+    # the middle ones for buckets and windows, which see neighbours alike and those far away alike
+    strides = (1, 17, 150, (farthest - FAR_SHIFT) // (count - 1)) if far else (1,)
+    for stride, causal in itertools.product(strides, (True, False)):
+        if encoding.causal_only and not causal:
+            continue
+        positions = spread(encoding, count, stride * (count - 1))
+        here = weights_at(encoding, positions, causal=causal)
+        if not causal and bool(here.isnan().any()):
+            continue  # it has no meaning for keys after the query
+        apart = f"tokens {stride} apart" if encoding.axes == 1 else f"tokens up to {stride * (count - 1)} apart"
+        apart_zh = f"相隔 {stride} 的词" if encoding.axes == 1 else f"相隔至多 {stride * (count - 1)} 的词"
+        for shift, axis in itertools.product(shifts, range(encoding.axes)):
+            by = torch.zeros(encoding.axes, 1, dtype=torch.int64)
+            by[axis] = shift
+            there = weights_at(encoding, positions + (by if encoding.axes > 1 else shift), causal=causal)
+            on, on_zh = (f" on axis {axis}", f"沿第 {axis} 轴") if encoding.axes > 1 else ("", "")
+            seen, seen_zh = ("", "") if causal else (", without a causal mask", "（无因果掩码）")
+            where = Both(f"{apart}, all shifted by {shift}{on}{seen}", f"{apart_zh}{on_zh}整体平移 {shift}{seen_zh}")
+            moves[where] = largest(there - here)
+    return moves
 
 
 def _other_tokens_between(encoding: Encoding) -> float:
@@ -192,24 +214,26 @@ def _changed(encoding: Encoding, positions: Tensor) -> Iterator[tuple[Tensor, Te
         placed = encoding.transform_branch(q, k, branch.q_positions, branch.k_positions)
         yield from zip((q, k), placed, strict=True)
     if "adjust_output" in encoding.enters():
-        weights = torch.eye(positions.shape[-1], dtype=torch.float64).expand(1, heads, -1, -1)  # each token sees itself
-        yield k, encoding.adjust_output(k, weights, k, positions, positions)
+        own = torch.eye(positions.shape[-1], dtype=torch.float64)  # each token sees itself alone, then the first alone
+        for seen in (own, torch.zeros_like(own).index_fill(1, torch.tensor(0), 1.0)):
+            weights = seen.expand(1, heads, -1, -1)
+            yield weights @ k, encoding.adjust_output(weights @ k, weights, k, positions, positions)
 
 
 def decays(encoding: Encoding, stated: bool) -> Finding:
     """Whether keys that are all alike weigh less the farther they are, whatever is learned."""
     farthest = reach(encoding)
-    rises, rows, worst = 0, 0, NOTHING
+    rises, rows, worst = 0.0, 0, NOTHING
     for draw in range(DRAWS):
         learned = moved(encoding, amount=0.0 if not draw else 1.0, seed=draw)
-        for start, stride in ((0, 1), (0, 8), (0, 50), (5000, 1)) if farthest > LENGTH else ((0, 1),):
+        for start, stride in ((0, 1), (0, 8), (0, 50), (0, 700), (5000, 1)) if farthest > LENGTH else ((0, 1),):
             count = 24 if farthest > LENGTH else farthest + 1
             ids = start + torch.arange(count) * stride
             weights = weights_at(learned, ids, seed=10 + draw, alike=True)[:, -1]
             # from far to near; a weight too small for float64 shows nothing
             up = (weights[:, :-1] >= weights[:, 1:]) & (weights[:, 1:] > 0)
             rows += weights.shape[0]
-            rises += int(up.any(-1).sum())
+            rises += int(up.any(-1).sum()) + 0 * largest(weights)  # not a number where a weight is none
             if not worst.en and bool(up.any()):
                 head, key = (int(i) for i in up.nonzero()[-1])
                 farther, nearer = (float(weights[head, i]) for i in (key, key + 1))
@@ -225,15 +249,15 @@ def decays(encoding: Encoding, stated: bool) -> Finding:
     return decide(rises > 0, numbers, Both("every row falls", "每一行都下降"))
 
 
-def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
-    """The verdict of lab results on the loss past the trained length, where there are any."""
-    command = evidence.command_for(name)
+def extrapolates(encoding: Encoding, stated: bool, variant: str | None = None) -> Finding:
+    """The verdict of lab results on the loss past the trained length, where there are any with these settings."""
     last = last_position(encoding)
     if last is not None:
         return _ends(encoding, last, stated)
-    rise = evidence.largest_rise(name, RATIO)
+    name = variant or name_of(encoding)
+    rise = None if name is None else evidence.largest_rise(name, RATIO)
     if rise is None:
-        return needs_training(command)
+        return needs_training(command_for(variant) if variant else command_of(encoding))
     numbers = {f"rise of the loss at {RATIO:g}x, bits per byte": rise.mean, "comparisons": len(rise.sources)}
     text = Both(
         f"{rise.worst}: the loss rises by {rise.mean:.2f} bits per byte at {RATIO:g} times the trained length",
@@ -243,9 +267,10 @@ def extrapolates(encoding: Encoding, stated: bool, name: str) -> Finding:
 
 
 def last_position(encoding: Encoding) -> int | None:
-    """The last position of an encoding whose codes are a table, or None for all others."""
+    """The last position of an encoding whose codes are a table, a row for each; None for all others."""
     length = getattr(encoding.config, "length", None)
-    return length - 1 if first(encoding, Input) and isinstance(length, int) else None
+    rows = {parameter.shape[0] for parameter in encoding.parameters() if parameter.ndim}
+    return length - 1 if first(encoding, Input) and isinstance(length, int) and length in rows else None
 
 
 def _ends(encoding: Encoding, last: int, stated: bool) -> Finding:
@@ -266,16 +291,28 @@ def cached(encoding: Encoding) -> Finding:
     """The difference between steps with a cache and a full pass, from position 0 and from far positions."""
     encoding = moved(encoding)
     numbers: dict[str, float] = {}
-    far = reach(encoding) > LENGTH
-    for start, stride in ((0, 1), (5000, 1), (0, 1500)) if far else ((0, 1), (3, 1)):
+    farthest = reach(encoding)
+    # in steps of 150 windows and buckets tell some tokens from others, which neighbours and those far away are not
+    for start, stride in ((0, 1), (5000, 1), (0, 150), (0, 1500)) if farthest > LENGTH else ((0, 1), (3, 1)):
         positions = start + torch.arange(12) * stride
-        given = tokens(encoding, positions)
-        whole = attention(*given[:3], encoding=encoding, positions=positions, **given.options())
-        cache, parts, at = KVCache(encoding=encoding), [], 0
-        for size in (5, 1, 1, 5):
-            own = given.part(at, at + size)
-            ids = None if (start, stride) == (0, 1) else positions[at : at + size]
-            parts.append(cache.attend(*own[:3], positions=ids, **own.options()))
-            at += size
-        numbers[f"off by, from {start} in steps of {stride}"] = largest(torch.cat(parts, dim=2) - whole)
+        numbers[f"off by, from {start} in steps of {stride}"] = largest(_off_in_steps(encoding, positions))
+    if encoding.axes > 1:
+        numbers["off by, at random on each axis"] = largest(_off_in_steps(encoding, spread(encoding, 12, farthest)))
+    if encoding.length_dependent:
+        steps = _off_in_steps(encoding, spread(encoding, 12, farthest), length=farthest + 1)
+        numbers[f"off by, served for {farthest + 1} tokens"] = largest(steps)
     return all_within(numbers, EQUAL)
+
+
+def _off_in_steps(encoding: Encoding, positions: Tensor, length: int | None = None) -> Tensor:
+    """Outputs of attention by a cache that is fed in pieces, less those of all tokens at once."""
+    given = tokens(encoding, positions)
+    whole = attention(*given[:3], encoding=encoding, positions=positions, length=length, **given.options())
+    cache, parts, at = KVCache(encoding=encoding), [], 0
+    counted = torch.equal(positions, torch.arange(12))  # which the cache does by itself
+    for size in (5, 1, 1, 5):
+        own = given.part(at, at + size)
+        ids = None if counted else positions[..., at : at + size]
+        parts.append(cache.attend(*own[:3], positions=ids, length=length, **own.options()))
+        at += size
+    return torch.cat(parts, dim=2) - whole

@@ -79,9 +79,9 @@ def folded(encoding: whorl.Encoding) -> Tensor:
 
 
 def rotated(encoding: Rotary, positions: Tensor, length: int | None = None) -> Tensor:
-    """A vector of ones and twos at each position, turned."""
-    x = 1.0 + torch.arange(encoding.config.head_dim) % 2
-    return encoding.rotate(x.double().expand(1, HEADS, positions.shape[-1], -1), positions, length)[0, -1]
+    """A vector of unlike numbers at each position, turned."""
+    x = wave(encoding.config.head_dim)
+    return encoding.rotate(x.expand(1, HEADS, positions.shape[-1], -1), positions, length)[0, -1]
 
 
 def moved_keys(layout: Any) -> Tensor:
@@ -92,7 +92,7 @@ def moved_keys(layout: Any) -> Tensor:
 
 def _moved(old: whorl.Rope, new: whorl.Rope) -> Tensor:
     ids = ROWS[None]  # of a batch
-    keys = old.rotate((1.0 + torch.arange(8) % 2).double().expand(1, 1, len(ROWS), -1), ids)
+    keys = old.rotate(wave(8).expand(1, 1, len(ROWS), -1), ids)
     return whorl.rerotate(keys, old, new, ids)[0, 0]
 
 
@@ -363,8 +363,9 @@ def claims() -> Iterator[Claim]:
             english=f"{name}: its numbers are those of the formula that its page names.",
             chinese=f"{name}：算出的数就是其文档页所写公式的数。",
             says=f"whorl {whorl.__version__}, docs/{'rotary' if scaling else f'encodings/{encoding}'}.md",
-            how=f"By its hooks, against the paper in plain loops that import nothing of whorl: {', '.join(cases)}.",
-            how_zh=f"经由其接口，与按论文写成、不引用 whorl 的朴素循环比较，共 {len(cases)} 种情形。",
+            how=f"By its hooks, against the paper in plain loops that import nothing of whorl, to {BOUND:g}: "
+            f"{', '.join(cases)}.",
+            how_zh=f"经由其接口，与按论文写成、不引用 whorl 的朴素循环比较，共 {len(cases)} 种情形，容差 {BOUND:g}。",
             expected="holds within",
             test=lambda name=name: against_golden(name),
             about=(encoding,),
@@ -378,7 +379,8 @@ def against_golden(name: str) -> Finding:
     for label, case in CASES[name].items():
         found, paper = case().detach().double(), doubles(golden()[name][label])
         if found.shape != paper.shape:
-            shapes = f"{label}: shape {tuple(found.shape)} in the place of {tuple(paper.shape)}"
-            return decide(False, off, Both(shapes, shapes))
+            is_, should = tuple(found.shape), tuple(paper.shape)
+            shapes = Both(f"{label}: shape {is_} in the place of {should}", f"{label}：形状为 {is_}，应为 {should}")
+            return decide(False, off, shapes)
         off[f"off by, {label}"] = largest(found - paper)
     return all_within(off, BOUND)

@@ -133,10 +133,13 @@ def tokens(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool 
     return Tokens(q, k, v, x if encoding.reads_hidden else None)
 
 
-def weights_at(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool = False) -> Tensor:
+def weights_at(
+    encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool = False, causal: bool = True
+) -> Tensor:
     """The attention weights (heads, queries, keys) of random tokens at these positions."""
     given = tokens(encoding, positions, seed=seed, alike=alike)
-    _, weights = attention(*given[:3], encoding=encoding, positions=positions, return_weights=True, **given.options())
+    options = {"encoding": encoding, "positions": positions, "causal": causal, **given.options()}
+    _, weights = attention(*given[:3], return_weights=True, **options)
     return weights[0]
 
 
@@ -152,10 +155,10 @@ def reach(encoding: Encoding) -> int:
 
 
 def spread(encoding: Encoding, count: int, farthest: int) -> Tensor:
-    """Positions from 0 to the farthest, on a random grid where a position has several axes."""
+    """Positions from 0 to the farthest, at random on each axis where a position has several."""
     if encoding.axes == 1:
         return torch.arange(count) * (farthest // (count - 1))
-    return torch.randint(0, 40, (encoding.axes, count), generator=generator(5))
+    return torch.randint(0, farthest + 1, (encoding.axes, count), generator=generator(5))
 
 
 def largest(x: Tensor | Iterable[Tensor]) -> float:

@@ -39,15 +39,20 @@ def verify(encodings: Which | Iterable[Which] | None = None) -> list[Row]:
 def claims_about(which: Which) -> list[Claim]:
     """The claims about an encoding, which is given itself, by its class or by its name."""
     if isinstance(which, Encoding):
-        name = which.config.name
+        name, cls = which.config.name, type(which)
         made = list(flags.of_encoding(name, lambda: which))
     elif isinstance(which, str) or (isinstance(which, type) and issubclass(which, Encoding)):
         name = which if isinstance(which, str) else which.Config.name
         if name in registry.JOINED:
             raise invalid("verify", "encoding", "a registered name, or the joined encoding itself", name)
         cls = registry.encoding_class(which) if isinstance(which, str) else which
-        of_formula = (claim for claim in formulas.claims() if name in claim.about)
+        of_formula = (claim for claim in formulas.claims() if name in claim.about and _is_registered(name, cls))
         made = [*flags.of_encoding(name, lambda: build(cls)), *of_formula]
     else:
         raise invalid("verify", "encodings", "names, encodings or encoding classes", which)
-    return [*(claim for claim in ledger.written() if name in claim.about), *made]
+    return [*(claim for claim in ledger.written() if name in claim.about and _is_registered(name, cls)), *made]
+
+
+def _is_registered(name: str, cls: type[Encoding]) -> bool:
+    """Whether a name is that of this class, and not of another one that it was made from."""
+    return name in {**registry.ENCODINGS, **registry.JOINED} and registry.encoding_class(name) is cls
