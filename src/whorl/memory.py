@@ -7,6 +7,7 @@ that is read at the same time: that memory would change under the reader.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -22,12 +23,25 @@ Named = tuple[str, Tensor | None]
 
 def check_dense(call: str, name: str, x: object, expected: str, remedy: str = "") -> None:
     """Raises a WhorlError unless x is a tensor whose elements lie in memory, one stride apart."""
-    if not isinstance(x, Tensor):
-        raise invalid(call, name, expected, x, remedy)
-    if x.layout is not torch.strided or x.is_nested:
-        convert = f"to_padded_tensor(0.0) of {name}" if x.is_nested else f"{name}.to_dense()"
-        kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.").removeprefix("_")
-        raise WhorlError(f"{call}: {name} must be {expected}, stored densely; it is {kind}. Pass {convert}.")
+    if not is_dense(x):
+        raise wrong_tensor(call, name, x, expected, remedy)
+
+
+def is_dense(x: object) -> TypeGuard[Tensor]:
+    """Whether x is a tensor whose elements lie in memory, one stride apart."""
+    return isinstance(x, Tensor) and x.layout is torch.strided and not x.is_nested
+
+
+def wrong_tensor(call: str, name: str, x: object, expected: str, remedy: str = "") -> WhorlError:
+    """The error for what is no tensor, none of this kind, or not dense.
+
+    Made where a check has failed: text that names the size of a graph would bind the graph to it.
+    """
+    if not isinstance(x, Tensor) or is_dense(x):
+        return invalid(call, name, expected, x, remedy)
+    convert = f"to_padded_tensor(0.0) of {name}" if x.is_nested else f"{name}.to_dense()"
+    kind = "nested" if x.is_nested else str(x.layout).removeprefix("torch.").removeprefix("_")
+    return WhorlError(f"{call}: {name} must be {expected}, stored densely; it is {kind}. Pass {convert}.")
 
 
 def check_floating(call: str, name: str, x: object, remedy: str = "") -> None:

@@ -10,6 +10,7 @@ from registry_cases import NAMES, WIDTH, build, hidden_for, scaled_ropes, tokens
 from tokens_so_far import Tokens
 from whorl.attend import cache as cache_module
 from whorl.attend import changed_encoding, decoding_kinds, kept_positions, slots
+from whorl.attend.together import together
 from whorl.encodings.base import Encoding
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
@@ -340,7 +341,7 @@ def test_caches_that_go_on_together_take_padding_back(name):
     cache = whorl.KVCache(encoding=build(name))
     before = torch.tensor([[True] * 4, [False, True, True, True]])
     cache.attend(*(t[:, :, :4] for t in inputs), key_mask=before)
-    with pytest.raises(KeyError), cache_module.together([cache]):
+    with pytest.raises(KeyError), together([cache]):
         cache.attend(*(t[:, :, 4:6] for t in inputs), key_mask=mask)
         raise KeyError
     twin = whorl.KVCache(encoding=cache.encoding)

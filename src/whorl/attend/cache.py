@@ -36,7 +36,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, check_impl
-from whorl.memory import check_dense
+from whorl.memory import is_dense, wrong_tensor
 
 
 class KVCache:
@@ -356,10 +356,9 @@ class KVCache:
         tensor([[0, 1, 2]])
         """
         call, slots = "KVCache.positions_to_come", self._state.slots
-        expected = f"a tensor of shape ({'batch' if slots is None else slots.keys.shape[0]}, new)"
-        check_dense(call, "tokens", tokens, expected)
-        if tokens.ndim != 2 or (slots is not None and slots.keys.shape[0] != tokens.shape[0]):
-            raise invalid(call, "tokens", expected, tokens)
+        rows = "batch" if slots is None else slots.keys.shape[0]
+        if not is_dense(tokens) or tokens.ndim != 2 or (slots is not None and tokens.shape[0] != rows):
+            raise wrong_tensor(call, "tokens", tokens, f"a tensor of shape ({rows}, new)")
         check_key_mask(call, key_mask, tokens[:, None])
         batch, count = tokens.shape
         return following(_next_position(self._settled().slots), batch, count, tokens.device, key_mask).new

@@ -15,7 +15,7 @@ from whorl.encodings.none import NoPE
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, check_flags, invalid, is_finite_number
 from whorl.graphs import equals_any
-from whorl.memory import check_dense
+from whorl.memory import is_dense, wrong_tensor
 from whorl.position_checks import FLOATS, INTEGERS
 
 NO_ENCODING = NoPE()
@@ -156,9 +156,8 @@ def _positions(
 ) -> tuple[Tensor, Tensor]:
     positions, key_positions = with_positions("attention", q, keys, positions, key_positions)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
-        check_dense("attention", name, ids, f"a tensor with {count} on its last axis")
-        if not ids.ndim or ids.shape[-1] != count:
-            raise invalid("attention", name, f"a tensor with {count} on its last axis", ids)
+        if not is_dense(ids) or not ids.ndim or ids.shape[-1] != count:
+            raise wrong_tensor("attention", name, ids, f"a tensor with {count} on its last axis")
         if ids.device != q.device:
             raise WhorlError(
                 f"attention: {name} are on {ids.device} and q on {q.device}. Make them on the device of q."
@@ -197,10 +196,9 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int)
         raise WhorlError(
             f"attention: {type(encoding).__name__} reads hidden states. Pass hidden=… of shape (batch, keys, width)."
         )
-    expected = f"of shape ({q.shape[0]}, {keys}, width), one row per key"
-    check_dense("attention", "hidden", hidden, expected)
-    if hidden.ndim != 3 or tuple(hidden.shape[:2]) != (q.shape[0], keys):
-        raise invalid("attention", "hidden", expected, hidden)
+    batch = q.shape[0]
+    if not is_dense(hidden) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
+        raise wrong_tensor("attention", "hidden", hidden, f"of shape ({batch}, {keys}, width), one row per key")
     check_device("attention", "hidden", hidden, q)
     with without_autocast(hidden.device.type):  # as everything that attention computes
         return encoding.remember(hidden)
@@ -209,13 +207,11 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int)
 def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
     if mask is None:
         return None
-    expected, remedy = (
-        "a bool tensor, True where a key may be seen",
-        "A bias on scores is an encoding; padding is key_mask.",
-    )
-    check_dense("attention", "mask", mask, expected, remedy)
-    if mask.dtype != torch.bool:
-        raise invalid("attention", "mask", expected, mask, remedy)
+    if not is_dense(mask) or mask.dtype != torch.bool:
+        raise wrong_tensor(
+            "attention", "mask", mask, "a bool tensor, True where a key may be seen",
+            "A bias on scores is an encoding; padding is key_mask.",
+        )  # fmt: skip
     wanted = (*q.shape[:3], keys)
     fits = 2 <= mask.ndim <= 4 and all(
         equals_any(a, 1, b) for a, b in zip(reversed(mask.shape), reversed(wanted), strict=False)
@@ -230,9 +226,7 @@ def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor |
     if ids is None:
         return None
     batch = q.shape[0]
-    expected = f"of shape ({count},) or ({batch}, {count})"
-    check_dense("attention", name, ids, expected, "See whorl.documents.")
-    if not equals_any(tuple(ids.shape), (count,), (batch, count)):
-        raise invalid("attention", name, expected, ids, "See whorl.documents.")
+    if not is_dense(ids) or not equals_any(tuple(ids.shape), (count,), (batch, count)):
+        raise wrong_tensor("attention", name, ids, f"of shape ({count},) or ({batch}, {count})", "See whorl.documents.")
     check_device("attention", name, ids, q)
     return ids

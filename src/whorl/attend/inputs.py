@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError, invalid
-from whorl.memory import check_dense
+from whorl.memory import check_dense, is_dense, wrong_tensor
 from whorl.position_checks import INTEGERS, check_precision
 from whorl.position_ids import positions as make_positions
 from whorl.tracing import may_read_values
@@ -48,10 +48,8 @@ def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
     if mask is None:
         return
     wanted = (k.shape[0], k.shape[2])
-    expected = f"a bool tensor of shape (batch, keys) = {wanted}"
-    check_dense(call, "key_mask", mask, expected)
-    if mask.dtype != torch.bool or tuple(mask.shape) != wanted:
-        raise invalid(call, "key_mask", expected, mask)
+    if not is_dense(mask) or mask.dtype != torch.bool or tuple(mask.shape) != wanted:
+        raise wrong_tensor(call, "key_mask", mask, f"a bool tensor of shape (batch, keys) = {wanted}")
     check_device(call, "key_mask", mask, k)
 
 
