@@ -289,7 +289,7 @@ def test_a_bias_written_over_is_called_and_not_passed_by(device):
 @pytest.mark.parametrize("name", encodings())
 def test_it_is_chosen_on_a_gpu(name):
     encoding = encodings()[name].to("cuda")
-    inputs = [torch.randn(1, HEADS, 100, DIM, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
+    inputs = [draw(4, HEADS, 100, DIM, device="cuda", seed=i).bfloat16() for i in range(3)]
     assert whorl.explain_attention(*inputs, encoding=encoding).startswith("tiles: ")
     with torch.no_grad():
         expected = whorl.attention(*(x.double() for x in inputs), encoding=encoding, impl="torch")
