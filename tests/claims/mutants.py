@@ -139,14 +139,17 @@ def sin_and_cos_swapped(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (sin, cos))
 
 
-@mutant("rope.golden", "rope.three-forms", "precision.half-input", "extension.rerope-far")
+@mutant(
+    "rope.golden", "rope.three-forms", "precision.half-input", "extension.rerope-far", "rope.axioms-unique",
+    "note.abel-reindexing",
+)  # fmt: skip
 def turned_the_other_way(patch: Patch) -> None:
     with_tables(patch, lambda cos, sin, positions: (cos, -sin))
 
 
 @mutant(
     "rope.identity-at-zero", "rope.golden", "rope.group-law", "rope.three-forms", "question.dense-exponential",
-    "decay.bound",
+    "decay.bound", "note.bound-constant", "decay.any-content",
 )  # fmt: skip
 def positions_off_by_one(patch: Patch) -> None:
     with_tables(patch, lambda positions: positions + 1, before=True)
@@ -242,6 +245,12 @@ def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
     everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
 
 
+@mutant("axial.one-axis-per-block", "note.kronecker")
+def rows_in_the_place_of_columns(patch: Patch) -> None:
+    own = AxialRopeConfig.axis_of_pair
+    patch.setattr(AxialRopeConfig, "axis_of_pair", property(lambda self: tuple(0 * a for a in own.fget(self))))
+
+
 @mutant("axial.one-axis-per-block")
 def rows_and_columns_swapped(patch: Patch) -> None:
     own = AxialRopeConfig.axis_of_pair
@@ -291,12 +300,20 @@ def one_frequency_for_all(patch: Patch) -> None:
     with_ladder(patch, torch.ones_like)
 
 
-@mutant("rope.golden", "question.order", "rope.frequencies", "aliasing.first-turn", "note.small-i-low-frequency")
+@mutant(
+    "rope.golden", "question.order", "rope.frequencies", "aliasing.first-turn", "note.small-i-low-frequency",
+    "note.longest-62832", "aliasing.ambiguous", "question.slow-pairs-still",
+)  # fmt: skip
 def frequencies_in_reverse(patch: Patch) -> None:
     with_ladder(patch, lambda w: w.flip(0))
 
 
-@mutant("question.rope-inherits-decay", "rope.golden", "rope.frequencies")
+@mutant(
+    "question.rope-inherits-decay", "rope.golden", "rope.frequencies", "rope.axioms-unique", "decay.monotone",
+    "note.abel-reindexing", "decay.any-content", "decay.square-root", "precision.bfloat16-positions",
+    "precision.bfloat16-frequencies", "precision.distinguishable-codes", "aliasing.ambiguous", "note.longest-62832",
+    "question.slow-pairs-still",
+)  # fmt: skip
 def another_base_in_rope(patch: Patch) -> None:
     own = RopeConfig.ladder
     patch.setattr(
@@ -304,6 +321,17 @@ def another_base_in_rope(patch: Patch) -> None:
         "ladder",
         lambda self: dataclasses.replace(one, base=2 * one.base) if (one := own(self)).base else one,
     )
+
+
+@mutant("decay.any-ladder", "precision.bfloat16-frequencies")
+def given_frequencies_halved(patch: Patch) -> None:
+    own = Ladder.frequencies
+    patch.setattr(Ladder, "frequencies", lambda self, *base: own(self, *base) / (1 if self.given is None else 2))
+
+
+@mutant("aliasing.longest-wavelength", "rope.frequencies")
+def a_middle_pair_that_is_its_neighbour(patch: Patch) -> None:
+    with_ladder(patch, lambda w: torch.where(torch.arange(len(w)) == 32, w.roll(1), w))
 
 
 # -- precision --------------------------------------------------------------------------------------------------------
@@ -408,7 +436,10 @@ def codes_of_one_base_where_sines_come_first(patch: Patch) -> None:
     with_codes(patch, change)
 
 
-@mutant("sinusoidal.golden", "sinusoidal.norm", "sinusoidal.products", "ideal.bounded", "question.rope-inherits-decay")
+@mutant(
+    "sinusoidal.golden", "sinusoidal.norm", "sinusoidal.products", "ideal.bounded", "question.rope-inherits-decay",
+    "question.one-frequency", "question.proportional",
+)  # fmt: skip
 def codes_a_little_long(patch: Patch) -> None:
     with_codes(patch, lambda own, *given, **options: 1.01 * own(*given, **options))
 
@@ -440,6 +471,11 @@ def codes_with_noise(patch: Patch) -> None:
 )  # fmt: skip
 def codes_of_squared_positions(patch: Patch) -> None:
     with_codes(patch, lambda own, positions, *given, **options: own(positions.double() ** 2, *given, **options))
+
+
+@mutant("question.proportional")
+def codes_that_are_not_added(patch: Patch) -> None:
+    patch.setattr(sinusoidal.Sinusoidal, "add_to_input", lambda self, x, positions: x)
 
 
 # -- scalings ---------------------------------------------------------------------------------------------------------
@@ -840,6 +876,16 @@ def a_key_form_with_rounded_slopes(patch: Patch) -> None:
 def a_key_form_that_rounds(patch: Patch) -> None:
     own = alibi.key_form
     patch.setattr(alibi, "key_form", lambda slope, position, rounding: own(slope, position, "hf_bf16"))
+
+
+@mutant("precision.alibi-key-form")
+def a_key_form_of_half_the_slope(patch: Patch) -> None:
+    own = alibi.key_form
+
+    def halved(slope: Any, position: Any, rounding: str) -> Any:
+        return own(slope if rounding == "exact" else slope / 2, position, rounding)
+
+    patch.setattr(alibi, "key_form", halved)
 
 
 @mutant("precision.alibi-relative-form", "precision.alibi-key-form")

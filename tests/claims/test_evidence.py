@@ -157,9 +157,18 @@ def test_a_flag_that_says_no_turns_red_where_every_result_holds(experiments):
 def test_that_decay_is_what_helps_is_red_where_nothing_else_holds(experiments):
     experiments("one.json", comparison(alibi=FLAT, rope=STEEP, t5=STEEP))
     assert not lab("question.decay-good")["question.decay-good"].as_expected
-    experiments("two.json", comparison(alibi=FLAT, rope=STEEP, rope__window=FLAT))
+    experiments("two.json", comparison(alibi=FLAT, rope=STEEP, rope__window=FLAT))  # shown, and decides nothing
+    assert not lab("question.decay-good")["question.decay-good"].as_expected
+    experiments("two.json", comparison(alibi=FLAT, rope=STEEP, rope__rerope=FLAT))
     row = lab("question.decay-good")["question.decay-good"]
-    assert row.as_expected and row.finding.counterexample.startswith("window hold as well")
+    assert row.as_expected and row.finding.counterexample == "rerope hold and need not decay"
+
+
+def test_what_speaks_against_decay_is_what_was_found(experiments):
+    experiments("one.json", comparison(alibi=STEEP, rope=FLAT, t5=STEEP))
+    row = lab("question.decay-good")["question.decay-good"]
+    assert row.finding.counterexample == "rope hold and need not decay; alibi decay and do not hold"
+    assert row.finding.counterexample_zh == "rope 保持质量，而不必衰减；alibi 会衰减，却没有保持"
 
 
 def judged(p: float, sinusoidal: float) -> dict[str, Any]:
@@ -245,6 +254,22 @@ def test_small_runs_decide_a_question(id, question, interval, kind, experiments)
     row = lab(id)[id]
     assert row.verdict.kind == kind and row.finding.source == "experiments/trained-questions.json"
     assert row.as_expected == (kind == row.claim.expected)
+
+
+@pytest.mark.parametrize(
+    ("interval", "words"),
+    [
+        ((-0.3, -0.2), "they move, and gain"),
+        ((0.2, 0.3), "they move, and lose"),
+        ((-0.1, 0.1), "gain nothing that shows"),
+    ],
+)
+def test_what_learned_frequencies_gain_is_read_off_the_loss(interval, words, experiments):
+    made = answers(learned_frequencies=interval)
+    made["questions"]["learned-frequencies"]["largest |a_i|"] = {"mean": 0.2, "low": 0.15, "high": 0.25}
+    experiments("trained-questions.json", made)
+    row = lab("question.learned-frequencies")["question.learned-frequencies"]
+    assert row.as_expected and row.finding.counterexample.endswith(words)
 
 
 @pytest.mark.parametrize(

@@ -114,6 +114,19 @@ def test_a_measurement_that_is_not_a_number_fails(numbers):
     assert ledger.all_within({"a": 0.0, "b": 0.5}, 1.0).verdict.kind == "holds within"
 
 
+@pytest.mark.parametrize("instead", [True, False])
+def test_where_what_is_right_instead_was_not_found_nothing_is_concluded(instead):
+    no, numbers = ledger.Both("no", "否"), {"a": 1.0}
+
+    def on(when: bool, otherwise: bool) -> str:
+        return ledger.depends(no, when, otherwise, numbers, no, instead=instead).verdict.kind
+
+    assert ledger.decide(False, numbers, no, instead=instead).verdict.kind == ("fails" if instead else "inconclusive")
+    assert ledger.decide(True, numbers, no, instead=instead).verdict.kind == "holds" == on(True, True)
+    assert on(True, False) == ("depends on" if instead else "inconclusive")
+    assert on(False, False) == ("fails" if instead else "inconclusive")
+
+
 def test_it_is_large_and_ids_are_stable_names(whole_ledger):
     assert len(ledger.written()) >= 170 and len(whole_ledger) > 300
     ids = [row.id for row in whole_ledger]

@@ -8,7 +8,8 @@ import torch
 
 from whorl import Proportional, Rope
 from whorl.claims.ledger import About, Both, Finding, decide, depends, shared, within
-from whorl.claims.probes import doubles, frequencies, largest
+from whorl.claims.probes import doubles, frequencies, ladder, largest
+from whorl.claims.rotation.turning import EXACT, phases
 from whorl.rotary.frequencies import wavelengths
 from whorl.rotary.scalings.base import Scaling
 
@@ -91,9 +92,10 @@ def untrained_pairs() -> Finding:
     says="study notes",
     how="cos and sin of 64 pairs at positions 1 … 65,535, past a full turn of every pair, against those at 0, since "
     "only differences of positions count: a position would have to be nearer than 0.1; and the fastest pair alone at "
-    "710 (113 turns).",
+    "710 (113 turns). In every pair the square of the distance must be 2 - 2 cos(m w_i), to 1e-9.",
     how_zh="64 对的 cos 与 sin：位置 1 … 65535（每一对都已转满一圈）与位置 0 比较（只有位置之差起作用），须有某个"
-    "位置近于 0.1 才算有歧义；并单看最快的一对在位置 710（转 113 圈）处。",
+    "位置近于 0.1 才算有歧义；并单看最快的一对在位置 710（转 113 圈）处。每一对中距离的平方须为 2 - 2 cos(m w_i)，容差 "
+    "1e-9。",
 )
 def ambiguous() -> Finding:
     cos, sin = Rope(head_dim=128).tables(torch.arange(65_536), dtype=torch.float64)
@@ -108,7 +110,10 @@ def ambiguous() -> Finding:
         f"位置 0 与 710 在最快的一对中只差 {fastest:.0e}，而 64 对合起来相差 {whole[709]:.1f}；65535 个位置中"
         f"离 0 最近的是 {nearest}，相距 {least:.2f}",
     )
-    return decide(least < 0.1, numbers, but)
+    numbers["off the definition by"] = off = largest(
+        squares - 2 + 2 * phases(torch.arange(1, 65_536), ladder(128)).real
+    )
+    return decide(least < 0.1, numbers, but, instead=off < EXACT)
 
 
 @about_rope.holds(
@@ -245,9 +250,10 @@ def still_half() -> Finding:
     how="128 dimensions, base 10,000; told apart is at least half as far as neighbours are. The slowest pair alone: "
     "how many positions from 0 on are told apart from 0 and so from each other, which should be 54,410, those of one "
     "wavelength. All pairs: the nearest code to position 0 from one to two longest wavelengths on, which would have "
-    "to be nearer than 1.",
+    "to be nearer than 1. Wavelengths and cosines must be those of the definition, to 1e-9.",
     how_zh="128 维，底数 10000；相距不小于相邻位置之距的一半才算可区分。只看最慢的一对：从 0 起有多少个位置可与 0（从而"
-    "彼此）区分，应为一个波长的 54410 个。看全部各对：一到两个最长波长之间与位置 0 最近的编码，须近于 1 才算。",
+    "彼此）区分，应为一个波长的 54410 个。看全部各对：一到两个最长波长之间与位置 0 最近的编码，须近于 1 才算。各波长"
+    "与余弦须为定义所给的，容差 1e-9。",
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)
@@ -258,7 +264,8 @@ def longest_wavelength() -> Finding:
     far = (slowest[1:] - slowest[0]).norm(dim=-1)
     back = (far < far[0] / 2).nonzero()
     apart = int(back[0]) + 1 if len(back) else len(slowest)
-    cos, _ = rope.tables(torch.arange(round(longest), 2 * round(longest)), dtype=torch.float64)
+    beyond_it = torch.arange(round(longest), 2 * round(longest))
+    cos, _ = rope.tables(beyond_it, dtype=torch.float64)
     nearest = math.sqrt(2 * (64 - float(cos.sum(-1).max())))
     numbers = {"shortest 2 pi / w": length[0], "longest 2 pi / w": longest}
     numbers |= {"one pair, positions told apart": apart}
@@ -270,7 +277,10 @@ def longest_wavelength() -> Finding:
         f"它是每一对各自的数，从 6.28 到 {longest:,.0f}；64 对合起来，在一到两个最长波长之间距离从不小于 {nearest:.1f}",
     )
     up_to_it = apart == round(longest) == 54_410
-    return depends(Both("one pair or all", "指一对还是全部"), up_to_it, nearest < 1, numbers, but)
+    off = largest((length * ladder(128) / (2 * math.pi) - 1, cos - phases(beyond_it, ladder(128)).real))
+    numbers |= {"off the definition by": off}
+    on = Both("one pair or all", "指一对还是全部")
+    return depends(on, up_to_it, nearest < 1, numbers, but, instead=off < EXACT)
 
 
 @about_rope.fails(
@@ -278,15 +288,18 @@ def longest_wavelength() -> Finding:
     "The longest wavelength, and so L_max, is 2 pi 10,000 = 62,832.",
     "最长波长（即 L_max）为 2π·10000 = 62832。",
     says="study notes, for d = 128",
-    how="The longest wavelength of a RoPE of 128 dimensions against 62,832, to one part in a hundred, and those of "
-    "wider ones beside it.",
-    how_zh="128 维 RoPE 的最长波长与 62832 比较（容差百分之一），并列出更宽时的最长波长。",
+    how="The longest wavelength of a RoPE of 128 dimensions against 62,832, to one part in a hundred; it and those of "
+    "wider ones must be 2 pi 10,000^(1 - 2/d), to 1e-9 of it.",
+    how_zh="128 维 RoPE 的最长波长与 62832 比较（容差百分之一）；它与更宽时的最长波长须为 2π·10000^(1 - 2/d)，相对容差 "
+    "1e-9。",
 )
 def longest_62832() -> Finding:
-    numbers = {f"d = {dim}": float(wavelengths(frequencies(dim))[-1]) for dim in (128, 512, 4096)}
-    own = numbers["d = 128"]
+    found = {dim: float(wavelengths(frequencies(dim))[-1]) for dim in (128, 512, 4096)}
+    off = largest(doubles([own / (2 * math.pi * 10_000 ** (1 - 2 / dim)) - 1 for dim, own in found.items()]))
+    numbers = {f"d = {dim}": own for dim, own in found.items()} | {"off the definition by": off}
+    own = found[128]
     text = Both(
         f"the last pair is i = d/2 - 1, so it is 2 pi 10,000^(1 - 2/d) = {own:,.0f} at d = 128; 62,832 is its limit",
         f"最后一对是 i = d/2 - 1，因此 d = 128 时为 2π·10000^(1 - 2/d) = {own:,.0f}；62832 只是极限",
     )
-    return decide(abs(own / (2 * math.pi * 10_000) - 1) < 0.01, numbers, text)
+    return decide(abs(own / (2 * math.pi * 10_000) - 1) < 0.01, numbers, text, instead=off < EXACT)

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from whorl import Rope, XPos
 from whorl.claims.ledger import About, Both, Finding, close, decide, depends, shared, within
-from whorl.claims.probes import ladder, largest, normal, turned
-from whorl.claims.rotation.turning import at, plain, score_at
+from whorl.claims.probes import doubles, ladder, largest, normal, turned
+from whorl.claims.rotation.turning import EXACT, at, phases, plain, score_at
 
 SU = "Su et al. 2021, RoFormer, section 3.4.3"
 DIM = 128
@@ -41,6 +41,11 @@ def bound(dim: int = DIM, given: tuple[float, ...] | None = None) -> Tensor:
     """mean_j |S_j| at distances 0 … 512, for base 10,000 or for given frequencies."""
     rope = Rope(head_dim=dim) if given is None else Rope(head_dim=dim, frequencies=given)
     return partial_sums(rope, torch.arange(BLOCKS[-1][1] + 1)).abs().mean(-1)
+
+
+def right_bound(frequencies: Tensor) -> Tensor:
+    """mean_j |S_j| at distances 0 … 512, from the definition."""
+    return phases(torch.arange(BLOCKS[-1][1] + 1), frequencies).cumsum(-1).abs().mean(-1)
 
 
 @shared
@@ -80,12 +85,14 @@ def values() -> Finding:
 
 @about_rope.depends(
     "decay.monotone",
-    "With base 10,000 mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, decays as the distance m grows.",
-    "底数为 10000 时，mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）随距离 m 增大而衰减。",
+    "With base 10,000 and heads of 64 to 256 dimensions mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, "
+    "decays as the distance m grows.",
+    "底数为 10000、头为 64 到 256 维时，mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）随距离 m 增大而衰减。",
     says=f"{SU}, of its figure 2; the study notes say as a trend",
     how="Heads of 128, 64 and 256 dimensions: its means over distances 1-15, 16-31 … 256-511, and the signs of its 256 "
-    "steps from distance 0 to 256.",
-    how_zh="128、64、256 维的头：在距离 1-15、16-31 … 256-511 各段上的均值，以及距离 0 到 256 的 256 步各自的升降。",
+    "steps from distance 0 to 256. By whorl's tables, which must give what the definition gives, to 1e-9.",
+    how_zh="128、64、256 维的头：在距离 1-15、16-31 … 256-511 各段上的均值，以及距离 0 到 256 的 256 步各自的升降。"
+    "由 whorl 的表算出，须与定义所给的相同（容差 1e-9）。",
 )
 def monotone() -> Finding:
     rising = {dim: bound(dim)[: STEPS + 1].diff() > 0 for dim in WIDTHS}
@@ -99,7 +106,9 @@ def monotone() -> Finding:
     )
     on = Both("whether the trend or every step is meant", "指的是趋势还是每一步")
     falls = all(_falls(_means(bound(dim)).values()) for dim in WIDTHS)
-    return depends(on, falls, any(not each.any() for each in rising.values()), numbers, text)
+    off = largest(bound(dim) - right_bound(ladder(dim)) for dim in WIDTHS)
+    every = any(not each.any() for each in rising.values())
+    return depends(on, falls, every, numbers | {"off the definition by": off}, text, instead=off < EXACT)
 
 
 @about_rope.holds(
@@ -161,9 +170,10 @@ def _differences(h: Tensor) -> Tensor:
     "Abel 证明中，Σ_(i<n) S_(i+1) h_i - Σ_(i<n) S_i h_i 的第二个和可以写成 Σ_(i=1..n) S_i h_(i-1)（h、S 同 "
     "decay.abel-identity）。",
     says="study notes, one line of the proof",
-    how="200 random q, k of 128 dimensions at distance 16: that line, and the one with the second sum as it was, "
-    "against the score, to 1e-6.",
-    how_zh="200 组 128 维随机 q、k，距离 16：比较该行、保留原第二个和的写法与真实分数，容差 1e-6。",
+    how="200 random q, k of 128 dimensions at distance 16: that line against the score, to 1e-6. The line must be 0, "
+    "and the one with the second sum as it was must be the score, as must Re sum_i h_i e^(i m w), to 1e-6 each.",
+    how_zh="200 组 128 维随机 q、k，距离 16：该行与真实分数比较，容差 1e-6。该行须为 0，保留原第二个和的写法须等于分"
+    "数，Re Σ_i h_i e^(i m w) 也须如此，容差都是 1e-6。",
 )
 def abel_reindexing() -> Finding:
     q, k, h = pair()
@@ -177,14 +187,15 @@ def abel_reindexing() -> Finding:
         "largest value of the line as written": largest(first - moved),
         "off as written": largest(first - moved - score),
         "off with the second sum as it was": largest(first - second - score),
+        "score off the definition": largest(score - (h * phases(torch.tensor([16]), ladder(DIM))).sum(-1).real),
     }
-    most = numbers["largest score"]
+    most, line, wrong, *others = numbers.values()
     text = Both(
         f"sum_(i=1..n) S_i h_(i-1) is the first sum again, so the line is 0 where scores reach {most:.3g}; "
         "the proof's conclusion does not use it",
         f"Σ_(i=1..n) S_i h_(i-1) 就是第一个和，因此该行恒为 0，而分数可达 {most:.3g}；证明的结论并不依赖这一行",
     )
-    return decide(numbers["off as written"] < 1e-6, numbers, text)
+    return decide(wrong < 1e-6, numbers, text, instead=max(line, *others) < 1e-6)
 
 
 @about_rope.holds(
@@ -255,9 +266,10 @@ def inner_differences() -> Finding:
     "|分数| <= max |h_i - h_(i+1)| * mean |S_j|：decay.bound 中是 d/2 个值之和，"
     "这里换成其平均，少了因子 d/2（h、S 同 decay.abel-identity）。",
     says="study notes, the constant of the bound",
-    how="q = k = 1 of 128 dimensions at distance 0: the score, which would have to be at most this bound, and d/2 "
-    "times the bound.",
-    how_zh="128 维，取 q = k = 1，距离 0：分数须不超过该上界才算；并列出上界的 d/2 倍。",
+    how="q = k = 1 of 128 dimensions at distance 0: the score, which would have to be at most this bound, and is to be "
+    "at most d/2 times it. S_j is j there, so they must be d and d/2 + 1, to 1e-9.",
+    how_zh="128 维，取 q = k = 1，距离 0：分数须不超过该上界才算；而上界的 d/2 倍应不小于分数。此处 S_j = j，因此二者须"
+    "为 d 与 d/2 + 1，容差 1e-9。",
 )
 def bound_constant() -> Finding:
     score, mean = float(scores(ones(), ones(), 0)[0]), float(bound()[0])
@@ -267,7 +279,8 @@ def bound_constant() -> Finding:
         f"q = k = (1, …, 1) scores {score:g} and this bound is {least:g}; with the factor d/2 = {DIM // 2} it holds",
         f"q = k = (1, …, 1) 的分数为 {score:g}，而该上界只有 {least:g}；乘上 d/2 = {DIM // 2} 才成立",
     )
-    return decide(score <= least, numbers, text)
+    right = abs(score - DIM) < EXACT and abs(least - (DIM / 2 + 1)) < EXACT and score <= DIM / 2 * least
+    return decide(score <= least, numbers, text, instead=right)
 
 
 @about_rope.depends(
@@ -275,20 +288,26 @@ def bound_constant() -> Finding:
     "RoPE scores decay with the distance.",
     "RoPE 的分数随距离衰减。",
     says="Su et al. 2021, RoFormer, section 3.3, of long-term decay; study notes",
-    how="128 dimensions, base 10,000, distances 0 … 511: means of |score| over 1-15, 16-31 … 256-511 for q = k = 1; "
-    "and where |score| is largest for a k that is q turned to fit at distance 256.",
-    how_zh="128 维、底数 10000、距离 0 … 511：q = k = 1 时 |分数| 在 1-15、16-31 … 256-511 各段上的均值；以及把 q 转到"
-    "恰好在距离 256 处匹配的 k，其 |分数| 在何处最大。",
+    how="128 dimensions, base 10,000, distances 0 … 511: means of |score| over 1-15, 16-31 … 256-511 for q = k = 1, "
+    "whose scores are to be 2 sum_i cos(m w_i), to 1e-9; and where |score| is largest for a k that is q turned to "
+    "fit at distance 256, which is to be |q|^2 there, to 1e-9.",
+    how_zh="128 维、底数 10000、距离 0 … 511：q = k = 1 时 |分数| 在 1-15、16-31 … 256-511 各段上的均值，分数须"
+    "为 2 Σ_i cos(m w_i)（容差 1e-9）；以及把 q 转到恰好在距离 256 处匹配的 k，其 |分数| 在何处最大，在该处须为 |q|²"
+    "（容差 1e-9）。",
 )
 def any_content() -> Finding:
-    smooth = _means(_curve(ones(), ones()).abs())
+    curve = _curve(ones(), ones())
+    smooth, off = _means(curve.abs()), largest(curve - 2 * phases(torch.arange(513), ladder(DIM)).real.sum(-1))
     q = normal(1, DIM, seed=3)
     fitted = at(plain(DIM), q, 256)  # q at m against this at m - 256 is |q|^2: the rotation by 256 is undone
     made = _curve(q, fitted).abs() / float(q.square().sum())
-    numbers = smooth | {"fitted k: score at 0 over |q|^2": made[0], "at 256": made[256]}
+    numbers = smooth | {"off the definition by": off}
+    numbers |= {"fitted k: score at 0 over |q|^2": made[0], "at 256": made[256]}
     text = "k = R_256 q scores |q|^2 at distance 256, the largest score there is, and less at every smaller one"
     but = Both(text, "k = R_256 q 在距离 256 处得到最大的分数 |q|²，在更近处都更小")
-    return depends(Both("q and k", " q 与 k"), _falls(smooth.values()), int(made[:512].argmax()) != 256, numbers, but)
+    falls, elsewhere = _falls(smooth.values()), int(made[:512].argmax()) != 256
+    told = off < EXACT and abs(float(made[256]) - 1) < EXACT
+    return depends(Both("q and k", " q 与 k"), falls, elsewhere, numbers, but, instead=told)
 
 
 def _curve(q: Tensor, k: Tensor) -> Tensor:
@@ -304,9 +323,12 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
     "对几乎任何光滑单调的频率序列，RoPE 分数的上界都随距离衰减：线性、幂、指数均可。",
     says="study notes, after Su 2021, kexue.fm 8231",
     how="The bound's factor mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, of w_i = 1 - i/n, (1 - i/n)^2 "
-    "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511.",
+    "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511. By "
+    "whorl's tables, which must give what the definition gives, to 1e-9; the linear one must peak where its steps are "
+    "in phase.",
     how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：上界的因子 mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）在"
-    "距离 1-15、16-31 … 各段上的均值，到 127 与到 511 是否逐段下降。",
+    "距离 1-15、16-31 … 各段上的均值，到 127 与到 511 是否逐段下降。由 whorl 的表算出，须与定义所给的相同（容差 1e-9）"
+    "；线性序列的峰须在各步重新同相之处。",
 )
 def any_ladder() -> Finding:
     parts = [i / 64 for i in range(64)]
@@ -315,21 +337,24 @@ def any_ladder() -> Finding:
         "power": tuple((1 - t) ** 2 for t in parts),
         "exponential": tuple(10_000.0**-t for t in parts),
     }
-    numbers, near, far = {}, True, True
+    numbers, near, far, off = {}, True, True, []
     for name, steps in ladders.items():
         curve = bound(given=steps)
         means = list(_means(curve).values())
         near, far = near and _falls(means[:4]), far and _falls(means)
+        off.append(curve - right_bound(doubles(steps)))
         numbers[f"{name}: largest from 128 to 511"] = curve[128:512].max()
     peak, back = bound(given=ladders["linear"])[128:512].max(0)
-    numbers["linear: at this distance"] = 128 + back
-    phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {2 * math.pi * 64:.0f} positions"
+    numbers |= {"linear: at this distance": 128 + back, "off the definition by": largest(off)}
+    again = round(2 * math.pi * 64)
+    phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {again} positions"
     but = Both(
         f"that of the linear ladder is back at {peak:.2f} of 32.5 at distance {128 + back}: {phase}",
         f"线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
-        f"等步长 1/64 每 2π·64 = {2 * math.pi * 64:.0f} 个位置重新同相",
+        f"等步长 1/64 每 2π·64 = {again} 个位置重新同相",
     )
-    return depends(Both("the distance", "距离的范围"), near, far, numbers, but)
+    right = largest(off) < EXACT and 128 + int(back) == again
+    return depends(Both("the distance", "距离的范围"), near, far, numbers, but, instead=right)
 
 
 @about_rope.depends(
@@ -338,15 +363,19 @@ def any_ladder() -> Finding:
     "|S_j|（S_j 为前 j 对的 e^(i m w) 之和）像随机游走那样按 √j 增长。",
     says="study notes, of large distances",
     how="128 dimensions, base 10,000: root mean square of |S_j| / sqrt(j) at distances 1 … 127 and 10,000 … 19,999. "
-    "Within 0.05 of 1 over all j = 1 … 64, and within 0.15 at each j by itself, counts as so.",
+    "Within 0.05 of 1 over all j = 1 … 64, and within 0.15 at each j by itself, counts as so. By whorl's tables, whose "
+    "|S_j| must be those of the definition, to 1e-9.",
     how_zh="128 维、底数 10000：|S_j| / √j 的均方根，距离取 1 … 127 与 10000 … 19999。对 j = 1 … 64 合起来与 1 相差"
-    "不到 0.05，且对每个 j 单独相差不到 0.15，算是如此。",
+    "不到 0.05，且对每个 j 单独相差不到 0.15，算是如此。由 whorl 的表算出，其 |S_j| 须与定义所给的相同（容差 1e-9）。",
 )
 def square_root() -> Finding:
     j = torch.arange(1, DIM // 2 + 1, dtype=torch.float64)
-    ratios, so = {}, []
+    ratios, so, apart = {}, [], []
     for first, after in ((1, 128), (10_000, 20_000)):
-        squares = partial_sums(Rope(head_dim=DIM), torch.arange(first, after)).abs().square() / j
+        distances = torch.arange(first, after)
+        sums = partial_sums(Rope(head_dim=DIM), distances).abs()
+        apart.append(sums - phases(distances, ladder(DIM)).cumsum(-1).abs())
+        squares = sums.square() / j
         whole, off = float(squares.mean().sqrt()), largest(squares.mean(0).sqrt() - 1)
         ratios[f"|S_j| over sqrt(j), distances {first:,} … {after - 1:,}"] = whole
         ratios[f"the j farthest from 1, distances {first:,} … {after - 1:,}, off by"] = off
@@ -356,7 +385,8 @@ def square_root() -> Finding:
         f"far away angles are as good as random ({far:.2f}); nearby slow pairs stand still and add up ({near:.2f})",
         f"距离很远时各角度近似随机（{far:.2f}）；距离近时慢的维度几乎不动，逐项相加（{near:.2f}）",
     )
-    return depends(Both("the distance", "距离的大小"), so[1], so[0], ratios, text)
+    ratios["off the definition by"] = largest(apart)
+    return depends(Both("the distance", "距离的大小"), so[1], so[0], ratios, text, instead=largest(apart) < EXACT)
 
 
 @About("xpos").holds(

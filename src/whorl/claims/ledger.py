@@ -240,12 +240,22 @@ def close(differences: Tensor | Iterable[Tensor], bound: float, name: str = "lar
 
 
 def depends(
-    on: Both, when: bool | Tensor, otherwise: bool | Tensor, numbers: Numbers, but: Both, source: str = COMPUTED
+    on: Both,
+    when: bool | Tensor,
+    otherwise: bool | Tensor,
+    numbers: Numbers,
+    but: Both,
+    source: str = COMPUTED,
+    *,
+    instead: bool | Tensor = True,
 ) -> Finding:
-    """Depends, where the statement is true in the first case and not in the second; holds or fails in both."""
-    if when and not otherwise:
+    """Depends, where the statement is true in the first case and not in the second; holds or fails in both.
+
+    ``instead`` is that of ``decide``: where what the counterexample says was not found so, nothing is concluded.
+    """
+    if when and not otherwise and instead:
         return _finding(Verdict("depends on", on.en, on.zh), numbers, but, source=source)
-    return decide(when, numbers, but, source)
+    return decide(when and otherwise, numbers, but, source, instead=instead)
 
 
 def inconclusive(numbers: Numbers, why: Both, source: str) -> Finding:

@@ -87,8 +87,11 @@ def float32_angles() -> Finding:
     same = [
         torch.equal(torch.stack(rope.tables(up_to(at))), torch.stack((x.cos(), x.sin()))) for at, x in angles.items()
     ]
-    text = f"at 131,071 cos and sin are off by {far:.1g}, at 10 million by {farthest:.1g}"
-    but = Both(text, f"在 131071 处 cos、sin 误差为 {far:.1g}，在一千万处为 {farthest:.1g}")
+    text = f"up to {far:.1g} off at the 64 positions up to 131,071, and up to {farthest:.1g} at those up to 10,485,759"
+    but = Both(
+        f"cos and sin are {text}",
+        f"cos、sin 的误差在直到 131071 的 64 个位置上可达 {far:.1g}，在直到 10485759 的 64 个位置上可达 {farthest:.1g}",
+    )
     good, everywhere = max(first, near) < 2**-9 and all(same), max(numbers.values()) < 2**-9
     numbers |= {"places with the tables of transformers, of 6": sum(same)}
     return depends(Both("the position", "位置的大小"), good, everywhere, numbers, but)
@@ -125,16 +128,19 @@ def float32_grows() -> Finding:
     "位置和距离可以用 bfloat16 保存。",
     says=f"{CASTS}; of distances Chi et al. 2022, KERPLE, the authors' code",
     how="whorl's tables of 128 dimensions at 4,096 positions that went through bfloat16 against those that did not: "
-    "off by less than bfloat16's own rounding, 2^-9, would do; and KERPLE's biases of distances 255 … 300, which would "
-    "all have to differ still. Beside them up to which number each type holds every whole one.",
+    "off by less than bfloat16's own rounding, 2^-9, would do, and by as much as the definition says, to 1e-6; and "
+    "KERPLE's biases of distances 255 … 300, which would all have to differ still, and are to be as many as the "
+    "distances that are left. Beside them up to which number each type holds every whole one.",
     how_zh="128 维、4096 个位置：whorl 在经过 bfloat16 的位置上的表，与未经过的比较，误差小于 bfloat16 自身的舍入 2^-9 "
-    "才算可以；KERPLE 在距离 255 … 300 处的偏置也须仍互不相同。并列出各类型能表示直到多大的全部整数。",
+    "才算可以，且须与按定义算出的误差相同（容差 1e-6）；KERPLE 在距离 255 … 300 处的偏置也须仍互不相同才算，且应与剩下"
+    "的距离一样多。并列出各类型能表示直到多大的全部整数。",
 )
 def bfloat16_positions() -> Finding:
     ids, rope, numbers = torch.arange(4096), Rope(head_dim=DIM), {}
     rounded = ids.bfloat16().long()
     first, left = int((rounded != ids).nonzero()[0]), len(rounded.unique())
     off = largest(torch.stack(rope.tables(rounded)) - torch.stack(rope.tables(ids)))
+    right = largest(tables(rounded, ladder(DIM)) - tables(ids, ladder(DIM)))
     kerple, far = Kerple(heads=2), torch.arange(255, 301)
     biases = [len(kerple.score_bias(torch.tensor([300]), 300 - d)[0, 0].unique()) for d in (far, far.bfloat16().long())]
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -150,7 +156,8 @@ def bfloat16_positions() -> Finding:
         f"剩 {biases[1]} 个",
     )
     harmed = off >= 2**-9, biases[1] < biases[0] == len(far)
-    return decide(not any(harmed), numbers, text, instead=all(harmed))
+    told = abs(off - right) < 1e-6 and biases[1] == len(far.bfloat16().unique())
+    return decide(not any(harmed), numbers, text, instead=all(harmed) and told)
 
 
 @about_rope.fails(
@@ -159,20 +166,25 @@ def bfloat16_positions() -> Finding:
     "频率可以用 bfloat16 保存。",
     says=CASTS,
     how="Tables of a Rope of 128 dimensions whose frequencies went through bfloat16, against those of whorl's own, "
-    "up to positions 64, 1,000, 4,096 and 32,768: off by less than 2^-9 would do.",
-    how_zh="128 维，频率经过 bfloat16 的 Rope 的表，与 whorl 自身的表在直到 64、1000、4096、32768 的位置上比较："
-    "误差小于 2^-9 才算可以。",
+    "at 64 positions each up to 64, 1,000, 4,096 and 32,768: off by less than 2^-9 would do, and by as much as the "
+    "definition says, to 1e-6.",
+    how_zh="128 维，频率经过 bfloat16 的 Rope 的表，与 whorl 自身的表在直到 64、1000、4096、32768 的各 64 个位置上比较"
+    "：误差小于 2^-9 才算可以，且须与按定义算出的误差相同（容差 1e-6）。",
 )
 def bfloat16_frequencies() -> Finding:
     own = Rope(head_dim=DIM)
     cast = Rope(head_dim=DIM, frequencies=tuple(own.frequencies().bfloat16().double().tolist()))
-    numbers = {}
+    numbers, right = {}, []
     for place in (64, *PLACES[:3]):
         there, true = (torch.stack(rope.tables(up_to(place))) for rope in (cast, own))
         numbers[f"error at {place:,}"] = largest(there - true)
-    off = numbers["error at 1,000"]
-    text = Both(f"at 1,000 cos and sin are off by {off:.2f}", f"在位置 1000 处 cos 与 sin 误差为 {off:.2f}")
-    return decide(max(numbers.values()) < 2**-9, numbers, text)
+        right.append(largest(tables(up_to(place), ladder(DIM).bfloat16()) - tables(up_to(place), ladder(DIM))))
+    off, told = numbers["error at 1,000"], largest(doubles(list(numbers.values())) - doubles(right)) < 1e-6
+    text = Both(
+        f"at the 64 positions up to 1,000 cos and sin are off by up to {off:.2f}",
+        f"在直到 1000 的 64 个位置上 cos 与 sin 的误差可达 {off:.2f}",
+    )
+    return decide(max(numbers.values()) < 2**-9, numbers, text, instead=told)
 
 
 @About("rope").holds(
@@ -280,10 +292,12 @@ def distinct(rows: Tensor) -> int:
     "The codes (cos, sin) of 16,384 positions are all different in one pair, whether fast or slow.",
     "无论快慢，单独一对中 16384 个位置的编码 (cos, sin) 都各不相同。",
     says="study notes, a question",
-    how="Distinct (cos, sin) of base 10,000 in each of 64 pairs in float32, where all have 16,384; in pairs 0, 32 and "
-    "63 in float16 and bfloat16; and of all 64 pairs together in bfloat16.",
-    how_zh="底数 10000，有多少种不同的 (cos, sin)：float32 下 64 对中的每一对都有 16384 种；另看 float16 与 bfloat16 "
-    "下的第 0、32、63 对；以及 bfloat16 下全部 64 对合起来。",
+    how="Distinct (cos, sin) of base 10,000 in each of 64 pairs in float32, where all have 16,384, and in pairs 0, 32 "
+    "and 63 in bfloat16, where not all do. They are rounded from whorl's float64 tables, which must be those of the "
+    "definition, to 1e-9. Beside them the three pairs in float16, and all 64 together in bfloat16.",
+    how_zh="底数 10000，有多少种不同的 (cos, sin)：float32 下 64 对中的每一对都有 16384 种；bfloat16 下的第 0、32、63 "
+    "对则不都是。它们由 whorl 的 float64 表舍入得到，该表须与定义所给的相同（容差 1e-9）。并列出 float16 下的这三对，以"
+    "及 bfloat16 下全部 64 对合起来。",
 )
 def distinguishable_codes() -> Finding:
     cos, sin = Rope(head_dim=DIM).tables(torch.arange(16_384), dtype=torch.float64)
@@ -296,7 +310,10 @@ def distinguishable_codes() -> Finding:
     fastest, _, slowest = short = [numbers[f"pair {pair}, bfloat16"] for pair in (0, 32, 63)]
     text = f"in bfloat16 the slowest pair has {slowest} codes for 16,384 positions, the fastest {fastest}"
     but = Both(text, f"bfloat16 下，16384 个位置在最慢的一对只有 {slowest} 种编码，最快的有 {fastest} 种")
-    return depends(Both("the type", "数据类型"), long == 16_384, min(short) == 16_384, numbers, but)
+    numbers["off the definition by"] = off = largest(
+        torch.stack((cos, sin)) - tables(torch.arange(16_384), ladder(DIM))
+    )
+    return depends(Both("the type", "数据类型"), long == 16_384, min(short) == 16_384, numbers, but, instead=off < 1e-9)
 
 
 @about_alibi.fails(
@@ -305,21 +322,24 @@ def distinguishable_codes() -> Finding:
     "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
     says="transformers 5.22, build_alibi_tensor of BLOOM and Falcon, by computing it so",
     how='Alibi(rounding="hf_bf16") against the exact bias of the head of slope 1/2, up to a number per row, at 512, '
-    "2,048 and 8,192 keys: off by less than 0.01 would do.",
+    "2,048 and 8,192 keys: off by less than 0.01 would do, and by as much as half of each key's position is by its "
+    "rounding to bfloat16, to 1e-6.",
     how_zh='512、2048、8192 个键，斜率 1/2 的头：Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计：误'
-    "差小于 0.01 才算可以。",
+    "差小于 0.01 才算可以，且须与各键位置的一半舍入到 bfloat16 的误差相同（容差 1e-6）。",
 )
 def alibi_key_form() -> Finding:
     exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
-    numbers = {}
+    numbers, apart = {}, []
     for keys in (512, 2048, 8192):
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
         numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
+        half = ids.double() / 2
+        apart.append(off - off[0] - (half.bfloat16().double() - half))
     few, _, many = numbers.values()
     text = f"with slope 1/2, weights of 512 keys are off by a factor of e^{few:g} and of 8,192 by e^{many:g}"
     but = Both(text, f"斜率 1/2 时，512 个键的权重相差 e^{few:g} 倍，8192 个键相差 e^{many:g} 倍")
-    return decide(max(numbers.values()) < 0.01, numbers, but)
+    return decide(max(numbers.values()) < 0.01, numbers, but, instead=largest(apart) < 1e-6)
 
 
 @about_alibi.holds_within(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
@@ -21,7 +23,7 @@ from whorl.claims.ledger import (
     within,
 )
 from whorl.claims.probes import build, doubles, generator, ladder, largest, moved, normal, tokens, weights_at
-from whorl.claims.rotation.turning import matrix, plain, score_at
+from whorl.claims.rotation.turning import EXACT, matrix, phases, plain, score_at
 from whorl.claims.sinusoidal.codes import codes
 from whorl.claims.sinusoidal.ideal import recovered
 
@@ -37,35 +39,55 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
     "有噪声时，用一个周期很大的 sin/cos 对也能代替许多频率。",
     how="512 positions under noise of 0.5 in each of 64 entries: how many the nearest code finds again with the ladder "
     "of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter would do if it found "
-    "as many.",
+    "as many. Its neighbours must be nearer to each other than 0.5 and those of the ladder farther apart; the ladder's "
+    "codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
     how_zh="512 个位置，64 个分量各加 0.5 的噪声，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的一个 "
-    "sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。",
+    "sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于 0.5；阶梯的编"
+    "码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
 )
 def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
+    t = torch.arange(512)
+    own, right = codes(t, 64), _interleaved_codes(t)
+    near, far = math.sqrt(32) * 2 * math.sin(math.pi / 512), float(own.diff(dim=0).norm(dim=-1).min())
     numbers = {"found, ladder of 32 frequencies": many, "found, one frequency 32 times": single}
+    numbers |= {"neighbours apart, ladder": far, "neighbours apart, one frequency": near}
+    numbers |= {"ladder off the definition by": largest(own - right)}
     shares = f"{single:.0%} of the positions with one frequency and {many:.0%} with many"
     but = Both(
         f"the same dimensions find {shares}: neighbours are too alike",
         f"同样的维数，单一频率只找回 {single:.0%} 的位置，多个频率找回 {many:.0%}：相邻位置过于相似",
     )
-    return decide(single >= many, numbers, but)
+    told = near < 0.5 < far and largest(own - right) < EXACT
+    return decide(single >= many, numbers, but, instead=told)
+
+
+def _interleaved_codes(positions: Tensor) -> Tensor:
+    """Sinusoidal codes of width 64 from the definition: a sine and a cosine for each frequency."""
+    turns = phases(positions, ladder(64))
+    return torch.stack((turns.imag, turns.real), -1).flatten(-2)
 
 
 @about_rope.fails(
     "question.slow-pairs-still",
     "Within the context the slowest pairs do not move, so they carry no position.",
     "在上下文范围内最慢的几对不动，因此不携带位置信息。",
-    how="The slowest of 64 pairs over 512 positions: sin would have to take fewer than 10 values in bfloat16; what "
-    "cos does beside it.",
-    how_zh="64 对中最慢的一对在 512 个位置内：sin 在 bfloat16 下须少于 10 个不同的值才算不动；并列出 cos 的变化。",
+    how="The slowest of 64 pairs over 512 positions: sin would have to take fewer than 10 values in bfloat16. cos is "
+    "to take one, sin to be in proportion to the position to a thousandth, and both to be those of 10,000^(-63/64) "
+    "times the position, to 1e-9.",
+    how_zh="64 对中最慢的一对在 512 个位置内：sin 在 bfloat16 下须少于 10 个不同的值才算不动。cos 应只有一个值，sin 应"
+    "与位置成正比（相对容差千分之一），两者都应为 10000^(-63/64) 乘以位置的余弦与正弦，容差 1e-9。",
 )
 def slow_pairs_still() -> Finding:
-    cos, sin = (table[:, -1] for table in Rope(head_dim=128).tables(torch.arange(512), dtype=torch.float64))
+    ids = torch.arange(512)
+    cos, sin = (table[:, -1] for table in Rope(head_dim=128).tables(ids, dtype=torch.float64))
     cos_moves, sin_moves = (float(table.max() - table.min()) for table in (cos, sin))
     sines, cosines = (len(table.bfloat16().unique()) for table in (sin, cos))
     numbers = {"cos moves by": cos_moves, "sin moves by": sin_moves}
     numbers |= {"values of sin in bfloat16": sines, "values of cos in bfloat16": cosines}
+    off = largest(torch.complex(cos, sin) - phases(ids, doubles([10_000.0 ** (-63 / 64)]))[:, 0])
+    bent = largest(sin[1:] / (ids[1:] * sin[1]) - 1)
+    numbers |= {"sin off a straight line by": bent, "off the definition by": off}
     text = (
         f"cos moves by {cos_moves:.4f} and is one number in bfloat16, but sin grows in proportion to the position: by "
         f"{sin_moves:.3f} over 512, {sines} values"
@@ -75,7 +97,7 @@ def slow_pairs_still() -> Finding:
         f"cos 只变化 {cos_moves:.4f}，在 bfloat16 下是同一个数；但 sin 与位置成正比，"
         f"512 个位置变化 {sin_moves:.3f}，有 {sines} 个不同的值",
     )
-    return decide(sines < 10, numbers, but)
+    return decide(sines < 10, numbers, but, instead=cosines == 1 and bent < 0.001 and off < EXACT)
 
 
 @about_rope.inconclusive(
@@ -137,27 +159,34 @@ def order() -> Finding:
     "A model senses the absolute difference of two codes, not the proportional one.",
     "模型感知的是两个编码的绝对差，而不是相对差。",
     how="Attention weights of 12 tokens x + p of width 64 at twice their size, with and without the LayerNorm that "
-    "comes in between: a change above 0.01 counts.",
-    how_zh="12 个宽 64 的词 x + p 放大两倍时的注意力权重，中间有与没有 LayerNorm：变化超过 0.01 才算。",
+    "comes in between: a change above 0.01 counts. Without it they must be those of four times the scores, to 1e-9, "
+    "with it the same to 1e-4; p must be the code of the definition, to 1e-6.",
+    how_zh="12 个宽 64 的词 x + p 放大两倍时的注意力权重，中间有与没有 LayerNorm：变化超过 0.01 才算。没有时须为分数的"
+    "四倍所给的权重（容差 1e-9），有时须不变（容差 1e-4）；p 须为定义所给的编码（容差 1e-6）。",
 )
 def proportional() -> Finding:
-    placed = Sinusoidal(width=64).add_to_input(normal(1, 12, 64), torch.arange(12))
+    x, ids = normal(1, 12, 64), torch.arange(12)
+    placed = Sinusoidal(width=64).add_to_input(x, ids)
     projections = normal(2, 64, 64, seed=1) / 8
 
     def weights(x: Tensor) -> Tensor:
         q, k = (x @ projection for projection in projections)
         return attention(q[None], k[None], k[None], encoding=NoPE(), return_weights=True)[1]
 
+    before, after = weights(placed), weights(2 * placed)
+    normed = largest(weights(layer_norm(2 * placed, (64,))) - weights(layer_norm(placed, (64,))))
     numbers = {
-        "without a norm: change of a weight": largest(weights(2 * placed) - weights(placed)),
-        "with LayerNorm: change of a weight": largest(
-            weights(layer_norm(2 * placed, (64,))) - weights(layer_norm(placed, (64,)))
-        ),
+        "without a norm: change of a weight": largest(after - before),
+        "with LayerNorm: change of a weight": normed,
+        "without a norm: off four times the scores by": largest(after - (4 * before.log()).softmax(-1)),
+        "p off the definition by": largest(placed - x - _interleaved_codes(ids)),
     }
-    bare, normed = (change > 1e-2 for change in numbers.values())
+    bare, normed, fourfold, off = numbers.values()
     text = "scores are bilinear, so sizes count; a LayerNorm in between leaves proportions only"
     but = Both(text, "分数是双线性的，大小有影响；中间的 LayerNorm 只留下比例")
-    return depends(Both("the norm between", "中间是否归一化"), bare, normed, numbers, but)
+    told = fourfold < 1e-9 and normed < 1e-4 and off < 1e-6
+    on = Both("the norm between", "中间是否归一化")
+    return depends(on, bare > 1e-2, normed > 1e-2, numbers, but, instead=told)
 
 
 @about_rope_and_sinusoidal.holds_within(
@@ -199,14 +228,18 @@ def decay_good() -> Finding:
     if "rope" not in known or not decaying or not flat:
         return needs_training("whorl compare alibi kerple rope t5 --repairs rerope,window --preset laptop --seeds 3")
     numbers = {f"{name}: rise at 4x, bits per byte": rise.mean for name, rise in known.items()}
-    held = [name for name in flat if known[name].held]
-    text = Both(
-        f"{', '.join(held)} hold as well and need not decay",
-        f"{'、'.join(held)} 同样保持质量，而不必衰减",
+    held = [name for name in ("rope", *flat) if known[name].held]
+    lost = [name for name in decaying if not known[name].held]
+    found = (
+        (held, "hold and need not decay", "保持质量，而不必衰减"),
+        (lost, "decay and do not hold", "会衰减，却没有保持"),
     )
-    good = all(known[name].held for name in decaying) and not known["rope"].held and not held
+    text = Both(
+        "; ".join(f"{', '.join(which)} {what}" for which, what, _ in found if which),
+        "；".join(f"{'、'.join(which)} {what}" for which, _, what in found if which),
+    )
     sources = dict.fromkeys(source for rise in known.values() for source in rise.sources)
-    return decide(good, numbers, text, BETWEEN.join(sources))
+    return decide(not held and not lost, numbers, text, BETWEEN.join(sources))
 
 
 @about_rope.holds_within(
@@ -303,12 +336,15 @@ def learned_frequencies() -> Finding:
     numbers |= {"learned less fixed, bits per byte": gap.mean}
     span = f"{moved_by['mean']:.2f} [{moved_by['low']:.2f}, {moved_by['high']:.2f}]"
     text = Both(
-        f"the largest |a_i| is {span} after 300 updates, and the loss differs by {gap}: they move, and gain nothing "
-        "that shows",
-        f"300 步后最大的 |a_i| 为 {span}，损失之差 {gap}：频率确实移动了，但看不出收益",
+        f"the largest |a_i| is {span} after 300 updates, and the loss differs by {gap}",
+        f"300 步后最大的 |a_i| 为 {span}，损失之差 {gap}",
     )
     if moved_by["low"] <= 0.1 <= moved_by["high"]:
         return inconclusive(numbers, text, evidence.QUESTIONS)
+    gained = Both("gain nothing that shows", "但看不出收益")
+    if gap.apart:
+        gained = Both("gain", "并有收益") if gap.high < 0 else Both("lose", "反而有损")
+    text = Both(f"{text.en}: they move, and {gained.en}", f"{text.zh}：频率确实移动了，{gained.zh}")
     return decide(moved_by["high"] < 0.1, numbers, text, evidence.QUESTIONS)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from whorl import AxialRope
 from whorl.claims.ledger import About, Both, Finding, close, decide
+from whorl.claims.probes import largest
 from whorl.claims.rotation.turning import EXACT, by_hand
 
 # Heads and bases, and rows and columns, beside the usual ones.
@@ -41,12 +42,14 @@ def one_axis_per_block() -> Finding:
     "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
     how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against Kronecker products of R_5 and "
-    "R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change of basis keeps, to 1e-9.",
+    "R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change of basis keeps, to 1e-9; it "
+    "must be R_5 and R_3 of 8 dimensions side by side.",
     how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与 R_5、R_3 的 Kronecker 积（维数为 4 与 4、2 与 8、"
-    "8 与 2）比较迹（换基不变），容差 1e-9。",
+    "8 与 2）比较迹（换基不变），容差 1e-9；它须为并排的 8 维的 R_5 与 R_3。",
 )
 def kronecker() -> Finding:
-    own = float(_axial(16, 100.0, 3, 5).trace())
+    axial = _axial(16, 100.0, 3, 5)
+    own = float(axial.trace())
     products = {
         f"trace of the Kronecker product, {one} and {16 // one}": float(
             torch.kron(by_hand(5, one, 100.0), by_hand(3, 16 // one, 100.0)).trace()
@@ -59,7 +62,9 @@ def kronecker() -> Finding:
         "在第 3 行第 5 列处两者的迹不同，任何换基都不能使之相等：角度会相加，而不是并排",
     )
     same = any(abs(own - trace) < EXACT for trace in products.values())
-    return decide(same, {"trace of AxialRope": own} | products, but)
+    apart = largest(axial - torch.block_diag(by_hand(5, 8, 100.0), by_hand(3, 8, 100.0)))
+    numbers = {"trace of AxialRope": own} | products | {"AxialRope less the two side by side": apart}
+    return decide(same, numbers, but, instead=apart < EXACT)
 
 
 def _axial(dim: int, base: float, row: int, column: int) -> Tensor:

@@ -67,6 +67,12 @@ def by_hand(position: float, dim: int, base: float = 10_000.0) -> Tensor:
     return torch.block_diag(*turns)
 
 
+def phases(positions: Tensor, frequencies: Tensor) -> Tensor:
+    """e^(i m w) of every position m and frequency w from the definition, complex: (positions, frequencies)."""
+    angles = positions.double()[:, None] * frequencies
+    return torch.complex(angles.cos(), angles.sin())
+
+
 @about_rope.holds(
     "rope.identity-at-zero",
     "At position 0 nothing is turned: f(q, 0) = q.",
