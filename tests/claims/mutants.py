@@ -20,6 +20,7 @@ from whorl.attend.features import feature_map
 from whorl.attend.softmax import attention
 from whorl.claims.flags import of_registry
 from whorl.claims.probes import build
+from whorl.dialects.families import ALIBI, UNROTATED
 from whorl.encodings import (
     alibi,
     cope,
@@ -27,6 +28,7 @@ from whorl.encodings import (
     fire,
     forgetting_gate,
     kerple,
+    learned,
     masks,
     position_remaps,
     sandwich,
@@ -175,6 +177,11 @@ def slow_pairs_that_speed_up_past_512(patch: Patch) -> None:
     with_tables(patch, faster)
 
 
+@mutant("note.frequencies-rise", "rope.relative")
+def pairs_that_slow_down_past_512(patch: Patch) -> None:
+    with_tables(patch, lambda positions: positions.double() - (positions.double() - 512).clamp(min=0) / 2, before=True)
+
+
 @mutant(
     "rope.layernorm-after", "linear.rotate-before", "decay.bound-inner-differences",
     "rope.orthogonal", "rope.norm", "rope.gradient-norm", "rope.relative", "rope.determinant", "decay.bound",
@@ -312,7 +319,8 @@ def frequencies_in_reverse(patch: Patch) -> None:
     "question.rope-inherits-decay", "rope.golden", "rope.frequencies", "rope.axioms-unique", "decay.monotone",
     "note.abel-reindexing", "decay.any-content", "decay.square-root", "precision.bfloat16-positions",
     "precision.bfloat16-frequencies", "precision.distinguishable-codes", "aliasing.ambiguous", "note.longest-62832",
-    "question.slow-pairs-still",
+    "question.slow-pairs-still", "note.squared-exponent", "note.large-base-no-high-frequency",
+    "note.small-i-low-frequency", "note.theta-one",
 )  # fmt: skip
 def another_base_in_rope(patch: Patch) -> None:
     own = RopeConfig.ladder
@@ -438,10 +446,19 @@ def codes_of_one_base_where_sines_come_first(patch: Patch) -> None:
 
 @mutant(
     "sinusoidal.golden", "sinusoidal.norm", "sinusoidal.products", "ideal.bounded", "question.rope-inherits-decay",
-    "question.one-frequency", "question.proportional",
+    "question.one-frequency", "question.proportional", "note.sine-sensitive", "ideal.generalises", "ideal.bits",
+    "ideal.index",
 )  # fmt: skip
 def codes_a_little_long(patch: Patch) -> None:
     with_codes(patch, lambda own, *given, **options: 1.01 * own(*given, **options))
+
+
+@mutant(
+    "sinusoidal.direction", "note.k-channel", "note.taylor-cross-term", "ideal.cosine-sum", "note.codes-change-less",
+    "sandwich.falls", "sandwich.products",
+)  # fmt: skip
+def codes_of_another_base(patch: Patch) -> None:
+    with_ladder(patch, lambda w: w**1.1)  # the matrix of a shift with them
 
 
 @mutant("sinusoidal.golden", "sinusoidal.orders")
@@ -500,7 +517,7 @@ def a_factor_counted_from_zero(patch: Patch) -> None:
     )
 
 
-@mutant("extension.ntk-ends", "extension.dynamic-within")
+@mutant("extension.ntk-ends", "extension.dynamic-within", "cache.rotated-keys-stay")
 def ntk_without_its_exponent(patch: Patch) -> None:
     everywhere(patch, ntk.ntk_base, lambda base, factor, dim: base * factor)
 
@@ -775,6 +792,11 @@ def xpos_for_heads_of_64(patch: Patch) -> None:
     patch.setattr(xpos, "log_zeta", lambda pairs, gamma: own(32, gamma)[:pairs])
 
 
+@mutant("note.only-rope-linear", "xpos.factor")
+def xpos_that_does_not_fade(patch: Patch) -> None:
+    patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [0.0] * pairs)
+
+
 @mutant("xpos.causal-only")
 def slow_pairs_that_do_not_fade(patch: Patch) -> None:
     own = xpos.log_zeta
@@ -822,7 +844,10 @@ def alibi_with_the_other_sign(patch: Patch) -> None:
     patch.setattr(alibi, "linear_bias", lambda slope, distance: -slope * distance)
 
 
-@mutant("alibi.slopes", "alibi.linear", "alibi.bias-unscaled", "alibi.receptive-field", "precision.alibi-relative-form")
+@mutant(
+    "alibi.slopes", "alibi.linear", "alibi.bias-unscaled", "alibi.receptive-field", "precision.alibi-relative-form",
+    "alibi.slope-rules",
+)  # fmt: skip
 def slopes_off_by_one(patch: Patch) -> None:
     patch.setattr(alibi, "geometric_slopes", lambda heads: [2.0 ** (-8 * head / heads) for head in range(heads)])
 
@@ -896,7 +921,7 @@ def a_bias_from_rounded_positions(patch: Patch) -> None:
     )
 
 
-@mutant("t5.edges", "t5.untrained-buckets")
+@mutant("t5.edges", "t5.untrained-buckets", "t5.saturation")
 def t5_edges_off_by_one(patch: Patch) -> None:
     own = t5.bucket_edges
     for name in ("bucket_edges", "_edges"):
@@ -938,6 +963,13 @@ def kerple_with_the_other_sign(patch: Patch) -> None:
         patch.setattr(kerple, name, lambda *given, own=own: -own(*given))
 
 
+@mutant("note.kerple-exponential", "kerple.held")
+def kerple_with_its_two_numbers_swapped(patch: Patch) -> None:
+    for name in ("log_kernel", "power_kernel"):
+        own = getattr(kerple, name)
+        patch.setattr(kerple, name, lambda distance, p, a, own=own: own(distance, a, p))
+
+
 @mutant("kerple.held")
 def kerple_that_is_flat_past_a_thousand(patch: Patch) -> None:
     own = kerple.Kerple.bias_of
@@ -974,6 +1006,17 @@ def fire_with_one_c_for_all(patch: Patch) -> None:
     everywhere(patch, own, lambda i, j, c, threshold: own(i, j, torch.full_like(c, 0.1), threshold))
 
 
+@mutant("fire.relative", "fire.progress")
+def fire_by_the_place_of_the_key(patch: Patch) -> None:
+    own = fire.progress
+
+    def progress(i: Any, j: Any, c: Any, threshold: Any) -> Any:
+        reach = torch.maximum(j.to(c.dtype), threshold)
+        return own(i, j, c, threshold) * torch.log1p(c * torch.maximum(i, threshold)) / torch.log1p(c * reach)
+
+    everywhere(patch, own, progress)
+
+
 @mutant("fire.relative")
 def fire_by_the_place_of_every_query(patch: Patch) -> None:
     own = fire.progress
@@ -987,7 +1030,7 @@ def sandwich_that_is_flat_past_a_thousand(patch: Patch) -> None:
     patch.setattr(sandwich.Sandwich, "score_bias", sandwich.DistanceBias.score_bias)
 
 
-@mutant("sandwich.products")
+@mutant("sandwich.products", "sandwich.falls")
 def sandwich_heads_off_by_one(patch: Patch) -> None:
     own = sandwich.Sandwich.weights
     patch.setattr(sandwich.Sandwich, "weights", lambda self, head: own(self, head + 1))
@@ -1100,7 +1143,9 @@ def sinks_forgotten(patch: Patch) -> None:
     patch.setattr(masks.Sinks, "mask", masks.Window.mask)
 
 
-@mutant("none.equivariant", "none.uniform", "none.flag.decays", "none.flag.linear-attention")
+@mutant(
+    "none.equivariant", "none.uniform", "none.flag.decays", "none.flag.linear-attention", "note.permutation-invariant",
+)  # fmt: skip
 def a_bias_where_there_is_none(patch: Patch) -> None:
     def score_bias(self: Any, q_positions: Any, k_positions: Any, length: Any = None) -> Any:
         return -0.3 * (q_positions[..., None, :, None] - k_positions[..., None, None, :]).abs().double()
@@ -1119,6 +1164,20 @@ def a_learned_table_that_wraps(patch: Patch) -> None:
     patch.setattr(Learned, "add_to_input", lambda self, x, positions: own(self, x, positions % self.config.length))
 
 
+@mutant("ideal.fraction")
+def an_extension_that_repeats_rows(patch: Patch) -> None:
+    def stretched(table: Any, count: int) -> Any:
+        return table[torch.arange(count) * (len(table) - 1) // (count - 1)]
+
+    patch.setattr(learned, "interpolate", stretched)
+
+
+@mutant("note.bert-sinusoidal", "note.gpt2-sinusoidal")
+def learned_tables_read_as_alibi(patch: Patch) -> None:
+    for family in ("bert", "gpt2"):
+        patch.setitem(UNROTATED, family, ALIBI)
+
+
 # -- attention, caches, linear attention ------------------------------------------------------------------------------
 
 
@@ -1127,7 +1186,7 @@ def elu_without_the_one(patch: Patch) -> None:
     everywhere(patch, feature_map, lambda x, feature: torch.nn.functional.elu(x))
 
 
-@mutant("none.causal-order")
+@mutant("none.causal-order", "note.permutation-invariant")
 def a_causal_mask_that_is_ignored(patch: Patch) -> None:
     everywhere(patch, attention, lambda *given, causal=True, **options: attention(*given, causal=False, **options))
 

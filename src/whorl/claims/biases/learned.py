@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 
 import torch
+from torch import Tensor
 
 from whorl import Alibi, Kerple, Sandwich
 from whorl.claims.biases.alibi import bias
 from whorl.claims.ledger import About, Both, Finding, all_within, decide, depends, within
-from whorl.claims.probes import doubles, generator, largest, normal
+from whorl.claims.probes import doubles, generator, ladder, largest, normal
 from whorl.encodings.fire import Fire, progress
 
 about_fire = About("fire")
@@ -98,26 +98,32 @@ def fire_progress() -> Finding:
     "FIRE 的偏置只取决于距离。",
     says="Li et al. 2023, FIRE, by its name: functional interpolation for relative positions",
     how="The biases at distances 1, 5 and 40, random weights, 4 heads, L = 64: for queries at 40, 50 and 64 they are "
-    "the same to 1e-6; for those at 64, 500 and 4,096 they would have to be to 1e-3.",
+    "the same to 1e-6; for those at 64, 500 and 4,096 they would have to be to 1e-3. All of them are the network of "
+    "the formula's argument, to 1e-9.",
     how_zh="4 个头、随机权重、L = 64，距离 1、5、40 处的偏置：查询在 40、50、64 处时相同（容差 1e-6）；在 64、500、"
-    "4096 处时须相差不到 1e-3 才算。",
+    "4096 处时须相差不到 1e-3 才算。它们都须等于以公式的自变量算出的网络输出（容差 1e-9）。",
 )
 def fire_relative() -> Finding:
     fire = Fire(heads=4, length=64)
     for name, parameter in fire.named_parameters():
         if name in ("w1", "b1", "w2"):
             parameter += normal(*parameter.shape, seed=9).float()
+    fire.double()
+    distances = torch.tensor([1, 5, 40])
 
-    def moves(places: tuple[int, ...]) -> float:
-        distances = torch.tensor([1, 5, 40])
-        found = torch.stack([fire.score_bias(torch.tensor([i]), i - distances) for i in places])
-        return largest(found - found[0])
+    def by_formula(i: int) -> Tensor:
+        x = torch.log1p(fire.c * distances) / (torch.log1p(fire.c * max(i, 64)) + 1e-6)
+        return fire.w2 @ (fire.w1[:, None] * x + fire.b1[:, None]).relu() + fire.b2[:, None]
 
-    trained, beyond = moves((40, 50, 64)), moves((64, 500, 4096))
+    found = {i: fire.score_bias(torch.tensor([i]), i - distances)[:, 0] for i in (40, 50, 64, 500, 4096)}
+    trained, beyond = (largest(found[i] - found[64] for i in places) for places in ((40, 50), (500, 4096)))
+    off = largest(found[i] - by_formula(i) for i in found)
     numbers = {"change for queries at 40 … 64": trained, "change for queries at 64 … 4,096": beyond}
+    numbers["off the formula by"] = off
     text = "past L the denominator knows where the query is, so equal distances have other biases"
     but = Both(text, "超过 L 后，分母与查询所在的位置有关，相同的距离偏置不同")
-    return depends(Both("the place of the query", "查询所在的位置"), trained < 1e-6, beyond < 1e-3, numbers, but)
+    on = Both("the place of the query", "查询所在的位置")
+    return depends(on, trained < 1e-6 and off < 1e-9, beyond < 1e-3, numbers, but)
 
 
 @About("sandwich").holds_within(
@@ -150,27 +156,30 @@ def sandwich_products() -> Finding:
     says="Chi et al. 2022, Sandwich, abstract: a logarithmic decaying temporal bias pattern",
     how="The first of 8 heads, codes of 128 dimensions: means of the bias over 1-15, 16-31, 32-63 and so on, "
     "doubling, up to 8,192-16,383, each of which must be below the one before; and its steps from distance 0 to 256, "
-    "none of which may rise. The mean over 16,384-32,767, which rises again, is shown.",
+    "none of which may rise. The mean over 16,384-32,767 is above the last of them, and every bias is the sum of "
+    "cosines, to 1e-4.",
     how_zh="8 头中的第一个，编码为 128 维：偏置在 1-15、16-31、32-63 …（逐次加倍）8192-16383 各段上的均值，须一段低于"
-    "一段；以及距离 0 到 256 的每一步，都不得上升。并列出 16384-32767 上的均值，它又上升了。",
+    "一段；以及距离 0 到 256 的每一步，都不得上升。16384-32767 上的均值须又高于其前一段，且每个偏置都须等于余弦之和（"
+    "容差 1e-4）。",
 )
 def sandwich_falls() -> Finding:
-    curve = bias(Sandwich(heads=8), torch.arange(2**15))
+    distances = torch.arange(2**15)
+    curve = bias(Sandwich(heads=8), distances)
+    off = largest(curve - (distances[:, None] * ladder(128)).cos().sum(-1))
     rises = (curve[:257].diff() > 0).nonzero().flatten().tolist()
     edges = [1, *(2**n for n in range(4, 16))]
     *means, past = (float(curve[low:high].mean()) for low, high in pairwise(edges))
     numbers = {"steps that rise, of 256": len(rises), "first rises after": rises[0] if rises else -1}
     numbers |= {"mean over 1-15": means[0], "mean over 128-255": means[4]}
-    numbers |= {"mean over 8,192-16,383": means[-1], "mean over 16,384-32,767": past}
+    numbers |= {"mean over 8,192-16,383": means[-1], "mean over 16,384-32,767": past, "off the cosines by": off}
     falls = all(later < earlier for earlier, later in pairwise(means))
     after = numbers["first rises after"]
     text = Both(
         f"over doubling ranges it falls, up to 16,383; {len(rises)} of 256 steps rise, the first after {after}",
         f"按加倍区间看，到 16383 为止在下降；但 256 步中有 {len(rises)} 步上升，首次在 {after} 之后",
     )
-    return depends(
-        Both("whether the trend or every step is meant", "指的是趋势还是每一步"), falls, not rises, numbers, text
-    )
+    on = Both("whether the trend or every step is meant", "指的是趋势还是每一步")
+    return depends(on, falls and past > means[-1] and off < 1e-4, not rises, numbers, text)
 
 
 @About("kerple").fails(
@@ -180,20 +189,29 @@ def sandwich_falls() -> Finding:
     says="study notes",
     how="What is kept of both kernels, their parameters: more than 2 numbers a head would have to be; and the bias of "
     "the log kernel, p = a = 1, at distances 1, 2 and 4: the exponent of a fading product is a line, which would "
-    "double it from 1 to 2, to a tenth. It is -ln(1 + d) to 1e-6; of the power kernel only p = 1 is such a line.",
+    "double it from 1 to 2, to a tenth. It is -ln(1 + d); and with p = 1.5 and a = 0.5 both kernels are the formulas "
+    "of KERPLE, -p ln(1 + a d) and -a d^p, to 1e-6. Of the power kernel only p = 1 is such a line.",
     how_zh="两种核所保存的参数：每个头须多于 2 个才算；以及 p = a = 1 的对数核在距离 1、2、4 处的偏置：指数衰减的指数"
-    "是直线，距离从 1 到 2 应加倍（容差十分之一）。它等于 -ln(1 + d)（容差 1e-6）；幂核只有 p = 1 时才是这样的直线。",
+    "是直线，距离从 1 到 2 应加倍（容差十分之一）。它须等于 -ln(1 + d)；p = 1.5、a = 0.5 时，两种核须为 KERPLE 的公式 "
+    "-p ln(1 + a d) 与 -a d^p（容差 1e-6）。幂核只有 p = 1 时才是这样的直线。",
 )
 def kerple_exponential() -> Finding:
     kernels = [Kerple(heads=8, variant=variant) for variant in ("log", "power")]
     per_head = [sum(p.numel() for p in kernel.parameters()) / 8 for kernel in kernels]
-    log = kernels[0]
-    log.p.fill_(1.0)
-    log.a.fill_(1.0)
-    one, two, four = bias(log, torch.tensor([1, 2, 4])).tolist()
-    off = largest(doubles([x + math.log1p(d) for x, d in ((one, 1), (two, 2), (four, 4))]))
+    distances = torch.tensor([1, 2, 4])
+
+    def at(kernel: Kerple, p: float, a: float) -> Tensor:
+        kernel.p.fill_(p)
+        kernel.a.fill_(a)
+        return bias(kernel, distances)
+
+    plain = at(kernels[0], 1.0, 1.0)
+    log, power = (at(kernel, 1.5, 0.5) for kernel in kernels)
+    one, two, _ = plain.tolist()
+    d = distances.double()
+    off = largest((plain + d.log1p(), log + 1.5 * (0.5 * d).log1p(), power + 0.5 * d**1.5))
     numbers = {"numbers a head, log": per_head[0], "numbers a head, power": per_head[1]}
-    numbers |= {"bias at 2 over bias at 1": two / one, "off -ln(1 + d) by": off}
+    numbers |= {"bias at 2 over bias at 1": two / one, "off the formulas by": off}
     text = Both(
         f"it is a bias inside the softmax, -r1 ln(1 + r2 d) or -r1 d^r2, of {per_head[0]:g} numbers a head; from 1 "
         f"to 2 the first grows to {two / one:.2f} times, a line to 2",

@@ -8,7 +8,7 @@ from torch import Tensor
 from whorl import DynamicNtk, KVCache, Rope, attention, registry
 from whorl.claims import flags
 from whorl.claims.ledger import About, Both, Finding, all_within, decide, shared
-from whorl.claims.probes import build, doubles, largest, normal, refusal
+from whorl.claims.probes import build, doubles, ladder, largest, normal, refusal
 
 COUNT, DIM = 256, 16
 about_rope = About("rope")
@@ -34,11 +34,11 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]
     good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
-    raw = [name for name in good if build(name).key_policy == "raw"]
+    raw = [name for name in good if KVCache(encoding=build(name)).policy == "raw"]
     numbers = {"relative encodings": len(relative), "that decode as they prefill": len(good), "of raw keys": len(raw)}
     text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
     but = Both(text, f"{len(good)} 种相对编码逐步解码都与整段计算一致；{', '.join(raw)} 保留未经变换的键")
-    return decide(len(good) < len(relative), numbers, but)
+    return decide(len(good) < len(relative), numbers, but, instead=len(raw) > 0)
 
 
 @about_rope.fails(
@@ -47,24 +47,34 @@ def relative_no_cache() -> Finding:
     "使用动态 NTK 时，键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
     says="transformers 4.31, LlamaDynamicNTKScalingRotaryEmbedding, by caching rotated keys",
     how="Keys of 8 tokens of 16 dimensions at positions 248 … 255 rotated by dynamic NTK with factors 1, 2 and 8, "
-    "trained on 256, at length 256 and at 512: equal to 1e-9 would do, as they are without scaling; and whether "
-    "KVCache takes such keys.",
-    how_zh="位置 248 … 255 处的 8 个 16 维的键，用训练长度 256、因子 1、2、8 的动态 NTK 在长度 256 与 512 下旋转：相差"
-    "不到 1e-9 才算可以（不缩放时就是这样）；并看 KVCache 是否接受。",
+    "trained on 256, at length 256 and at 512: it would be so if with one factor they were equal to 1e-9 and KVCache "
+    "took all such keys. They differ by more than 0.01, without scaling by less than 1e-9; all are refused; and the "
+    "frequencies are those of the base times (factor + 1)^(16/14) at 512 and of the base itself at 256, to 1e-9.",
+    how_zh="位置 248 … 255 处的 8 个 16 维的键，用训练长度 256、因子 1、2、8 的动态 NTK 在长度 256 与 512 下旋转：若有"
+    "一种相差不到 1e-9 且 KVCache 接受所有这样的键，才算可以。它们须相差超过 0.01，不缩放时不到 1e-9；KVCache 须全部拒"
+    "绝；频率在 512 时须为底数乘以 (因子 + 1)^(16/14) 的，在 256 时须为底数本身的（容差 1e-9）。",
 )
 def rotated_keys_stay() -> Finding:
     k, ids = normal(1, 1, 8, DIM), torch.arange(248, 256)
-    scaled = [Rope(head_dim=DIM, scaling=DynamicNtk(factor=f, original_length=256)) for f in (1.0, 2.0, 8.0)]
+    factors = (1, 2, 8)
+    scaled = [Rope(head_dim=DIM, scaling=DynamicNtk(factor=float(f), original_length=256)) for f in factors]
+    off = largest(
+        rope.frequencies(length) / ladder(DIM, 10_000.0 * stretch ** (DIM / (DIM - 2))) - 1
+        for f, rope in zip(factors, scaled, strict=True)
+        for length, stretch in ((256, 1), (512, f + 1))
+    )
     *apart, plain = (
         largest(rope.rotate(k, ids, 256) - rope.rotate(k, ids, 512)) for rope in (*scaled, Rope(head_dim=DIM))
     )
     least = float(doubles(apart).min())  # NaN where one is, which min would pass by
     refused = sum(bool(refusal(lambda rope=rope: KVCache(encoding=rope, policy="transformed"))) for rope in scaled)
-    numbers = {f"largest difference, factor {f}": each for f, each in zip((1, 2, 8), apart, strict=True)}
+    numbers = {f"largest difference, factor {f}": each for f, each in zip(factors, apart, strict=True)}
     numbers |= {"largest difference, no scaling": plain, "factors that whorl refuses, of 3": refused}
+    numbers["frequencies off the formula by"] = off
     text = f"a key near position 256 differs by {least:.2f} or more between two lengths, without scaling by {plain:.3g}"
     but = Both(text, f"位置 256 附近的键在两种长度下至少相差 {least:.2f}，不缩放时相差 {plain:.3g}")
-    return decide(least < 1e-9 and not refused, numbers, but)
+    so = least > 0.01 and plain < 1e-9 and refused == 3 and off < 1e-9
+    return decide(least < 1e-9 and not refused, numbers, but, instead=so)
 
 
 @about_rope.holds_within(

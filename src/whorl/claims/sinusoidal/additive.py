@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from whorl.claims.ledger import About, Both, Finding, decide, depends, shared
-from whorl.claims.probes import normal
-from whorl.claims.sinusoidal.codes import DIM, SIZES, codes
+from whorl.claims.probes import largest, normal
+from whorl.claims.sinusoidal.codes import DIM, SIZES, codes, defined
 from whorl.encodings.sinusoidal import DEFAULT_BASE
 
 about_sinusoidal = About("sinusoidal")
@@ -94,16 +94,19 @@ def when_small() -> Finding:
     "把分数对 p_m、p_n 作 Taylor 展开，承载相对位置的是 p_m · H p_n 这一项。",
     says="study notes, after Su 2021, kexue.fm 8231",
     how="The share of the variance of p_m . H p_n, 128 dimensions, 256 x 256 positions, that m - n explains: 1 to "
-    "1e-9 with H = 1; with eight random H it would have to be above 0.9.",
+    "1e-9 with H = 1; with eight random H it would have to be above 0.9. The codes are those of the definition, to "
+    "1e-9.",
     how_zh="128 维、256 × 256 个位置：p_m · H p_n 的方差中由 m - n 解释的比例：H = 1 时为 1（容差 1e-9）；八个随机 H 时"
-    "须大于 0.9 才算。",
+    "须大于 0.9 才算。编码须与定义相符（容差 1e-9）。",
 )
 def taylor_cross_term() -> Finding:
     p = codes(torch.arange(256))
+    off = largest(p - defined(torch.arange(256)))
     plain, mixed = share(p @ p.mT), share(p @ (normal(8, DIM, DIM, seed=6) @ p.mT))
-    numbers = {"share of m - n, H = 1": plain, "share of m - n, random H": mixed}
+    numbers = {"share of m - n, H = 1": plain, "share of m - n, random H": mixed, "codes off the definition by": off}
     text = Both(
         f"with H = 1 it is a function of m - n alone; with random projections between only {mixed:.2f} of it is",
         f"H = 1 时它只是 m - n 的函数；中间有随机投影时只剩 {mixed:.2f} 由 m - n 决定",
     )
-    return depends(Both("the projections H", "投影矩阵 H"), plain > 1 - 1e-9, mixed > 0.9, numbers, text)
+    alone = plain > 1 - 1e-9 and off < 1e-9
+    return depends(Both("the projections H", "投影矩阵 H"), alone, mixed > 0.9, numbers, text)

@@ -28,6 +28,12 @@ def codes(
     return Sinusoidal(width=width, base=base, order=order).codes(positions, dtype=torch.float64)
 
 
+def defined(positions: Tensor, width: int = DIM, base: float = 10_000.0) -> Tensor:
+    """Sines and cosines of t base^(-2i/d) in turn, from the definition, float64."""
+    angles = positions.double()[..., None] * ladder(width, base)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)
+
+
 def drawn(count: int, farthest: int, seed: int) -> Tensor:
     """Random positions from 0 to below the farthest."""
     return torch.randint(0, farthest, (count,), generator=generator(seed))
@@ -142,16 +148,17 @@ def norm() -> Finding:
     "两个编码的内积，或组成它的各个余弦，能区分对方在前还是在后。",
     says="study notes, a question",
     how="<p_t, p_(t+k)> against <p_t, p_(t-k)> for k = 1 … 1000 at t = 5,000, 128 dimensions, summed and pair by "
-    "pair: a difference above 1e-6 would tell.",
+    "pair: a difference above 1e-6 would tell. Each pair's is cos(w_i k), to 1e-9.",
     how_zh="128 维，t = 5000，k = 1 … 1000：<p_t, p_(t+k)> 与 <p_t, p_(t-k)> 比较，求和与逐对：相差超过 1e-6 才算能区分"
-    "。",
+    "。每一对的内积须为 cos(w_i k)（容差 1e-9）。",
 )
 def direction() -> Finding:
     here, k = codes(torch.tensor([5000]))[0], torch.arange(1, 1001)
     after, before = ((codes(5000 + s * k) * here).unflatten(-1, (-1, 2)).sum(-1) for s in (1, -1))
     numbers = {"largest difference": largest(after.sum(-1) - before.sum(-1)), "of a pair": largest(after - before)}
+    off = largest(after - (k[:, None] * ladder(DIM)).cos())
     but = Both("cosines are even: both products are the same number", "余弦是偶函数：两个内积是同一个数")
-    return decide(max(numbers.values()) > 1e-6, numbers, but)
+    return decide(max(numbers.values()) > 1e-6, numbers | {"off the cosines by": off}, but, instead=off < 1e-9)
 
 
 @About("sinusoidal").holds(
@@ -180,15 +187,18 @@ def orders() -> Finding:
     "The k of p_(t+k) is a frequency channel.",
     "p_(t+k) 中的 k 是频率通道。",
     says="study notes",
-    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on, to 1e-6.",
-    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置，容差 1e-6。",
+    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on, to 1e-6. "
+    "The codes are those of the definition, to 1e-9.",
+    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置，容差 1e-6。编码须与定义相"
+    "符（容差 1e-9）。",
 )
 def k_channel() -> Finding:
     t = torch.tensor([0, 5, 1000])
     off = largest(codes(t + 300, 8) - codes(t, 8) @ shift_matrix(8, 300).mT)
-    numbers = {"channels at d = 8": 4, "p_(t+300) - M_300 p_t": off}
+    wrong = largest(codes(t, 8) - defined(t, 8))
+    numbers = {"channels at d = 8": 4, "p_(t+300) - M_300 p_t": off, "codes off the definition by": wrong}
     text = Both(
         "k is an offset of positions: with 4 channels M_300 still moves every code 300 positions on",
         "k 是位置的偏移：只有 4 个通道时，M_300 仍把每个编码移动 300 个位置",
     )
-    return decide(off > 1e-6, numbers, text)
+    return decide(off > 1e-6, numbers, text, instead=wrong < 1e-9)

@@ -21,8 +21,9 @@ about_rope = About("rope")
     "T5 stores O(L) biases.",
     "T5 要存储 O(L) 个偏置。",
     how="Parameters of T5's bias a head, and distinct biases of 64, 1,024 and 16,384 keys: more than 1,000 of the "
-    "last would grow with the length.",
-    how_zh="T5 偏置每个头的参数个数，以及 64、1024、16384 个键时不同偏置的个数：最后一个超过 1000 才算随长度增长。",
+    "last would grow with the length. Of 1,024 and of 16,384 keys there are 32, as many as parameters.",
+    how_zh="T5 偏置每个头的参数个数，以及 64、1024、16384 个键时不同偏置的个数：最后一个超过 1000 才算随长度增长。"
+    "1024 与 16384 个键时须为 32 个，与参数一样多。",
 )
 def t5_stores_length() -> Finding:
     t5 = T5(heads=8)
@@ -31,7 +32,8 @@ def t5_stores_length() -> Finding:
         numbers[f"biases, {keys:,} keys"] = len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
     text = f"{numbers['parameters a head']:.0f} numbers a head, whatever the length"
     but = Both(text, f"每个头 {numbers['parameters a head']:.0f} 个数，与长度无关")
-    return decide(numbers["biases, 16,384 keys"] > 1000, numbers, but)
+    stored, _, near, far = numbers.values()
+    return decide(far > 1000, numbers, but, instead=stored == near == far == 32)
 
 
 @About("sinusoidal", "learned", says=NOTES).fails(
@@ -39,9 +41,9 @@ def t5_stores_length() -> Finding:
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
     how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768. And "
-    "how whorl reads its family.",
-    how_zh="BERT-base 有 109,482,240 个参数；按其尺寸，只有加上 512 × 768 的可学习表才是这个数。另看 whorl "
-    "如何读取该系列。",
+    "whorl must read its family so.",
+    how_zh="BERT-base 有 109,482,240 个参数；按其尺寸，只有加上 512 × 768 的可学习表才是这个数。且 whorl "
+    "须如此读取该系列。",
 )
 def bert_sinusoidal() -> Finding:
     width, layers, inner, vocab = 768, 12, 3072, 30_522
@@ -55,9 +57,9 @@ def bert_sinusoidal() -> Finding:
     "GPT-2 is an example of sinusoidal positions.",
     "GPT-2 是使用正弦位置编码的例子。",
     how="GPT-2 small has 124,439,808 parameters; its sizes make so many only with a learned table of 1,024 x 768. "
-    "And how whorl reads its family.",
-    how_zh="GPT-2 small 有 124,439,808 个参数；按其尺寸，只有加上 1024 × 768 的可学习表才是这个数。另看 whorl "
-    "如何读取该系列。",
+    "And whorl must read its family so.",
+    how_zh="GPT-2 small 有 124,439,808 个参数；按其尺寸，只有加上 1024 × 768 的可学习表才是这个数。且 whorl "
+    "须如此读取该系列。",
 )
 def gpt2_sinusoidal() -> Finding:
     width, layers, vocab = 768, 12, 50_257
@@ -77,7 +79,8 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
         "positions",
         f"若用正弦编码应有 {waves:,} 个参数；实际为 {table:,}，即 {length} 个位置各有一行可学习的向量",
     )
-    return decide(waves == published or read == SINUSOIDAL or table != published, numbers, text)
+    so = read == LEARNED and waves == rest
+    return decide(waves == published or read == SINUSOIDAL or table != published, numbers, text, instead=so)
 
 
 @About("alibi", "rope", says=NOTES).fails(
@@ -85,9 +88,10 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
     "MOSS uses ALiBi.",
     "MOSS 使用 ALiBi。",
     how="The published settings of moss-moon-003, read as those of CodeGen, which MOSS's code follows: it would be so "
-    "if they turned no dimension, or if whorl took MOSS for a family with ALiBi.",
+    "if they turned no dimension, or if whorl took MOSS for a family with ALiBi. As in CodeGen they turn 64 of 256, "
+    "neighbours together.",
     how_zh="把 moss-moon-003 公布的配置按 CodeGen 读取（MOSS 的代码沿用 CodeGen）：若不旋转任何维度，或 whorl 把 MOSS "
-    "归入使用 ALiBi 的系列，才算成立。",
+    "归入使用 ALiBi 的系列，才算成立。须与 CodeGen 一样旋转 256 维中的 64 维，相邻两维成对。",
 )
 def moss_alibi() -> Finding:
     sizes = {"n_embd": 6144, "n_head": 24, "n_layer": 34, "n_positions": 2048, "vocab_size": 107_008}
@@ -97,7 +101,8 @@ def moss_alibi() -> Finding:
         f"it rotates {rope.config.rotary_dim} of a head's {rope.config.head_dim} dimensions, as CodeGen does",
         f"它与 CodeGen 一样旋转每个头 {rope.config.head_dim} 维中的 {rope.config.rotary_dim} 维",
     )
-    return decide(rope.config.rotary_dim == 0 or UNROTATED.get("moss") == ALIBI, numbers, text)
+    so = (rope.config.rotary_dim, rope.config.head_dim, rope.layout) == (64, 256, "interleaved")
+    return decide(rope.config.rotary_dim == 0 or UNROTATED.get("moss") == ALIBI, numbers, text, instead=so)
 
 
 @about_rope.fails(
@@ -120,11 +125,12 @@ def llama_simplified() -> Finding:
 
 @About("none", says=NOTES).fails(
     "note.permutation-invariant",
-    "Attention is permutation-invariant.",
-    "注意力具有置换不变性。",
-    how="Outputs of 16 tokens, 2 heads of 8, against those of the same tokens shuffled, to 1e-9: as they are, and "
-    "beside them shuffled back, and causal.",
-    how_zh="16 个词、2 个 8 维的头的输出与打乱后的输出直接比较（容差 1e-9），并列出按次序还原后、以及因果掩码下的差。",
+    "Self-attention is permutation-invariant.",
+    "自注意力具有置换不变性。",
+    how="Outputs of 16 tokens, 2 heads of 8, against those of the same tokens shuffled, to 1e-9. Shuffled "
+    "back they are the same to 1e-9, and under a causal mask off by more than 0.1.",
+    how_zh="16 个词、2 个 8 维的头的输出与打乱后的输出直接比较（容差 1e-9）。按次序还原后须相同（容差 1e-9），"
+    "在因果掩码下则须相差超过 0.1。",
 )
 def permutation_invariant() -> Finding:
     q, k, v = normal(3, 1, 2, 16, 8)
@@ -137,19 +143,21 @@ def permutation_invariant() -> Finding:
     }
     text = "outputs move with their tokens: it is equivariant, and under a causal mask not even that"
     but = Both(text, "输出随词一起移动：是等变的；在因果掩码下连等变也不成立")
-    return decide(moved < 1e-9, numbers, but)
+    _, without, causal = numbers.values()
+    return decide(moved < 1e-9, numbers, but, instead=without < 1e-9 and causal > 0.1)
 
 
 @About("alibi", "rope", says=NOTES).depends(
     "note.alibi-faster",
     "ALiBi is lighter and faster than RoPE.",
     "ALiBi 比 RoPE 更轻、更快。",
-    how="Parameters of both; memory and time of one forward attention call on an H200, from committed benchmarks on "
-    "random data: 2,048 tokens of 8 heads of 64 (whorl 0.1), 4,096 and 16,384 tokens of 16 heads of 128 (whorl 0.2). "
-    "ALiBi's kernel leaves out keys too far to weigh anything. It would have to need less of each in all three.",
-    how_zh="两者的参数个数；以及已提交的基准中，H200 上一次前向注意力调用（随机数据）的内存与时间：2048 个词、8 个 64 "
-    "维的头（whorl 0.1），4096 与 16384 个词、16 个 128 维的头（whorl 0.2）。ALiBi 的内核略去远到没有权重的键。须在三"
-    "种规模下两者都更少才算成立。",
+    how="Parameters of both, which are none; memory and time of one forward attention call on an H200, from committed "
+    "benchmarks on random data: 2,048 tokens of 8 heads of 64 (whorl 0.1), 4,096 and 16,384 tokens of 16 heads of 128 "
+    "(whorl 0.2). ALiBi's kernel leaves out keys too far to weigh anything. It would have to need less of both in all "
+    "three.",
+    how_zh="两者的参数个数，须都为零；以及已提交的基准中，H200 上一次前向注意力调用（随机数据）的内存与时间：2048 个"
+    "词、8 个 64 维的头（whorl 0.1），4096 与 16384 个词、16 个 128 维的头（whorl 0.2）。ALiBi 的内核略去远到没有权重"
+    "的键。须在三种规模下两者都更少才算成立。",
     trained=True,
 )
 def alibi_faster() -> Finding:
@@ -172,7 +180,7 @@ def alibi_faster() -> Finding:
     )
     *_, longest = time.values()
     on = Both("the size of the call", "调用的规模")
-    lighter = max(memory.values()) < 1
+    lighter = max(memory.values()) < 1 and not any(parameters)
     return depends(
         on,
         lighter and longest < 1,
