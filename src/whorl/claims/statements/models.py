@@ -152,12 +152,11 @@ def permutation_invariant() -> Finding:
     "ALiBi is lighter and faster than RoPE.",
     "ALiBi 比 RoPE 更轻、更快。",
     how="Parameters of both, which are none; memory and time of one forward attention call on an H200, from committed "
-    "benchmarks on random data: 2,048 tokens of 8 heads of 64 (whorl 0.1), 4,096 and 16,384 tokens of 16 heads of 128 "
-    "(whorl 0.2). ALiBi's kernel leaves out keys too far to weigh anything. It would have to need less of both in all "
-    "three.",
+    "benchmarks on random data: 2,048 tokens of 8 heads of 64, 4,096 and 16,384 tokens of 16 heads of 128. ALiBi's "
+    "kernel leaves out keys too far to weigh anything. It would have to need less of both in all three.",
     how_zh="两者的参数个数，须都为零；以及已提交的基准中，H200 上一次前向注意力调用（随机数据）的内存与时间：2048 个"
-    "词、8 个 64 维的头（whorl 0.1），4096 与 16384 个词、16 个 128 维的头（whorl 0.2）。ALiBi 的内核略去远到没有权重"
-    "的键。须在三种规模下两者都更少才算成立。",
+    "词、8 个 64 维的头，4096 与 16384 个词、16 个 128 维的头。ALiBi 的内核略去远到没有权重的键。须在三种规模下两者都"
+    "更少才算成立。",
     trained=True,
 )
 def alibi_faster() -> Finding:
