@@ -41,10 +41,14 @@ from mutants import SOURCES, Mutant, code_of, sample  # noqa: E402
 
 RECORD = ROOT / "experiments" / "mutations.json"
 REACHED = ROOT / "out" / "mutations-reached.json"  # which test and claim reaches which line, for these sources:
-TRACED = ("src/whorl/encodings", "src/whorl/rotary", "src/whorl/claims", "tests/encodings", "tests/rotary")
+TRACED = (
+    "src/whorl/encodings", "src/whorl/rotary", "src/whorl/claims", "tests/encodings", "tests/rotary", "tests/attend",
+)  # fmt: skip
 
-# What covers the formulas: their tests and their examples, but for those that take seconds to compile or to start.
-TESTS = ("tests/encodings", "tests/rotary", "src/whorl/encodings", "src/whorl/rotary")
+# What covers the formulas: their tests and their examples, but for those that take seconds to compile or to start; and
+# the tests of kernels that read numbers made for them.
+KERNELS = tuple(f"tests/attend/test_{name}.py" for name in ("tiles", "tiles_tokens", "decoding"))
+TESTS = ("tests/encodings", "tests/rotary", *KERNELS, "src/whorl/encodings", "src/whorl/rotary")
 LEFT_OUT = ("compile", "flex", "graph", "up_to_date", "another_process")
 SLOWEST = 2.0  # seconds of a test that is still worth its time here
 MEMOS = ("whorl.encodings", "whorl.rotary", "whorl.graphs")  # where results of formulas are kept

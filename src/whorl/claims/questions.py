@@ -102,8 +102,8 @@ def slow_pairs_still() -> Finding:
 
 @about_rope.inconclusive(
     "question.slow-pairs-hurt",
-    "Slow change in the late dimensions hurts.",
-    "靠后维度变化缓慢会损害模型。",
+    "Slow change in the late dimensions hurts at the trained length.",
+    "在训练长度处，靠后维度变化缓慢会损害模型。",
     how="Bits per byte at 64 of models of 2 layers and width 64 after 300 updates, RoPE with its slowest quarter made "
     "fast less plain RoPE, five seeds, paired: slowness hurts where Student's 95 % interval lies below zero; one "
     f"within {evidence.TIE:g} is a tie. Beside it the same at 256, four times the trained length, and that quarter "

@@ -6,7 +6,8 @@ Sun, Dong, Patra, Ma, Huang, Benhaim, Chaudhary, Song, Wei 2022, "A Length-Extra
     zeta_i = (2i/d + gamma) / (1 + gamma),   so a pair's part of the score has the factor zeta_i^((m - n) / B)
 c is one centre for queries and keys: the middle of the queries of the call. Scores fade to 0 and not to minus infinity:
 a far key weighs like one that does not match. Keys after the query grow, so attention must be causal;
-where given positions fall from token to token, a query may see keys up to ``query_limit`` positions after it.
+where given positions fall from token to token, keys ``query_limit`` or more after the first query of a call grow no
+further than those before them.
 Position enters in every layer, on queries and keys. No parameters; two multiplications and an addition per element of
 q and k.
 Keys long before the queries underflow to 0, which is what their part of the score does. Overflow can only come from

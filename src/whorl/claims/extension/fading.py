@@ -44,8 +44,9 @@ def _axes(pairs: int) -> tuple[Tensor, Tensor]:
 
 @About("xpos").holds_within(
     "xpos.centre",
-    "xPos scores do not depend on which queries are computed together: queries and keys share one centre.",
-    "xPos 的分数与哪些查询一起计算无关：查询与键共用一个中心。",
+    "xPos scores of keys up to the query do not depend on which queries are computed together: queries and keys share "
+    "one centre.",
+    "xPos 中查询与其之前（含自身）的键的分数与哪些查询一起计算无关：查询与键共用一个中心。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how="Scores of 40 queries at once against one at a time and in two halves, each with all keys before it.",
     how_zh="40 个查询一次算、逐个算、分两半算的分数比较，每次都带它们之前的全部键。",
@@ -67,21 +68,23 @@ def xpos_centre() -> Finding:
 @About("xpos").holds(
     "xpos.overflow",
     (
-        "Centred on its queries, a call of xPos with the paper's settings takes 32,862 of them in float32 and 1,134 in "
-        "float16, wherever they stand, and refuses more; no score overflows where |q| |k| is below 2^12."
+        "Centred on its queries, a call of xPos with the paper's settings takes 32,862 neighbouring ones in float32 "
+        "and 1,134 in float16, wherever they begin, and refuses more, or any that lie farther apart; no score "
+        "overflows where |q| and |k| are at most 63."
     ),
-    "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个查询、float16 下 1134 个，"
-    "无论位于何处，超出则拒绝；|q||k| 小于 2^12 时分数都不溢出。",
+    "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个相邻的查询、float16 下 1134 个，"
+    "无论从何处开始，更多或相距更远则拒绝；|q| 与 |k| 都不超过 63 时分数都不溢出。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
         "That many tokens, 64 dimensions, at positions from 0 and from a million, in one call: queries and keys of "
         "length 63 along the fastest pair, the last key turned so that it points as the first query does. Their "
-        "score, which grows most, is finite, as is that of each with itself; one query more is refused. Beside it the "
-        "position where a key that is not centred overflows."
+        "score, which grows most, is finite, as is that of each with itself, and that of one query with a key as far "
+        "again after it; one query more is refused, and two that lie as many positions apart. Beside it the position "
+        "where a key that is not centred overflows."
     ),
     how_zh="一次调用恰为上限个 64 维的词，位置从 0 与从一百万开始：查询与键都只在最快的一对上、长度为 63，最后一个键转"
-    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是；再多一个查询则被拒绝。并列出不取中心时键"
-    "在何处溢出。",
+    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是，单个查询与其后再远一倍的键的分数也是；再"
+    "多一个查询则被拒绝，相距如此之远的两个查询也被拒绝。并列出不取中心时键在何处溢出。",
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64, layout="interleaved"), {}, 0
@@ -96,8 +99,12 @@ def xpos_overflow() -> Finding:
             ids = torch.arange(start, start + limit + 1)
             a, b = xpos.transform_qk(q[:, :, :limit], k, ids[:limit], ids[:limit])
             score = a[0, 0, [0, -1]] @ b[0, 0, [0, -1]].mT
+            one, after = xpos.transform_qk(q[:, :, :1], k[:, :, :1], ids[:1], ids[:1] + 2 * limit)
+            finite = bool(score.isfinite().all()) and bool((one @ after.mT).isfinite().all())
             refused = refusal(lambda q=q, k=k, ids=ids: xpos.transform_qk(q, k, ids, ids[:-1]))
-            good += limit == known and bool(score.isfinite().all()) and f"at most {limit} queries" in refused
+            ends = ids[[0, -1]]
+            apart = refusal(lambda q=q, k=k, at=ends: xpos.transform_qk(q[:, :, :2], k[:, :, :2], at, at))
+            good += limit == known and finite and f"at most {limit} queries" in refused and bool(apart)
         numbers[f"queries, {word}"] = limit
         numbers[f"a key not centred overflows at, {word}"] = math.log(torch.finfo(dtype).max) / rate
     but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")

@@ -207,8 +207,9 @@ def yarn_temperature() -> Finding:
 
 @about_rope.holds_within(
     "extension.longrope-factor",
-    "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L).",
-    "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)。",
+    "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L), "
+    "unless a config gives another number.",
+    "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)，除非配置另给一个数。",
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
     how="Tables of 64 dimensions at positions 5 and 700 for lengths L and L + 1, with L = 4,096 and s = 32 and with "
     "L = 1,000 and s = 2.5, against cosines and sines, times that root, of angles divided by the short and by the long "

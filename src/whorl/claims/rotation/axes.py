@@ -38,8 +38,8 @@ def one_axis_per_block() -> Finding:
 
 @about_axial_rope.fails(
     "note.kronecker",
-    "Two-dimensional RoPE is the Kronecker product of the two rotations.",
-    "二维 RoPE 是两个旋转矩阵的 Kronecker 积。",
+    "Two-dimensional RoPE, as in use, one axis per block, is the Kronecker product of the two rotations.",
+    "二维 RoPE（实际使用的形式，每个轴占一块维度）是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
     how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against Kronecker products of R_5 and "
     "R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change of basis keeps, to 1e-9; it "

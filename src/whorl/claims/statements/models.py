@@ -110,9 +110,9 @@ def moss_alibi() -> Finding:
     "LLaMA uses a simplified RoPE.",
     "LLaMA 使用的是简化版 RoPE。",
     says=NOTES,
-    how="Its complex products, as released, against RoFormer's rotation of 64 vectors of 128 dimensions at positions "
-    "up to 1,953, to 1e-6.",
-    how_zh="64 个 128 维向量、位置直到 1953：其发布代码的复数乘积与 RoFormer 的旋转比较，容差 1e-6。",
+    how="Its complex products, as released but in float64, against RoFormer's rotation of 64 vectors of 128 dimensions "
+    "at positions up to 1,953, to 1e-6.",
+    how_zh="64 个 128 维向量、位置直到 1953：其发布代码的复数乘积（改用 float64）与 RoFormer 的旋转比较，容差 1e-6。",
 )
 def llama_simplified() -> Finding:
     x, ids = normal(1, 1, 64, 128), torch.arange(64) * 31
