@@ -1,0 +1,1 @@
+"""Claims about long-range decay: curves, and the bound by Abel summation."""
