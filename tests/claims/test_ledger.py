@@ -95,7 +95,7 @@ KNOWN = {
     "extension.yarn-temperature": {"scores are multiplied by": 1.6314},
     "xpos.overflow": {"queries, float32": 32_862, "a key not centred overflows at, float16": 4532},
     "alibi.receptive-field": {"head 0, 16,384 keys": 10, "head 7, 16,384 keys": 1179},
-    "precision.alibi-key-form": {"off by, 512 keys": 1.0},
+    "precision.alibi-key-form": {"two keys off each other by, 512 keys": 1.0},
     "note.bert-sinusoidal": {"with a learned table": 109_482_240},
     "ideal.neighbours-close": {"at 1": 1.9526},
 }

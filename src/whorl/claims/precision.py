@@ -320,12 +320,12 @@ def distinguishable_codes() -> Finding:
     "precision.alibi-key-form",
     "ALiBi's bias may be computed as slope times key position in bfloat16.",
     "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
-    says="transformers 5.22, build_alibi_tensor of BLOOM and Falcon, by computing it so",
+    says="transformers 5.22, build_alibi_tensor of Falcon, and of BLOOM loaded in bfloat16, by computing it so",
     how='Alibi(rounding="hf_bf16") against the exact bias of the head of slope 1/2, up to a number per row, at 512, '
-    "2,048 and 8,192 keys: off by less than 0.01 would do, and by as much as half of each key's position is by its "
-    "rounding to bfloat16, to 1e-6.",
-    how_zh='512、2048、8192 个键，斜率 1/2 的头：Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计：误'
-    "差小于 0.01 才算可以，且须与各键位置的一半舍入到 bfloat16 的误差相同（容差 1e-6）。",
+    "2,048 and 8,192 keys: two keys off each other by less than 0.01 would do. Each key must be off by what rounding "
+    "half of its position to bfloat16 makes, to 1e-6.",
+    how_zh='512、2048、8192 个键，斜率 1/2 的头：Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计：任'
+    "两个键之间的误差小于 0.01 才算可以；各键的误差须与其位置的一半舍入到 bfloat16 的误差相同（容差 1e-6）。",
 )
 def alibi_key_form() -> Finding:
     exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
@@ -333,12 +333,12 @@ def alibi_key_form() -> Finding:
     for keys in (512, 2048, 8192):
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
-        numbers[f"off by, {keys:,} keys"] = off.max() - off.min()
+        numbers[f"two keys off each other by, {keys:,} keys"] = off.max() - off.min()
         half = ids.double() / 2
         apart.append(off - off[0] - (half.bfloat16().double() - half))
     few, _, many = numbers.values()
-    text = f"with slope 1/2, weights of 512 keys are off by a factor of e^{few:g} and of 8,192 by e^{many:g}"
-    but = Both(text, f"斜率 1/2 时，512 个键的权重相差 e^{few:g} 倍，8192 个键相差 e^{many:g} 倍")
+    text = f"with slope 1/2, weights of two of 512 keys are off each other by up to e^{few:g}, of 8,192 by e^{many:g}"
+    but = Both(text, f"斜率 1/2 时，512 个键中两个键的权重之比可差 e^{few:g} 倍，8192 个键中可差 e^{many:g} 倍")
     return decide(max(numbers.values()) < 0.01, numbers, but, instead=largest(apart) < 1e-6)
 
 

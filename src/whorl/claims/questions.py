@@ -156,8 +156,8 @@ def order() -> Finding:
 
 @about_sinusoidal.depends(
     "question.proportional",
-    "A model senses the absolute difference of two codes, not the proportional one.",
-    "模型感知的是两个编码的绝对差，而不是相对差。",
+    "Attention senses the size of tokens with their codes, x + p, and not only the proportions in them.",
+    "注意力感知词与编码之和 x + p 的大小，而不只是其中的比例。",
     how="Attention weights of 12 tokens x + p of width 64 at twice their size, with and without the LayerNorm that "
     "comes in between: a change above 0.01 counts. Without it they must be those of four times the scores, to 1e-9, "
     "with it the same to 1e-4; p must be the code of the definition, to 1e-6.",

@@ -37,8 +37,9 @@ def kerple_alibi() -> Finding:
 
 @About("kerple").holds(
     "kerple.held",
-    "Whatever is learned, KERPLE falls with the distance: p and a count as 0.01 at least.",
-    "无论学到什么，KERPLE 都随距离下降：p 与 a 至少按 0.01 计。",
+    "Whatever is learned, p and a between -5 and 5, KERPLE falls at every step up to distance 5,000: both count as "
+    "0.01 at least.",
+    "无论 p 与 a 在 -5 到 5 之间学成什么，KERPLE 在距离 5000 以内每一步都下降：两者至少按 0.01 计。",
     says="Chi et al. 2022, KERPLE, the authors' code",
     how="Both kernels with p and a from -5 to 5, nine of each, all 81 pairs of them: the largest step of the bias up "
     "to distance 5,000 is below zero, and the bias is that of p and a put up to 0.01 where they are less (p of the "

@@ -74,7 +74,7 @@ def shuffled(causal: bool) -> Tensor:
     "none.causal-order",
     "A causal mask alone tells the order: with it, shuffled tokens do not give shuffled outputs.",
     "仅有因果掩码也能体现顺序：此时打乱输入，输出并非同样打乱。",
-    says="Haviv et al. 2022, NoPE",
+    says="Haviv et al. 2022, on models without position encodings",
     how="16 tokens, 2 heads of 8, and a random order: outputs of shuffled tokens less shuffled outputs reach more "
     "than 0.1 with a causal mask, and stay below 1e-12 without.",
     how_zh="16 个词、2 个 8 维的头与一个随机次序：打乱后的输出与打乱的输出之差，在因果掩码下超过 0.1，没有掩码时小于 "

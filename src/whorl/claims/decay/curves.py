@@ -190,11 +190,11 @@ def any_ladder() -> Finding:
         "power": tuple((1 - t) ** 2 for t in parts),
         "exponential": tuple(10_000.0**-t for t in parts),
     }
-    numbers, near, far, off = {}, True, True, []
+    numbers, near, far, off = {}, True, [], []
     for name, steps in ladders.items():
         curve = bound(given=steps)
         means = list(_means(curve).values())
-        near, far = near and _falls(means[:4]), far and _falls(means)
+        near, far = near and _falls(means[:4]), far + [name] * _falls(means)
         off.append(curve - right_bound(doubles(steps)))
         numbers[f"{name}: largest from 128 to 511"] = curve[128:512].max()
     peak, back = bound(given=ladders["linear"])[128:512].max(0)
@@ -202,12 +202,13 @@ def any_ladder() -> Finding:
     again = round(2 * math.pi * 64)
     phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {again} positions"
     but = Both(
-        f"that of the linear ladder is back at {peak:.2f} of 32.5 at distance {128 + back}: {phase}",
-        f"线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
+        f"up to 511 that of the exponential ladder falls alone; that of the linear one is back at {peak:.2f} of 32.5 "
+        f"at distance {128 + back}: {phase}",
+        f"到 511 只有指数序列的一直下降；线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
         f"等步长 1/64 每 2π·64 = {again} 个位置重新同相",
     )
-    right = largest(off) < EXACT and 128 + int(back) == again
-    return depends(Both("the distance", "距离的范围"), near, far, numbers, but, instead=right)
+    right = largest(off) < EXACT and 128 + int(back) == again and far == ["exponential"]
+    return depends(Both("the distance", "距离的范围"), near, len(far) == len(ladders), numbers, but, instead=right)
 
 
 @about_rope.depends(

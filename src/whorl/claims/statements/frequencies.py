@@ -78,16 +78,20 @@ def theta_one() -> Finding:
     "note.small-i-low-frequency",
     "Small i is low frequency.",
     "i 小对应低频。",
-    says=f"{NOTES}, in five places",
-    how="Frequencies of 128 dimensions from the first to the last pair; all are those of the definition, to 1e-12.",
-    how_zh="128 维从第一对到最后一对的频率；都须与定义相符（容差 1e-12）。",
+    says=f"{NOTES}, in at least five places",
+    how="Frequencies of a RoPE of 128 dimensions from the first to the last pair, all those of the definition, to "
+    "1e-12; and the sines of a sinusoidal code of that width at position 1, likewise.",
+    how_zh="128 维的 RoPE 从第一对到最后一对的频率，都须与定义相符（容差 1e-12）；同宽的正弦编码在位置 1 处的正弦亦"
+    "然。",
 )
 def small_i() -> Finding:
     own = frequencies(128)
     numbers = {"w_0": own[0], "w_63": own[-1], "wavelength of pair 0": 2 * math.pi / float(own[0])}
     text = f"w_0 = {float(own[0]):g} is the highest, w_63 = {float(own[-1]):.2e} the lowest: small i turns fastest"
     but = Both(text, f"w_0 = {float(own[0]):g} 最高，w_63 = {float(own[-1]):.2e} 最低：i 小的转得最快")
-    return decide(bool(own[0] < own[-1]), numbers, but, instead=largest(own / ladder(128) - 1) < 1e-12)
+    sines = codes(torch.tensor([1]), 128)[0, 0::2]
+    off = largest([own / ladder(128) - 1, sines / ladder(128).sin() - 1])  # NaN where either is
+    return decide(bool(own[0] < own[-1]), numbers, but, instead=off < 1e-12)
 
 
 @about_rope.depends(

@@ -40,9 +40,9 @@ def t5_stores_length() -> Finding:
     "note.bert-sinusoidal",
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
-    how="BERT-base has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768. And "
-    "whorl must read its family so.",
-    how_zh="BERT-base 有 109,482,240 个参数；按其尺寸，只有加上 512 × 768 的可学习表才是这个数。且 whorl "
+    how="BERT-base uncased has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768. "
+    "And whorl must read its family so.",
+    how_zh="BERT-base（uncased）有 109,482,240 个参数；按其尺寸，只有加上 512 × 768 的可学习表才是这个数。且 whorl "
     "须如此读取该系列。",
 )
 def bert_sinusoidal() -> Finding:
