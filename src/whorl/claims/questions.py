@@ -24,7 +24,7 @@ from whorl.claims.ledger import (
 )
 from whorl.claims.probes import build, doubles, generator, ladder, largest, moved, normal, tokens, weights_at
 from whorl.claims.rotation.turning import EXACT, matrix, phases, plain, score_at
-from whorl.claims.sinusoidal.codes import codes
+from whorl.claims.sinusoidal.codes import codes, defined
 from whorl.claims.sinusoidal.ideal import recovered
 
 ASKED = "study notes, a question"
@@ -48,7 +48,7 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
 def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
     t = torch.arange(512)
-    own, right = codes(t, 64), _interleaved_codes(t)
+    own, right = codes(t, 64), defined(t, 64)
     near, far = math.sqrt(32) * 2 * math.sin(math.pi / 512), float(own.diff(dim=0).norm(dim=-1).min())
     numbers = {"found, ladder of 32 frequencies": many, "found, one frequency 32 times": single}
     numbers |= {"neighbours apart, ladder": far, "neighbours apart, one frequency": near}
@@ -60,12 +60,6 @@ def one_frequency() -> Finding:
     )
     told = near < 0.5 < far and largest(own - right) < EXACT
     return decide(single >= many, numbers, but, instead=told)
-
-
-def _interleaved_codes(positions: Tensor) -> Tensor:
-    """Sinusoidal codes of width 64 from the definition: a sine and a cosine for each frequency."""
-    turns = phases(positions, ladder(64))
-    return torch.stack((turns.imag, turns.real), -1).flatten(-2)
 
 
 @about_rope.fails(
@@ -179,7 +173,7 @@ def proportional() -> Finding:
         "without a norm: change of a weight": largest(after - before),
         "with LayerNorm: change of a weight": normed,
         "without a norm: off four times the scores by": largest(after - (4 * before.log()).softmax(-1)),
-        "p off the definition by": largest(placed - x - _interleaved_codes(ids)),
+        "p off the definition by": largest(placed - x - defined(ids, 64)),
     }
     bare, normed, fourfold, off = numbers.values()
     text = "scores are bilinear, so sizes count; a LayerNorm in between leaves proportions only"
