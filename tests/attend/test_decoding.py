@@ -99,12 +99,37 @@ def test_padded_rows_and_several_tokens_in_parts(name, split):
     assert compared(encoding_of(name), text, mask=padding(True), new=3) < 4e-6
 
 
-@pytest.mark.parametrize("name", ["t5", "rerope"])
+@pytest.mark.parametrize("name", ["t5", "rerope", "window", "sinks"])
 def test_padding_within_a_row(name, split):
     """A part between two real tokens whose positions grow with the slots has no padding; here some have."""
     mask = torch.ones(BATCH, PROMPT, dtype=torch.bool, device=DEVICE)
     mask[0, 10:12], mask[0, -1], mask[1, :33], mask[1, 35] = False, False, False, False
     assert compared(encoding_of(name), tokens(PROMPT + STEPS), mask=mask) < 4e-6
+
+
+@pytest.mark.parametrize("name", ["window", "sinks"])
+@pytest.mark.parametrize("new", [1, 3])
+def test_a_window_of_rows_with_padding_anywhere(name, new, split):
+    text = tokens(PROMPT + STEPS * new)
+    for seed in range(4):
+        generator = torch.Generator().manual_seed(seed)
+        mask = torch.rand(BATCH, PROMPT, generator=generator) < torch.tensor([[0.9], [0.5]])
+        mask[:, seed * 9 : seed * 9 + 3] = False
+        assert compared(encoding_of(name), text, mask=mask.to(DEVICE), new=new) < 4e-6
+
+
+@pytest.mark.parametrize(("name", "after"), [("window", None), ("window", 8), ("sinks", None)])
+def test_what_is_behind_the_window_of_a_padded_row_is_not_visited(name, after, split):
+    """Padding is in front, and for a window without first tokens also within what is behind it."""
+    text, mask, size = tokens(PROMPT + 1), padding(True), SETTINGS[name]["size"]
+    if after is not None:
+        mask[1, after] = False
+    cache = whorl.KVCache(encoding=encoding_of(name), capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text), key_mask=mask)
+    begin = 5 + SETTINGS[name].get("count", 0)
+    slots = cache._state.slots
+    slots.values[1, :, begin : PROMPT + 1 - size] = torch.nan  # whose weights are 0, but for a kernel that reads them
+    assert torch.isfinite(cache.attend(*(x[:, :, PROMPT:] for x in text), impl="triton")).all()
 
 
 @pytest.mark.parametrize("joined", [

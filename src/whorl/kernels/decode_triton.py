@@ -132,16 +132,25 @@ def _decode_kernel(
             b_first_q, b_second_q = faded(b_first_q, b_second_q, b_way, p_fades, PAIRS)
         b_first_q, b_second_q = turned(b_first_q, b_second_q, m_placed, p_cos, p_sin, o_position, PAIRS, DTYPE)
 
-    # slots behind a window are not visited where they are positions; the first part sees the first ones too
-    start = 0
-    if SKIPS:
-        start = tl.maximum(0, filled - before)
+    # slots behind a window are not visited; the first part sees the first ones too
+    begin, start = 0, 0
     if COUNTED:
         # As many slots are padding as positions lag behind. If the first real token comes after so many, they are the
         # first ones, and nobody looks at them.
         lag = last - 1 - tl.load(p_positions + last - 1).to(tl.int32)
         begins = tl.where(tl.load(p_positions + lag) == 0, tl.load(p_real + lag).to(tl.int32), 0)
-        start = begins * lag
+        begin = begins * lag
+        start = begin
+    if SKIPS:
+        behind = tl.maximum(0, filled - before)
+        if COUNTED:
+            # Real tokens differ in position. So if the slot where the window begins is real and `before` positions
+            # back, all that is seen is behind it, but for the first ones, whose slots are known if padding is first.
+            back = tl.load(p_positions + filled, mask=filled < room, other=0) - tl.load(p_positions + behind)
+            is_edge = tl.where(back == before, tl.load(p_real + behind).to(tl.int32), 0)
+            is_edge = tl.where(first > 0, is_edge * begins, is_edge)
+            behind = is_edge * behind
+        start = tl.maximum(begin, behind)
     span = tl.cdiv(tl.cdiv(last - start, parts), KEYS) * KEYS
     low = start + i_part * span
     high = tl.minimum(low + span, last)
@@ -151,7 +160,7 @@ def _decode_kernel(
         position = tl.load(p_positions + tl.minimum(low, last - 1)).to(tl.int32)
         grown = tl.load(p_positions + high - 1).to(tl.int32) - position
         real_ends = tl.load(p_real + tl.minimum(low, last - 1)).to(tl.int32) * tl.load(p_real + high - 1).to(tl.int32)
-        known = tl.where(high - 1 - low - grown + 1 - real_ends == 0, high, low)  # slots below it
+        is_known = high - 1 - low - grown + 1 - real_ends == 0
 
     b_out = tl.zeros([ROWS, VALUE_PADDED], tl.float32)
     b_sum = tl.zeros([ROWS], tl.float32)
@@ -166,112 +175,110 @@ def _decode_kernel(
     if SUMS == "gates" and not COUNTS:
         for i in range(i_part + 1, parts):
             b_after += tl.load(p_counts + i * VALID, mask=m_row, other=0.0)
-    stop_first = tl.where(i_part == 0, tl.minimum(first, start), 0) if SKIPS else 0
-    tiles_first = tl.cdiv(stop_first, KEYS)
+    stop_first = tl.where(i_part == 0, tl.minimum(begin + first, start), begin) if SKIPS else 0
+    tiles_first = tl.cdiv(stop_first - begin, KEYS) if SKIPS else 0
     tiles = tiles_first + tl.maximum(tl.cdiv(high - low, KEYS), 0)
-    for i_tile in range(0, tiles):
-        end = high
-        if SKIPS:
-            is_first = i_tile < tiles_first
-            n = tl.where(is_first, i_tile * KEYS, low + (i_tile - tiles_first) * KEYS)
-            end = tl.where(is_first, stop_first, high)
-        elif SUMS != "none":  # from the last key on
-            n = low + (tiles - 1 - i_tile) * KEYS
-        else:
-            n = low + i_tile * KEYS
-        o_key = n + o_n
-        m_n = o_key < end
-        m_seen = m_n[None, :] & (o_key[None, :] <= o_place[:, None])
-        o_there = o_key
-        if POSITIONS:
-            m_read = m_n & (o_key >= known) if COUNTED else m_n
-            o_there = tl.load(p_positions + o_key, mask=m_read, other=0)
-            if COUNTED:
-                o_there = tl.where(o_key < known, position + (o_key - low), o_there.to(tl.int32))
-        b_distance = o_position[:, None] - o_there[None, :]
-        if PADDED:
-            m_read = m_n & (o_key >= known) if COUNTED else m_n
-            m_real = tl.load(p_real + o_key, mask=m_read, other=0) != 0
-            if COUNTED:
-                m_real = m_real | (o_key < known)
-            m_seen = m_seen & m_real[None, :]
-        if WINDOW:
-            m_seen = m_seen & ((b_distance <= before) | (o_there < first)[None, :])
-        m_pair = m_seen & m_row[:, None]
-
-        if PLACEMENTS == 0 or KEY_ROWS:
-            b_k = tl.load(p_k + n * s_k_l + o_d[None, :], mask=m_n[:, None] & m_d[None, :], other=0.0)
-        b_s = tl.zeros([ROWS, KEYS], tl.float32)
-        if PLACEMENTS == 0:
-            b_s = _add_scores(b_s, b_q, b_k)
-        else:
-            b_first, b_second = members(p_k + n * s_k_l, m_n, START, PAIRS, PAIRS_PADDED, BLOCKS, READS_HALF)
-            if FADES:
-                b_back = (newest - o_there).to(tl.float32) - middle
-                b_first, b_second = faded(b_first, b_second, b_back, p_fades, PAIRS)
-            if PLACEMENTS == 1:
-                b_a, b_b = turned(b_first, b_second, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there, PAIRS, DTYPE)
-                b_s = _add_scores(_add_scores(b_s, b_first_q, b_a), b_second_q, b_b)
+    # Where positions are counted one of two loops runs: the first knows those of its slots, the second reads them.
+    for READS in tl.static_range(0 if COUNTED else 1, 2):
+        count = tl.where(is_known == (READS == 0), tiles, 0) if COUNTED else tiles
+        for i_tile in range(0, count):
+            end = high
+            if SKIPS:
+                is_first = i_tile < tiles_first
+                n = tl.where(is_first, begin + i_tile * KEYS, low + (i_tile - tiles_first) * KEYS)
+                end = tl.where(is_first, stop_first, high)
+            elif SUMS != "none":  # from the last key on
+                n = low + (tiles - 1 - i_tile) * KEYS
             else:
-                if tl.min(tl.min(tl.where(m_pair, b_distance, 2147483647), 1), 0) < near:
+                n = low + i_tile * KEYS
+            o_key = n + o_n
+            m_n = o_key < end
+            m_seen = m_n[None, :] & (o_key[None, :] <= o_place[:, None])
+            o_there = o_key
+            if POSITIONS and READS:
+                o_there = tl.load(p_positions + o_key, mask=m_n, other=0)
+            if POSITIONS and COUNTED:
+                o_there = o_there.to(tl.int32) if READS else position + (o_key - low)
+            b_distance = o_position[:, None] - o_there[None, :]
+            if PADDED and READS:
+                m_seen = m_seen & (tl.load(p_real + o_key, mask=m_n, other=0) != 0)[None, :]
+            if WINDOW:
+                m_seen = m_seen & ((b_distance <= before) | (o_there < first)[None, :])
+            m_pair = m_seen & m_row[:, None]
+
+            if PLACEMENTS == 0 or KEY_ROWS:
+                b_k = tl.load(p_k + n * s_k_l + o_d[None, :], mask=m_n[:, None] & m_d[None, :], other=0.0)
+            b_s = tl.zeros([ROWS, KEYS], tl.float32)
+            if PLACEMENTS == 0:
+                b_s = _add_scores(b_s, b_q, b_k)
+            else:
+                b_first, b_second = members(p_k + n * s_k_l, m_n, START, PAIRS, PAIRS_PADDED, BLOCKS, READS_HALF)
+                if FADES:
+                    b_back = (newest - o_there).to(tl.float32) - middle
+                    b_first, b_second = faded(b_first, b_second, b_back, p_fades, PAIRS)
+                if PLACEMENTS == 1:
                     b_a, b_b = turned(b_first, b_second, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there, PAIRS, DTYPE)
                     b_s = _add_scores(_add_scores(b_s, b_first_q, b_a), b_second_q, b_b)
-                if tl.max(tl.max(tl.where(m_pair, b_distance, -1), 1), 0) >= near:
-                    p_far_cos, p_far_sin = p_cos + s_c_p + s_c_s, p_sin + s_c_p + s_c_s
-                    b_a, b_b = turned(b_first, b_second, m_n, p_far_cos, p_far_sin, o_there, PAIRS, DTYPE)
-                    b_far = _add_scores(tl.zeros([ROWS, KEYS], tl.float32), b_first_far, b_a)
-                    b_s = tl.where(b_distance < near, b_s, _add_scores(b_far, b_second_far, b_b))
-            if REST_PADDED:
-                b_rest = unturned(p_k + n * s_k_l, m_n, DIM, START, PAIRS, REST_PADDED)
-                b_s = _add_scores(b_s, b_rest_q, b_rest)
-        b_s = b_s * scale
+                else:
+                    if tl.min(tl.min(tl.where(m_pair, b_distance, 2147483647), 1), 0) < near:
+                        b_a, b_b = turned(b_first, b_second, m_n, p_cos + s_c_s, p_sin + s_c_s, o_there, PAIRS, DTYPE)
+                        b_s = _add_scores(_add_scores(b_s, b_first_q, b_a), b_second_q, b_b)
+                    if tl.max(tl.max(tl.where(m_pair, b_distance, -1), 1), 0) >= near:
+                        p_far_cos, p_far_sin = p_cos + s_c_p + s_c_s, p_sin + s_c_p + s_c_s
+                        b_a, b_b = turned(b_first, b_second, m_n, p_far_cos, p_far_sin, o_there, PAIRS, DTYPE)
+                        b_far = _add_scores(tl.zeros([ROWS, KEYS], tl.float32), b_first_far, b_a)
+                        b_s = tl.where(b_distance < near, b_s, _add_scores(b_far, b_second_far, b_b))
+                if REST_PADDED:
+                    b_rest = unturned(p_k + n * s_k_l, m_n, DIM, START, PAIRS, REST_PADDED)
+                    b_s = _add_scores(b_s, b_rest_q, b_rest)
+            b_s = b_s * scale
 
-        if BIAS == "distance":
-            b_bias = tl.load(p_bias + b_distance, mask=m_pair, other=0.0)
-        elif BIAS == "slot":
-            b_bias = tl.load(p_bias + o_key[None, :], mask=m_pair, other=0.0)
-        elif BIAS == "lines":
-            b_bias = broken_line(b_distance, o_position, p_bias, m_row & m_kept, m_pair, LINES, STEPS)
-        if SUMS == "gates":
-            m_gate = m_pair if BIAS == "none" else m_pair & (b_bias > float("-inf"))
-            b_gates = tl.where(m_gate, 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * b_s)), 0.0)
-            b_count = b_after[:, None] + tl.cumsum(b_gates, 1, reverse=True)
-            b_after += tl.sum(b_gates, 1)
-            b_s += between_rows(b_count, p_rows, m_pair, most_rows)
-        if SUMS == "kept":
-            m_next = m_row[:, None] & m_n[None, :] & (o_key[None, :] < o_place[:, None])
-            b_next = tl.load(p_memory + o_key[None, :] + 1, mask=m_next, other=0.0).to(tl.float32)
-            b_s += b_after[:, None] + tl.cumsum(b_next, 1, reverse=True)
-            b_after += tl.sum(b_next, 1)
-        if BY_DISTANCE:
-            o_at = tl.minimum(tl.maximum(b_distance, 0), most_rows)
-            b_s += tl.load(p_rows + o_at, mask=m_pair, other=0.0)
-        if KEY_ROWS:
-            b_s += key_products(
-                b_k, o_there, p_key_rows, i_kv, s_y_h, filled, room, p_positions, most_key_rows, m_n,
-                ROWS, GROUP, QUERIES, DIM, DIM_PADDED, POSITIONS,
-            )  # fmt: skip
-        if BIAS != "none":
-            b_s += b_bias
-        if not COUNTS:
-            if SOFTCAP:  # tanh x = 1 - 2 / (e^2x + 1)
-                b_s = softcap * (1.0 - 2.0 / (tl.exp2(b_s * (2.0 * 1.4426950408889634 / softcap)) + 1.0))
-            b_s = tl.where(m_seen, b_s * 1.4426950408889634, float("-inf"))
-            b_more = tl.maximum(b_best, tl.max(b_s, 1))
-            b_p = tl.exp2(b_s - b_more[:, None])
-            b_shrink = tl.exp2(b_best - b_more)
-            b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
-            b_best = b_more
-            b_v = tl.load(p_v + n * s_v_l, mask=m_n[:, None] & m_e[None, :], other=0.0)
-            b_out = _add_product(b_out * b_shrink[:, None], b_p, b_v)
-            if VALUE_ROWS:
-                for i in tl.static_range(0, QUERIES):
-                    from_query = tl.max(tl.where(m_row & m_kept & (o_query == i), o_position, 0), 0) - o_there
-                    o_at = tl.minimum(tl.maximum(from_query, 0), most_value_rows)
-                    p_value = p_value_rows + o_at[:, None] * VALUE_DIM + o_e[None, :]
-                    b_value = tl.load(p_value, mask=m_n[:, None] & m_e[None, :], other=0.0)
-                    b_own = b_p if QUERIES == 1 else tl.where((o_query == i)[:, None], b_p, 0.0)
-                    b_out = _add_product(b_out, b_own, b_value)
+            if BIAS == "distance":
+                b_bias = tl.load(p_bias + b_distance, mask=m_pair, other=0.0)
+            elif BIAS == "slot":
+                b_bias = tl.load(p_bias + o_key[None, :], mask=m_pair, other=0.0)
+            elif BIAS == "lines":
+                b_bias = broken_line(b_distance, o_position, p_bias, m_row & m_kept, m_pair, LINES, STEPS)
+            if SUMS == "gates":
+                m_gate = m_pair if BIAS == "none" else m_pair & (b_bias > float("-inf"))
+                b_gates = tl.where(m_gate, 1.0 / (1.0 + tl.exp2(-1.4426950408889634 * b_s)), 0.0)
+                b_count = b_after[:, None] + tl.cumsum(b_gates, 1, reverse=True)
+                b_after += tl.sum(b_gates, 1)
+                b_s += between_rows(b_count, p_rows, m_pair, most_rows)
+            if SUMS == "kept":
+                m_next = m_row[:, None] & m_n[None, :] & (o_key[None, :] < o_place[:, None])
+                b_next = tl.load(p_memory + o_key[None, :] + 1, mask=m_next, other=0.0).to(tl.float32)
+                b_s += b_after[:, None] + tl.cumsum(b_next, 1, reverse=True)
+                b_after += tl.sum(b_next, 1)
+            if BY_DISTANCE:
+                o_at = tl.minimum(tl.maximum(b_distance, 0), most_rows)
+                b_s += tl.load(p_rows + o_at, mask=m_pair, other=0.0)
+            if KEY_ROWS:
+                b_s += key_products(
+                    b_k, o_there, p_key_rows, i_kv, s_y_h, filled, room, p_positions, most_key_rows, m_n,
+                    ROWS, GROUP, QUERIES, DIM, DIM_PADDED, POSITIONS,
+                )  # fmt: skip
+            if BIAS != "none":
+                b_s += b_bias
+            if not COUNTS:
+                if SOFTCAP:  # tanh x = 1 - 2 / (e^2x + 1)
+                    b_s = softcap * (1.0 - 2.0 / (tl.exp2(b_s * (2.0 * 1.4426950408889634 / softcap)) + 1.0))
+                b_s = tl.where(m_seen, b_s * 1.4426950408889634, float("-inf"))
+                b_more = tl.maximum(b_best, tl.max(b_s, 1))
+                b_p = tl.exp2(b_s - b_more[:, None])
+                b_shrink = tl.exp2(b_best - b_more)
+                b_sum = b_sum * b_shrink + tl.sum(b_p, 1)
+                b_best = b_more
+                b_v = tl.load(p_v + n * s_v_l, mask=m_n[:, None] & m_e[None, :], other=0.0)
+                b_out = _add_product(b_out * b_shrink[:, None], b_p, b_v)
+                if VALUE_ROWS:
+                    for i in tl.static_range(0, QUERIES):
+                        from_query = tl.max(tl.where(m_row & m_kept & (o_query == i), o_position, 0), 0) - o_there
+                        o_at = tl.minimum(tl.maximum(from_query, 0), most_value_rows)
+                        p_value = p_value_rows + o_at[:, None] * VALUE_DIM + o_e[None, :]
+                        b_value = tl.load(p_value, mask=m_n[:, None] & m_e[None, :], other=0.0)
+                        b_own = b_p if QUERIES == 1 else tl.where((o_query == i)[:, None], b_p, 0.0)
+                        b_out = _add_product(b_out, b_own, b_value)
 
     p_out += (i_heads * VALID + o_row[:, None]) * VALUE_DIM + o_e[None, :]
     m_out = m_row[:, None] & m_e[None, :]
@@ -360,6 +367,7 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
     bias, positions, real = kept.bias, kept.positions, kept.real
     kind = "none" if bias is None else "lines" if rules.lines else "slot" if bias.ndim == 4 else "distance"
     by_place = rules.by_place and positions is not None
+    counted = rules.counted and positions is not None and real is not None
     bias_strides = (0, 0, 0) if bias is None else bias.stride()[:3] if kind == "slot" else (0, bias.stride(0), 0)
     sized = kept.rows, kept.key_rows, kept.value_rows
     numbers = [stride // unit for stride in strides]
@@ -375,8 +383,7 @@ def ready(q: Tensor, kept: Kept, rules: Rules) -> Decode:
         constants = (
             unit, group, queries, rows, dim, padded, value_dim, value_padded, tile.keys, parts > 1, counts,
             kind, rules.lines, rules.lines.bit_length(), by_place,
-            rules.counted and positions is not None and real is not None, real is not None,
-            windowed, windowed and not by_place and rules.sums == "none",
+            counted, real is not None, windowed, windowed and rules.sums == "none" and (counted or not by_place),
             rules.softcap is not None, rules.sums, kept.rows is not None and rules.sums != "gates",
             kept.key_rows is not None, kept.value_rows is not None, 0 if kept.cos is None else kept.cos.shape[0],
             kept.fades is not None, *_turn(kept, rules, dim), kept.factors is not None,
