@@ -29,6 +29,7 @@ def speed(time: float) -> str:
 
 
 BOUND = 3e-6  # seconds beside reading keys and values, for two launches
+PADDED = ", padded"  # behind the label of a step with rows of unequal length
 
 
 def decoding(*names: str) -> list[str]:
@@ -49,10 +50,11 @@ def decoding_bars(*names: str) -> list[str]:
     """What a decoding step takes beside the device's time, in µs; and on the device, over the bound and over RoPE."""
     rows: dict[str, list[str]] = {}
     for name in names:
-        called, _, replayed, bound = _steps(name)
+        called, padded, replayed, bound = _steps(name)
         for label, one_step in replayed.items():
-            wall = called.get(label)  # padded rows are called in a group of their own
-            beside = "" if wall is None else f"{1e6 * (wall['seconds'] - one_step):.0f}"
+            plain = label.removesuffix(PADDED)
+            wall = (called if plain == label else padded)[plain]
+            beside = f"{1e6 * (wall['seconds'] - one_step):.0f}"
             over = one_step / bound, one_step / replayed["rope"]
             rows.setdefault(named(label), []).extend([beside, *(f"{one:.2f}" for one in over)])
     lengths = [f"{document(name)['settings']['kept']:,} keys" for name in names]
@@ -61,13 +63,17 @@ def decoding_bars(*names: str) -> list[str]:
 
 
 def _steps(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, float], float]:
-    """Steps called, without padding and with it; seconds of one in a graph; and the bound of that."""
+    """Steps called, without padding and with it; seconds of one in a graph, either; and the bound of that."""
     called, padded, *more = groups(name).values()
-    replayed = next(own for own in more if "a copy of as many bytes" in own)
-    copy = replayed.pop("a copy of as many bytes")
+    replayed = [own for own in more if "a copy of as many bytes" in own]
+    copies = [own.pop("a copy of as many bytes")["seconds"] for own in replayed]
     del called["torch's kernel"]  # the yardstick
-    seconds = {label: row["seconds"] / LAYERS for label, row in replayed.items()}
-    return called, padded, seconds, copy["seconds"] + BOUND
+    seconds = {
+        f"{label}{PADDED if i else ''}": row["seconds"] / LAYERS
+        for i, own in enumerate(replayed)
+        for label, row in own.items()
+    }
+    return called, padded, seconds, copies[0] + BOUND
 
 
 def cpu_decoding(name: str) -> list[str]:

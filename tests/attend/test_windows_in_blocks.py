@@ -6,6 +6,7 @@ import torch
 import whorl
 from dense_flow import normal
 from whorl.attend import blocks
+from whorl.attend.visibility import Visibility
 
 HEADS, DIM = 4, 16
 
@@ -110,3 +111,28 @@ def test_a_cache_takes_the_same_blocks(name, kept):
             cache.attend(q[:, :, :kept], k[:, :, :kept], v[:, :, :kept], causal=causal)
         found = cache.attend(q[:, :, kept:], k[:, :, kept:], v[:, :, kept:], causal=causal)
         assert torch.equal(found, whorl.attention(q[:, :, kept:], k, v, encoding=encoding, causal=causal))
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_a_mask_of_all_pairs_is_formed_for_few_queries_at_a_time(grad, monkeypatch):
+    """Rows of unequal length within a window: positions differ by row, and so does what is seen."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, heads, 40, 16, requires_grad=grad) for heads in (4, 2, 2))
+    mask = torch.arange(40) >= torch.tensor([[0], [7]])
+    given = {"positions": (mask.cumsum(-1) - 1).clamp(min=0), "key_mask": mask, "encoding": whorl.Window(size=6)}
+    wanted = whorl.attention(q, k, v, **given, impl="torch")
+    formed, rows = [], Visibility.rows
+
+    def watched(self, *args):
+        found = rows(self, *args)
+        formed.append(found.shape[-2])
+        return found
+
+    monkeypatch.setattr(Visibility, "rows", watched)
+    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2 * 40 * 16)
+    got = whorl.attention(q, k, v, **given)
+    assert formed == [16, 16, 8]
+    torch.testing.assert_close(got, wanted, rtol=0, atol=2e-6)
+    if grad:
+        found, expected = (torch.autograd.grad(out.sin().sum(), (q, k, v)) for out in (got, wanted))
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-6)

@@ -24,20 +24,23 @@ WINDOW_ROWS = range(256, 2049)
 Keys = tuple[slice, ...]  # the runs of keys that a block can see
 
 
-def in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor) -> list[Any]:
-    """attend(call, *given, start, stop) of every block of queries; with gradients, made again on the way back."""
-    bounds = _bounds(call)
+def in_blocks(call: Call, attend: Callable[..., Any], *given: Tensor, rows: int | None = None) -> list[Any]:
+    """attend(call, *given, start, stop) of every block of queries; with gradients, made again on the way back.
+
+    Blocks have so many ``rows``, or as many as their scores leave room for.
+    """
+    bounds = _bounds(call, rows)
     if len(bounds) > 1 and torch.is_grad_enabled():
         attend = partial(checkpoint, attend, use_reentrant=False)
     return [attend(call, *given, start, stop) for start, stop in bounds]
 
 
-def _bounds(call: Call) -> list[tuple[int, int]]:
+def _bounds(call: Call, rows: int | None) -> list[tuple[int, int]]:
     """Where each block of queries starts and stops."""
     queries = call.q.shape[2]
     if is_symbol(queries) and torch.compiler.is_exporting():
         return [(0, queries)]  # one program for every length has one number of blocks
-    rows = _rows_at_once(call)
+    rows = rows or _rows_at_once(call)
     if is_symbol(queries):  # 1, 2, 4, … blocks, the last with what is left: few graphs for all lengths
         count = 1
         while count * rows < queries:
@@ -54,9 +57,18 @@ def _rows_at_once(call: Call) -> int:
     term = first(call.encoding, ScoreTerm)
     if term and term.counts_to_query and call.visible.causal is not True:
         return queries  # it counts back from the last key, and only causal blocks end there
-    fits = MOST_SCORES.get(call.q.device.type, MOST_SCORES["cpu"]) // max(1, batch * heads * call.k.shape[2])
+    fits = _most(call) // max(1, batch * heads * call.k.shape[2])
     rows = max(1, min(queries, fits, call.encoding.query_limit(call.q.dtype) or queries))
     return min(rows, rows_of_window(call) or rows)
+
+
+def rows_of_mask(call: Call) -> int:
+    """How many queries a mask of pairs, the same for all heads, is formed for at a time."""
+    return max(1, _most(call) // max(1, call.q.shape[0] * call.k.shape[2]))
+
+
+def _most(call: Call) -> int:
+    return MOST_SCORES.get(call.q.device.type, MOST_SCORES["cpu"])
 
 
 def rows_of_window(call: Call) -> int | None:

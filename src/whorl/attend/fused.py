@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from whorl.attend.blocks import Keys, blocks_alike, rows_of_window, seen, taken
+from whorl.attend.blocks import Keys, blocks_alike, in_blocks, rows_of_mask, rows_of_window, seen, taken
 from whorl.attend.call import Call
 from whorl.attend.reference import repeat_heads
 from whorl.attend.visibility import closed_keys
 from whorl.kernels.ops import no_second_gradient
-from whorl.tracing import making_graph, values_are_hidden
+from whorl.tracing import is_symbol, making_graph, values_are_hidden
 
 # Backends that take any number of keys without planning, the fastest first.
 UNPLANNED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
@@ -44,8 +44,16 @@ def fused(call: Call, *, folded: bool) -> Tensor:
     rows = rows_of_window(call)
     if rows is not None:
         return _in_windows(call, q, k, v, rows)[..., :width]
-    allowed = None if call.visible.only_causal else call.visible.rows()
-    return _attend(call, q, k, v, allowed, causal=call.visible.only_causal)[..., :width]
+    if call.visible.only_causal:
+        return _attend(call, q, k, v, None, causal=True)[..., :width]
+    if not is_symbol(q.shape[2]) and not is_symbol(k.shape[2]) and rows_of_mask(call) < q.shape[2]:
+        return torch.cat(in_blocks(call, _masked_rows, q, k, v, rows=rows_of_mask(call)), dim=2)[..., :width]
+    return _attend(call, q, k, v, call.visible.rows())[..., :width]
+
+
+def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: int) -> Tensor:
+    """Queries [start, stop) among all keys: blocks are of one shape, for which kernels plan once."""
+    return _attend(call, q[:, :, start:stop], k, v, call.visible.rows(start, stop), step=False)
 
 
 def _in_windows(call: Call, q: Tensor, k: Tensor, v: Tensor, rows: int) -> Tensor:

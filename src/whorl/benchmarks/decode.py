@@ -60,12 +60,13 @@ def decode(
         what = "a step, rows of unequal length" if padded else "a step"
         yield Group(name=what, summary=summary, cases=tuple(cases), device=where, host=True)
     if where.startswith("cuda"):
-        yield _in_graphs(encodings, shapes, kept, made, summary)
+        for padded in (False, True):
+            yield _in_graphs(encodings, shapes, kept, made, summary, padded=padded)
         yield _placed(shapes, made)
 
 
 def _in_graphs(
-    encodings: str, shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any], summary: str
+    encodings: str, shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any], summary: str, *, padded: bool
 ) -> Group:
     """Steps of one replayed CUDA graph, beside a copy that moves as many bytes as the keys and values have."""
     (batch, heads, dim), (_, kv_heads, _), _ = shapes
@@ -73,14 +74,14 @@ def _in_graphs(
     source = torch.zeros(size, **made)
     target = torch.empty_like(source)
     cases = [Case(name="a copy of as many bytes", run=lambda: target.copy_(source), check=not_judged)]
-    for name in [*encodings.split(","), "rope, padded"]:
-        plain = name.removesuffix(", padded")
-        encoding = build_for(plain, heads=heads, head_dim=dim, width=heads * dim, length=kept).to(made["device"])
-        steps = _Steps(encoding, shapes, made, padded=plain != name)
+    for name in encodings.split(","):
+        encoding = build_for(name, heads=heads, head_dim=dim, width=heads * dim, length=kept).to(made["device"])
+        steps = _Steps(encoding, shapes, made, padded)
         run = steps.replayed(kept)
         if run is not None:
             cases.append(Case(name=name, run=run, check=judged(steps.got, steps.expected, LIMIT[made["dtype"]])))
-    what = f"a step in a replayed graph, {LAYERS} caches with one clock"
+    rows = ", rows of unequal length" if padded else ""
+    what = f"a step in a replayed graph{rows}, {LAYERS} caches with one clock"
     return Group(
         name=what, summary=f"{summary}; times are of {LAYERS} steps", cases=tuple(cases), device=made["device"]
     )
