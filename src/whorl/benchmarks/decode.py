@@ -49,20 +49,29 @@ def decode(
     shapes = [(batch, count, head_dim) for count in (heads, kv_heads, kv_heads)]
     made = {"dtype": kind, "device": where}
     summary = f"batch {batch}, {heads}/{kv_heads} heads of {head_dim}, {kept} tokens kept, {dtype_name(kind)}"
+    barred = BARRED if where == "cpu" and sizes == ON_A_CPU else ()
     for padded in (False, True):
-        cases = [Case(name="torch's kernel", run=_plain(shapes, kept, made), check=not_judged)]
-        for name in encodings.split(","):
-            encoding = build_for(name, heads=heads, head_dim=head_dim, width=heads * head_dim, length=kept).to(where)
-            steps = _Steps(encoding, shapes, made, padded)
-            check = judged(steps.got, steps.expected, LIMIT[kind])
-            barred = where == "cpu" and sizes == ON_A_CPU and name in BARRED and not padded
-            cases.append(Case(name=name, run=steps.timed(kept), check=check, bar=BAR if barred else None))
-        what = "a step, rows of unequal length" if padded else "a step"
-        yield Group(name=what, summary=summary, cases=tuple(cases), device=where, host=True)
+        yield _called(encodings, shapes, kept, made, summary, () if padded else barred, padded=padded)
     if where.startswith("cuda"):
         for padded in (False, True):
             yield _in_graphs(encodings, shapes, kept, made, summary, padded=padded)
         yield _placed(shapes, made)
+
+
+def _called(
+    encodings: str, shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any], summary: str,
+    barred: tuple[str, ...], *, padded: bool,
+) -> Group:  # fmt: skip
+    """Steps called from Python, beside torch's kernel alone."""
+    (_, heads, dim), *_ = shapes
+    cases = [Case(name="torch's kernel", run=_plain(shapes, kept, made), check=not_judged)]
+    for name in encodings.split(","):
+        encoding = build_for(name, heads=heads, head_dim=dim, width=heads * dim, length=kept).to(made["device"])
+        steps = _Steps(encoding, shapes, made, padded)
+        check = judged(steps.got, steps.expected, LIMIT[made["dtype"]])
+        cases.append(Case(name=name, run=steps.timed(kept), check=check, bar=BAR if name in barred else None))
+    what = "a step, rows of unequal length" if padded else "a step"
+    return Group(name=what, summary=summary, cases=tuple(cases), device=made["device"], host=True)
 
 
 def _in_graphs(

@@ -147,9 +147,21 @@ def run(
         tell(f"{group.name}: {len(group.cases)} paths, {repeats} rounds")
         results = measure(group, repeats)
         show(group, results)
-        groups.append((group, results))
+        groups.append((_let_go(group), results))
+        del group  # before the next one is made
     machine |= {"load_before": before, "load_after": load()}
     return Report(name=name, settings=complete, repeats=repeats, machine=machine, groups=tuple(groups))
+
+
+def _let_go(group: Group) -> Group:
+    """The group without the functions that hold the memory of its paths: two groups may not fit side by side."""
+
+    def done() -> Any:
+        raise AssertionError("a measured path is not run again")
+
+    return dataclasses.replace(
+        group, cases=tuple(dataclasses.replace(case, run=done, check=done) for case in group.cases)
+    )
 
 
 def measure(group: Group, repeats: int) -> tuple[Result, ...]:
