@@ -118,10 +118,10 @@ def ambiguous() -> Finding:
 
 @about_rope.holds(
     "aliasing.critical-dimension",
-    "2 ceil(d/2 log_base(L / 2 pi)) dimensions, d at most, see a full turn in training on L positions: for base "
+    "2 ceil(d/2 log_base(L / 2 pi)) dimensions, d at most, see a full turn in training on L > 2 pi positions: for base "
     "10,000, 92 of 128 at L = 4,096 and 82 at 2,048.",
-    "以 L 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉（至多 d）：底数 10000、128 维时，L = 4096 为 92，2048 为 "
-    "82。",
+    "以 L > 2π 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉（至多 d）：底数 10000、128 维时，L = 4096 为 92，"
+    "2048 为 82。",
     says=LIU,
     how="The formula against a count of whorl's wavelengths and known values: at base 10,000 heads of 128 at 4,096 and "
     "2,048, of 64 at 512 and 128, of 32 at 64; at base 500,000 heads of 128 at 8,192, at a million of 64 at 512; at "

@@ -81,8 +81,8 @@ def abel_reindexing() -> Finding:
     most, line, wrong, *others = numbers.values()
     text = Both(
         f"sum_(i=1..n) S_i h_(i-1) is the first sum again, so the line is 0 where scores reach {most:.3g}; "
-        "the proof's conclusion does not use it",
-        f"Σ_(i=1..n) S_i h_(i-1) 就是第一个和，因此该行恒为 0，而分数可达 {most:.3g}；证明的结论并不依赖这一行",
+        "with the second sum as it was it is the score",
+        f"Σ_(i=1..n) S_i h_(i-1) 就是第一个和，因此该行恒为 0，而分数可达 {most:.3g}；保留原第二个和，该行才等于分数",
     )
     return decide(wrong < 1e-6, numbers, text, instead=max(line, *others) < 1e-6)
 
@@ -135,8 +135,8 @@ def _over_bound(dim: int, base: float, distance: int) -> tuple[Tensor, Tensor]:
     "it is no bound.",
     "decay.bound 的上界中，最大值必须包含最后一项 |h_(d/2-1)|：只取内部各差就不再是上界。",
     says=f"{SU}, by setting h_(d/2) = 0; study notes",
-    how="q = k = 1, where all inner differences are 0: the score at distance 1 against both bounds.",
-    how_zh="取 q = k = 1，此时内部各差全为 0：距离 1 处的分数与两种上界比较。",
+    how="q = k = 1 of 128 dimensions, where all inner differences are 0: the score at distance 1 against both bounds.",
+    how_zh="128 维，取 q = k = 1，此时内部各差全为 0：距离 1 处的分数与两种上界比较。",
 )
 def inner_differences() -> Finding:
     h = torch.full((1, DIM // 2), 2.0 + 0j, dtype=torch.complex128)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,10 +86,11 @@ def values() -> Finding:
 
 @about_rope.depends(
     "decay.monotone",
-    "With base 10,000 and heads of 64 to 256 dimensions mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, "
-    "decays as the distance m grows.",
-    "底数为 10000、头为 64 到 256 维时，mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）随距离 m 增大而衰减。",
-    says=f"{SU}, of its figure 2; the study notes say as a trend",
+    "With base 10,000 and heads of 64, 128 and 256 dimensions mean |S_j|, S_j the sum of e^(i m w) over the first j "
+    "pairs, decays as the distance m grows up to 511.",
+    "底数为 10000、头为 64、128、256 维时，mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）随距离 m 增大（直到 511）而衰减"
+    "。",
+    says=f"{SU}, of its figure 2, which shows some 250 distances; the study notes say as a trend",
     how="Heads of 128, 64 and 256 dimensions: its means over distances 1-15, 16-31 … 256-511, and the signs of its 256 "
     "steps from distance 0 to 256. By whorl's tables, which must give what the definition gives, to 1e-9.",
     how_zh="128、64、256 维的头：在距离 1-15、16-31 … 256-511 各段上的均值，以及距离 0 到 256 的 256 步各自的升降。"
@@ -113,10 +115,10 @@ def monotone() -> Finding:
 
 @about_rope.holds(
     "decay.trend",
-    "As a trend the bound on a RoPE score falls (heads of 64 to 256 dimensions, base 10,000): the mean of its factor "
-    "mean |S_j| over distances 1-15, 16-31, 32-63 … 256-511 falls each time.",
-    "从趋势看 RoPE 分数的上界在下降（64 到 256 维的头，底数 10000）：其因子 mean |S_j| 在距离 1-15、16-31、32-63……"
-    "256-511 各段上的均值逐段变小。",
+    "As a trend the bound on a RoPE score falls up to distance 511 (heads of 64, 128 and 256 dimensions, base 10,000): "
+    "the mean of its factor mean |S_j| over distances 1-15, 16-31, 32-63 … 256-511 falls each time.",
+    "从趋势看，直到距离 511，RoPE 分数的上界在下降（64、128、256 维的头，底数 10000）：其因子 mean |S_j| 在距离 1-15、"
+    "16-31、32-63……256-511 各段上的均值逐段变小。",
     says="study notes",
     how="These means for heads of 128, 64 and 256 dimensions; S_j is the sum of e^(i m w) over the first j pairs.",
     how_zh="128、64、256 维的头的这些均值；S_j 为前 j 对的 e^(i m w) 之和。",
@@ -245,34 +247,26 @@ def square_root() -> Finding:
 
 @About("xpos").holds(
     "decay.xpos-envelope",
-    "An xPos score is at most sum_i zeta_i^(distance / 512) |q_i| |k_i| over pairs i, zeta_i = (2i/d + 0.4) / 1.4, and "
-    "this bound falls with the distance.",
-    "xPos 的分数不超过对各对 i 求和的 Σ_i ζ_i^(距离/512) |q_i| |k_i|，ζ_i = (2i/d + 0.4)/1.4，且这个上界随距离下降。",
+    "An xPos score of a query and a key that is not after it is at most sum_i zeta_i^(distance / 512) |q_i| |k_i| over "
+    "pairs i, zeta_i = (2i/d + 0.4) / 1.4, and this bound falls with the distance.",
+    "键不在查询之后时，xPos 的分数不超过对各对 i 求和的 Σ_i ζ_i^(距离/512) |q_i| |k_i|，ζ_i = (2i/d + 0.4)/1.4，且这个"
+    "上界随距离下降。",
     says="Sun et al. 2022, xPos, by the decay of each pair",
-    how="200 random q, k of 128 dimensions at distances 0, 1, 100, 512, 2,048 and 8,192, and q, k of ones whose pairs "
-    "are turned so that they line up at that distance: the score over the bound, at most 1 to 1e-9, and 1 where pairs "
-    "line up; and the bound from each distance to the next.",
-    how_zh="200 组 128 维随机 q、k，距离 0、1、100、512、2048、8192，以及各对预先转到在该距离上同向的 q、k：分数除以上"
-    "界，不超过 1（容差 1e-9），同向时等于 1；并看上界在相邻两个距离之间是否下降。",
+    how="200 random q, k of 128, 64 and 10 dimensions at distances 0, 1, 100, 512, 2,048 and 8,192, and q, k of ones "
+    "whose pairs are turned so that they line up at that distance: the score over the bound, at most 1 to 1e-9, and 1 "
+    "where pairs line up; and the bound from each distance to the next.",
+    how_zh="128、64、10 维各 200 组随机 q、k，距离 0、1、100、512、2048、8192，以及各对预先转到在该距离上同向的、全为 "
+    "1 的 q、k：分数除以上界，不超过 1（容差 1e-9），同向时等于 1；并看上界在相邻两个距离之间是否下降。",
 )
 def xpos_envelope() -> Finding:
-    q, k, h = pair()
-    xpos = XPos(head_dim=DIM, layout="interleaved")
-    zeta = (torch.arange(DIM // 2, dtype=torch.float64) / (DIM // 2) + 0.4) / 1.4
-    used, lined_up, bounds = [], [], []
-    for distance in (0, 1, 100, 512, 2048, 8192):
-        there, here = torch.tensor([5000]), torch.tensor([5000 + distance])
-        fade = zeta ** (distance / 512)
-        a, b = xpos.transform_qk(q[:, None, None], k[:, None, None], here, there)
-        bounds.append((fade * h.abs()).sum(-1))
-        used.append((a * b).sum(-1).flatten() / bounds[-1])
-        lined = turned(ones(), -distance * ladder(DIM))
-        a, b = xpos.transform_qk(lined[:, None, None], ones()[:, None, None], here, there)
-        lined_up.append((a * b).sum(-1).flatten() / (2 * fade.sum()))  # |q_i| |k_i| of ones is 2
-    falls = all(bool((later < earlier).all()) for earlier, later in pairwise(bounds))
+    found = {dim: _faded(dim) for dim in (DIM, 64, 10)}
+    bounds = found[DIM].bounds
+    falls = all(bool((later < earlier).all()) for each in found.values() for earlier, later in pairwise(each.bounds))
     numbers = {
-        "random: largest |score| over its bound": largest(used),
-        "lined up: largest difference of score over bound from 1": largest(ratio - 1 for ratio in lined_up),
+        "random: largest |score| over its bound": largest(each.used for each in found.values()),
+        "lined up: largest difference of score over bound from 1": largest(
+            each.lined_up - 1 for each in found.values()
+        ),
         "bound at 8192 over bound at 0": (bounds[-1] / bounds[0]).mean(),
     }
     most, off, _ = numbers.values()
@@ -281,3 +275,29 @@ def xpos_envelope() -> Finding:
         f"某个分数是上界的 {most:.3g} 倍，或各对同向时与上界相差其 {off:.3g}",
     )
     return decide(falls and most <= 1 + 1e-9 and off < 1e-9, numbers, but)
+
+
+class _Faded(NamedTuple):
+    """Bounds of xPos scores by distance, and scores over them: of random pairs, and of ones that line up."""
+
+    bounds: Tensor
+    used: Tensor
+    lined_up: Tensor
+
+
+def _faded(dim: int) -> _Faded:
+    """The bounds of 200 pairs of this size, and what scores are of them, a row for each distance."""
+    q, k, h = pair(dim)
+    xpos = XPos(head_dim=dim, layout="interleaved")
+    zeta = (torch.arange(dim // 2, dtype=torch.float64) / (dim // 2) + 0.4) / 1.4
+    rows = []
+    for distance in (0, 1, 100, 512, 2048, 8192):
+        there, here = torch.tensor([5000]), torch.tensor([5000 + distance])
+        fade = zeta ** (distance / 512)
+        a, b = xpos.transform_qk(q[:, None, None], k[:, None, None], here, there)
+        most = (fade * h.abs()).sum(-1)
+        lined = turned(ones(dim), -distance * ladder(dim))
+        c, d = xpos.transform_qk(lined[:, None, None], ones(dim)[:, None, None], here, there)
+        in_line = (c * d).sum(-1).flatten() / (2 * fade.sum())  # |q_i| |k_i| of ones is 2
+        rows.append((most, (a * b).sum(-1).flatten() / most, in_line))
+    return _Faded(*(torch.stack(column) for column in zip(*rows, strict=True)))

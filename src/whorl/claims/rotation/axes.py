@@ -18,9 +18,10 @@ about_axial_rope = About("axial_rope")
 
 @about_axial_rope.holds_within(
     "axial.one-axis-per-block",
-    "Axial two-dimensional RoPE is one rotation per axis, each on its own block of dimensions.",
-    "轴向的二维 RoPE 是每个轴各自在一块维度上做旋转。",
-    says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, of its axial form",
+    "Axial two-dimensional RoPE is one rotation per axis, each on dimensions of its own: in RoPE-ViT's code on two "
+    "blocks, the column's first.",
+    "轴向的二维 RoPE 是每个轴各自在自己的维度上做旋转：在 RoPE-ViT 的代码中是两块维度，列在前。",
+    says="Heo et al. 2024, Rotary Position Embedding for Vision Transformer, of its axial form; the blocks by its code",
     how="Matrices of AxialRope in RoPE-ViT's convention, columns first, of 8, 12 and 64 dimensions (bases 100, 10,000 "
     "and 100) at five patches up to row 511, column 700, against the rotations by column and by row of half as many "
     "dimensions side by side.",
@@ -41,11 +42,11 @@ def one_axis_per_block() -> Finding:
     "Two-dimensional RoPE, as in use, one axis per block, is the Kronecker product of the two rotations.",
     "二维 RoPE（实际使用的形式，每个轴占一块维度）是两个旋转矩阵的 Kronecker 积。",
     says="study notes",
-    how="The matrix of AxialRope of 16 dimensions, base 100, at row 3, column 5 against Kronecker products of R_5 and "
-    "R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change of basis keeps, to 1e-9; it "
-    "must be R_5 and R_3 of 8 dimensions side by side.",
-    how_zh="16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与 R_5、R_3 的 Kronecker 积（维数为 4 与 4、2 与 8、"
-    "8 与 2）比较迹（换基不变），容差 1e-9；它须为并排的 8 维的 R_5 与 R_3。",
+    how="The matrix of AxialRope in RoPE-ViT's convention, of 16 dimensions, base 100, at row 3, column 5 against "
+    "Kronecker products of R_5 and R_3, of 4 and 4, 2 and 8, and 8 and 2 dimensions, by their traces, which any change "
+    "of basis keeps, to 1e-9; it must be R_5 and R_3 of 8 dimensions side by side.",
+    how_zh="RoPE-ViT 约定、16 维、底数 100 的 AxialRope 在第 3 行第 5 列处的矩阵，与 R_5、R_3 的 Kronecker 积（维数为 "
+    "4 与 4、2 与 8、8 与 2）比较迹（换基不变），容差 1e-9；它须为并排的 8 维的 R_5 与 R_3。",
 )
 def kronecker() -> Finding:
     axial = _axial(16, 100.0, 3, 5)
@@ -56,10 +57,10 @@ def kronecker() -> Finding:
         )
         for one in (4, 2, 8)
     }
-    text = "at row 3, column 5 the traces differ, so no change of basis makes them equal"
     but = Both(
-        f"{text}: angles would add, not stand side by side",
-        "在第 3 行第 5 列处两者的迹不同，任何换基都不能使之相等：角度会相加，而不是并排",
+        "at row 3, column 5 the traces differ, so no change of basis makes them equal; the two rotations stand side "
+        "by side",
+        "在第 3 行第 5 列处两者的迹不同，任何换基都不能使之相等；两个旋转是并排的",
     )
     same = any(abs(own - trace) < EXACT for trace in products.values())
     apart = largest(axial - torch.block_diag(by_hand(5, 8, 100.0), by_hand(3, 8, 100.0)))

@@ -252,15 +252,17 @@ def inverse() -> Finding:
 
 @About("rope").holds_within(
     "rope.layouts-permute",
-    "The half and the interleaved layout are the same rotation up to one fixed permutation of dimensions, and not "
-    "without it.",
-    "半分排列与交错排列只差一个固定的维度置换；不做置换则不相同。",
+    "The half and the interleaved layout are the same rotation up to one fixed permutation of dimensions, and from 4 "
+    "dimensions on not without it.",
+    "半分排列与交错排列只差一个固定的维度置换；从 4 维起，不做置换则不相同。",
     says="whorl 0.2, docs/rotary.md; the study notes show code of one and formulas of the other as if they were equal",
     how="Interleaved rotation of permuted vectors of 6, 10, 64 and 126 dimensions (bases 10,000, 100, 10,000 and "
-    "500,000) against the permuted half rotation, and the scores of both; and q = (1, 2, 3, 4) at position 2 as it "
-    "is, where the two must differ by more than 0.1.",
-    how_zh="6、10、64、126 维（底数 10000、100、10000、500000）的向量置换后做交错旋转，与半分旋转后再置换比较，并比较"
-    "两者的分数；另取 q = (1, 2, 3, 4) 在位置 2 处不作置换，两者之差须大于 0.1。",
+    "500,000) at nine positions up to 800 against the permuted half rotation, and the scores of both; the rotation "
+    "from interleaved to half against the half one; and q = (1, 2, 3, 4) at position 2 as it is, where the two must "
+    "differ by more than 0.1.",
+    how_zh="6、10、64、126 维（底数 10000、100、10000、500000）的向量在直到 800 的九个位置处置换后做交错旋转，与半分旋"
+    "转后再置换比较，并比较两者的分数；由交错到半分的旋转与半分旋转比较；另取 q = (1, 2, 3, 4) 在位置 2 处不作置换，两"
+    "者之差须大于 0.1。",
 )
 def layouts_permute() -> Finding:
     ids, found = torch.arange(9) * 100, []
@@ -311,8 +313,9 @@ def partial() -> Finding:
 
 @about_rope.holds_within(
     "rope.rerotate",
-    "A rotated key can be moved to another position or another base from its rotated form alone.",
-    "已旋转的键只凭旋转后的形式就能移到别的位置或换成别的底数，无需保留原值。",
+    "A rotated key whose position is known can be moved to another position or another base without the key as it "
+    "was before the rotation.",
+    "位置已知的已旋转的键可以移到别的位置或换成别的底数，无需保留旋转之前的键。",
     says="whorl 0.2, docs/rotary.md",
     how="rerotate of nine rotated keys of 64 dimensions against rotating the keys themselves, float64, half and "
     "interleaved: moved by 5,000 positions; to base 500,000 where they are; and both at once, to that base with YaRN "

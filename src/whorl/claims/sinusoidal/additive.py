@@ -43,18 +43,19 @@ def shares(width: int, base: float) -> dict[float, float]:
 
 @about_sinusoidal.holds(
     "additive.four-terms",
-    "Of the four terms of <q + p_m, k + p_n> only <p_m, p_n> depends on m - n alone; the share of a score's variance "
-    "that m - n explains falls as |q|/|p| and |k|/|p| grow.",
-    "<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；|q|/|p| 与 |k|/|p| 越大，分数的方差中由 m - n 解释的"
-    "比例越小。",
+    "Of the four terms of <q + p_m, k + p_n>, codes of an even width, only <p_m, p_n> depends on m - n alone; for "
+    "random q and k the share of the scores' variance that m - n explains falls as |q|/|p| = |k|/|p| grows from 0.1 to "
+    "10.",
+    "编码宽度为偶数时，<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；对随机的 q、k，|q|/|p| = |k|/|p| 从 "
+    "0.1 增大到 10 时，分数的方差中由 m - n 解释的比例变小。",
     says="Dai et al. 2019, Transformer-XL, section 3.3, for the four terms; study notes for the share",
-    how="20 q, k at 256 x 256 positions: the share of each term's, and of a score's, variance that the diagonals "
-    "hold. At 128 dimensions that of <p_m, p_n> must be 1 to 1e-9, and those of the two others with positions below a "
-    "half; that of the score must be above 0.9 at |q|/|p| = 0.1 and fall from each of five ratios to the next, up to "
-    "10, at 2, 6, 128 and 256 dimensions, bases 100 to 500,000.",
-    how_zh="20 组 q、k，256 × 256 个位置：各项以及分数的方差中由对角线（m - n）解释的比例。128 维时 <p_m, p_n> 的须为 "
-    "1（容差 1e-9），另两个含位置的项须小于一半；2、6、128、256 维（底数 100 到 500000）时，分数的在 |q|/|p| = 0.1 处"
-    "须大于 0.9，并在五个比值上逐次下降，直到 10。",
+    how="20 random q, k at 256 x 256 positions: the share of each term's, and of the scores', variance that the "
+    "diagonals hold, all q and k together. At 128 dimensions that of <p_m, p_n> must be 1 to 1e-9, and those of the "
+    "two others with positions below a half; that of the scores must be above 0.9 at |q|/|p| = |k|/|p| = 0.1 and fall "
+    "from each of five ratios to the next, up to 10, at 2, 6, 128 and 256 dimensions, bases 100 to 500,000.",
+    how_zh="20 组随机 q、k，256 × 256 个位置：各项以及分数的方差中由对角线（m - n）解释的比例，各组合起来算。128 维时 "
+    "<p_m, p_n> 的须为 1（容差 1e-9），另两个含位置的项须小于一半；2、6、128、256 维（底数 100 到 500000）时，分数的在 "
+    "|q|/|p| = |k|/|p| = 0.1 处须大于 0.9，并在五个比值上逐次下降，直到 10。",
 )
 def four_terms() -> Finding:
     found = [list(shares(*size).values()) for size in SIZES]
@@ -74,13 +75,14 @@ def four_terms() -> Finding:
 
 @about_sinusoidal.holds(
     "note.additive-when-content-small",
-    "Additive codes act as relative ones where |q| and |k| are small against |p|.",
-    "当 |q|、|k| 远小于 |p| 时，加性编码近似为相对编码。",
-    says="study notes",
-    how="20 q, k at 256 x 256 positions, 2, 6, 128 and 256 dimensions, bases 100 to 500,000: the share of the "
-    "variance that depends on m - n alone at |q|/|p| = |k|/|p| = 0.1 is above 0.9.",
-    how_zh="20 组 q、k，256 × 256 个位置，2、6、128、256 维，底数 100 到 500000，|q|/|p| = |k|/|p| = 0.1：方差中只取决"
-    "于 m - n 的比例大于 0.9。",
+    "Sinusoidal codes of an even width that are added to q and k act as relative ones where |q| and |k| are small "
+    "against |p|.",
+    "宽度为偶数的正弦编码加到 q、k 上，当 |q|、|k| 远小于 |p| 时，近似为相对编码。",
+    says="study notes, of additive codes",
+    how="20 random q, k at 256 x 256 positions, 2, 6, 128 and 256 dimensions, bases 100 to 500,000: the share of the "
+    "variance of <q + p_m, k + p_n> that depends on m - n alone at |q|/|p| = |k|/|p| = 0.1 is above 0.9.",
+    how_zh="20 组随机 q、k，256 × 256 个位置，2、6、128、256 维，底数 100 到 500000，|q|/|p| = |k|/|p| = 0.1："
+    "<q + p_m, k + p_n> 的方差中只取决于 m - n 的比例大于 0.9。",
 )
 def when_small() -> Finding:
     found = {f"share at |q|/|p| = 0.1, d = {size[0]}": shares(*size)[0.1] for size in SIZES}

@@ -187,10 +187,10 @@ def orders() -> Finding:
     "The k of p_(t+k) is a frequency channel.",
     "p_(t+k) 中的 k 是频率通道。",
     says="study notes",
-    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves codes 300 positions on, to 1e-6. "
-    "The codes are those of the definition, to 1e-9.",
-    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把编码移动 300 个位置，容差 1e-6。编码须与定义相"
-    "符（容差 1e-9）。",
+    how="M_k of 8 dimensions, which have 4 channels, for k = 300: whether it moves the codes of 0, 5 and 1,000 by 300 "
+    "positions, to 1e-6. The codes are those of the definition, to 1e-9.",
+    how_zh="8 维（只有 4 个频率通道）的 M_k 取 k = 300：是否把位置 0、5、1000 的编码移动 300 个位置，容差 1e-6。编码须"
+    "与定义相符（容差 1e-9）。",
 )
 def k_channel() -> Finding:
     t = torch.tensor([0, 5, 1000])
@@ -198,7 +198,7 @@ def k_channel() -> Finding:
     wrong = largest(codes(t, 8) - defined(t, 8))
     numbers = {"channels at d = 8": 4, "p_(t+300) - M_300 p_t": off, "codes off the definition by": wrong}
     text = Both(
-        "k is an offset of positions: with 4 channels M_300 still moves every code 300 positions on",
-        "k 是位置的偏移：只有 4 个通道时，M_300 仍把每个编码移动 300 个位置",
+        "k is an offset of positions: with 4 channels M_300 still moves codes 300 positions on",
+        "k 是位置的偏移：只有 4 个通道时，M_300 仍把编码移动 300 个位置",
     )
     return decide(off > 1e-6, numbers, text, instead=wrong < 1e-9)
