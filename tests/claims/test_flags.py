@@ -8,7 +8,7 @@ import torch
 import whorl
 from own_encodings import write_plugin
 from whorl import registry
-from whorl.claims import every, verify
+from whorl.claims import Row, every, verify
 from whorl.config import Config, config
 from whorl.encodings.base import Claims, Encoding
 from whorl.plugins import load_plugin
@@ -116,6 +116,12 @@ SETTINGS = [
     lambda: whorl.Combined(whorl.Rope(head_dim=16), whorl.LogN()),
     lambda: whorl.Combined(whorl.ReRope(head_dim=16), whorl.SSMax(heads=4)),
     lambda: whorl.Combined(whorl.Alibi(heads=4), whorl.LogN()),
+    lambda: whorl.Rope(head_dim=16, angles="float32"),
+    lambda: whorl.Rope(head_dim=128, base=100.0, layout="interleaved", angles="float32"),
+    lambda: whorl.AxialRope(head_dim=16, angles="float32"),
+    lambda: whorl.ReRope(head_dim=16, angles="float32"),
+    lambda: whorl.Combined(whorl.Rope(head_dim=16, angles="float32"), whorl.Alibi(heads=4)),
+    lambda: whorl.Rope(head_dim=16, scaling=whorl.DynamicNtk(factor=8.0, original_length=256)),
 ]
 
 
@@ -199,6 +205,39 @@ def test_each_axis_is_shifted_by_itself():
     liar = with_claims(Skewed, norm_preserving=True)
     (row,) = (row for row in verify(liar(head_dim=16)) if row.id.endswith(".flag.relative"))
     assert not row.as_expected and "shifted by 5000 on axis" in row.finding.counterexample
+
+
+def test_float32_angles_have_a_tolerance_that_the_row_names_and_no_more():
+    class Drifting(whorl.Rope):
+        """Queries grow by a part in a million at each position."""
+
+        def transform_qk(self, q, k, q_positions, k_positions, length=None):
+            q, k = super().transform_qk(q, k, q_positions, k_positions, length)
+            return q * (1 + 1e-6 * q_positions)[..., :, None], k
+
+    def rows(encoding: Encoding) -> list[Row]:
+        found = [row for row in verify(encoding) if row.id in ("rope.flag.relative", "rope.flag.norm-preserving")]
+        assert len(found) == 2
+        return found
+
+    for row in rows(whorl.Rope(head_dim=16, angles="float32")):
+        assert row.as_expected and "rounding" in row.statement
+        assert f"({row.numbers['tolerance']:g} where" in row.claim.how
+        assert str(row.verdict) == f"holds within {row.numbers['tolerance']:g}"
+    assert not any(row.as_expected for row in rows(Drifting(head_dim=16, angles="float32")))
+
+
+def test_scores_are_relative_for_each_length_that_is_served():
+    class Late(whorl.Rope):
+        """Knows the place once it serves more than it was trained on."""
+
+        def score_bias(self, q_positions, k_positions, length=None):
+            return k_positions.double().sin()[..., None, None, :] * (length is not None)
+
+    scaling = whorl.DynamicNtk(factor=2.0, original_length=64)
+    rows = {row.id: row for row in verify(Late(head_dim=16, scaling=scaling))}
+    assert "served for 16,501 tokens" in rows["rope.flag.relative"].finding.counterexample
+    assert "any one length" in rows["rope.flag.relative"].statement
 
 
 def test_keys_after_the_query_are_shifted_too():

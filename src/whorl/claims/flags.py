@@ -15,7 +15,23 @@ import whorl
 from whorl import Alibi, Combined, DynamicNtk, Encoding, KVCache, Rope, WhorlError, Yarn, attention, registry
 from whorl.claims import evidence
 from whorl.claims.flag_linear import linear
-from whorl.claims.flag_words import CACHED, ENDED, ENDS, EQUAL, FOLDED, GATED, HOW, KEPT, RATIO, SAID, SEEN
+from whorl.claims.flag_words import (
+    CACHED,
+    ENDED,
+    ENDS,
+    EQUAL,
+    FOLDED,
+    GATED,
+    HOW,
+    KEPT,
+    RATIO,
+    ROUNDED,
+    SAID,
+    SEEN,
+    SERVED,
+    TABLED,
+    TURNED,
+)
 from whorl.claims.ledger import FLAGS, NOTHING, Both, Claim, Finding, Kind, all_within, decide, needs_training, within
 from whorl.claims.probes import (
     LENGTH,
@@ -86,6 +102,10 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
         value = getattr(stated, flag)
         how = ENDS if flag == "extrapolates" and last is not None else HOW[flag]
         english, chinese = ENDED if how is ENDS and not value else SAID[flag, value]
+        if flag == "relative" and value and encoding.length_dependent:
+            english, chinese = SERVED
+        if flag in ROUNDED and value and rounded(encoding):
+            english, chinese = ROUNDED[flag]
         if flag == "linear_attention" and not value:
             if encoding.folds:
                 english, chinese = (text.format("{}", encoding.fold_dims) for text in FOLDED)
@@ -118,6 +138,11 @@ def of_encoding(name: str, make: Make) -> Iterator[Claim]:
     )
 
 
+def rounded(encoding: Encoding) -> bool:
+    """Whether a rotation of the encoding computes its angles, and cos and sin of them, in float32."""
+    return any(getattr(each.config, "angles", "exact") == "float32" for each in encoding.joined or (encoding,))
+
+
 def expected(flag: str, stated: bool) -> Kind:
     """The verdict that a flag has where it is right."""
     return "holds within" if stated and flag in ("relative", "norm_preserving", "linear_attention") else "holds"
@@ -129,11 +154,11 @@ def expected(flag: str, stated: bool) -> Kind:
 def relative(encoding: Encoding, stated: bool) -> Finding:
     """Whether weights stay when all positions are shifted, and a pair's score when the tokens between change."""
     encoding = moved(encoding)
-    moves = _moves(encoding)
+    moves, equal = _moves(encoding), TURNED if rounded(encoding) else EQUAL
     worst, where = largest(doubles(list(moves.values()))), max(moves, key=moves.__getitem__)
     between = _other_tokens_between(encoding)
     numbers = {"largest change of a weight": worst, "change by the tokens between": between}
-    numbers |= {"tolerance": EQUAL if stated else SEEN}
+    numbers |= {"tolerance": equal if stated else SEEN}
     if not stated:
         text = Both("no shift changes a weight, nor do tokens between", "任何平移都不改变权重，两者之间的词也不影响")
         return decide(largest(doubles([worst, between])) > SEEN, numbers, text)
@@ -144,7 +169,7 @@ def relative(encoding: Encoding, stated: bool) -> Finding:
         )
     else:
         text = Both(f"{where.en}: a weight changes by {worst:.3g}", f"{where.zh}：某个权重变化 {worst:.3g}")
-    return within(largest(doubles([worst, between])), EQUAL, numbers, text)
+    return within(largest(doubles([worst, between])), equal, numbers, text)
 
 
 def _moves(encoding: Encoding) -> dict[Both, float]:
@@ -154,11 +179,12 @@ def _moves(encoding: Encoding) -> dict[Both, float]:
     count, shifts = (12, (1, 37, FAR_SHIFT)) if far else (farthest // 2, (1, farthest // 2))
     # the middle ones for buckets and windows, which see neighbours alike and those far away alike
     strides = (1, 17, 150, (farthest - FAR_SHIFT) // (count - 1)) if far else (1,)
-    for stride, causal in itertools.product(strides, (True, False)):
+    lengths = (None, farthest + 1) if encoding.length_dependent else (None,)
+    for stride, causal, length in itertools.product(strides, (True, False), lengths):
         if encoding.causal_only and not causal:
             continue
         positions = spread(encoding, count, stride * (count - 1))
-        here = weights_at(encoding, positions, causal=causal)
+        here = weights_at(encoding, positions, causal=causal, length=length)
         if not causal and bool(here.isnan().any()):
             continue  # it has no meaning for keys after the query
         apart = f"tokens {stride} apart" if encoding.axes == 1 else f"tokens up to {stride * (count - 1)} apart"
@@ -166,9 +192,12 @@ def _moves(encoding: Encoding) -> dict[Both, float]:
         for shift, axis in itertools.product(shifts, range(encoding.axes)):
             by = torch.zeros(encoding.axes, 1, dtype=torch.int64)
             by[axis] = shift
-            there = weights_at(encoding, positions + (by if encoding.axes > 1 else shift), causal=causal)
+            moved_on = positions + (by if encoding.axes > 1 else shift)
+            there = weights_at(encoding, moved_on, causal=causal, length=length)
             on, on_zh = (f" on axis {axis}", f"沿第 {axis} 轴") if encoding.axes > 1 else ("", "")
             seen, seen_zh = ("", "") if causal else (", without a causal mask", "（无因果掩码）")
+            if length is not None:
+                seen, seen_zh = f"{seen}, served for {length:,} tokens", f"{seen_zh}（服务长度 {length}）"
             where = Both(f"{apart}, all shifted by {shift}{on}{seen}", f"{apart_zh}{on_zh}整体平移 {shift}{seen_zh}")
             moves[where] = largest(there - here)
     return moves
@@ -196,10 +225,11 @@ def norm_preserving(encoding: Encoding, stated: bool) -> Finding:
     farthest = reach(encoding)
     changed = [pair for far in {11, farthest} for pair in _changed(encoding, spread(encoding, 12, far))]
     worst = largest(after.norm(dim=-1) / before.norm(dim=-1) - 1 for before, after in changed)
-    numbers = {"largest relative change of a norm": worst, "tolerance": KEPT if stated else SEEN}
+    kept = TABLED if rounded(encoding) else KEPT
+    numbers = {"largest relative change of a norm": worst, "tolerance": kept if stated else SEEN}
     if stated:
         text = Both(f"a norm changes by {worst:.3g} of itself", f"某个范数相对变化 {worst:.3g}")
-        return within(worst, KEPT, numbers, text)
+        return within(worst, kept, numbers, text)
     return decide(worst > SEEN, numbers, Both("no norm changes", "没有范数改变"))
 
 

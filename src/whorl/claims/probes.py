@@ -134,11 +134,17 @@ def tokens(encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool 
 
 
 def weights_at(
-    encoding: Encoding, positions: Tensor, *, seed: int = 0, alike: bool = False, causal: bool = True
+    encoding: Encoding,
+    positions: Tensor,
+    *,
+    seed: int = 0,
+    alike: bool = False,
+    causal: bool = True,
+    length: int | None = None,
 ) -> Tensor:
     """The attention weights (heads, queries, keys) of random tokens at these positions."""
     given = tokens(encoding, positions, seed=seed, alike=alike)
-    options = {"encoding": encoding, "positions": positions, "causal": causal, **given.options()}
+    options = {"encoding": encoding, "positions": positions, "causal": causal, "length": length, **given.options()}
     _, weights = attention(*given[:3], return_weights=True, **options)
     return weights[0]
 

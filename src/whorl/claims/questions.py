@@ -37,13 +37,13 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
     "question.one-frequency",
     "Under noise, one sine and cosine with a large period would do in place of many frequencies.",
     "有噪声时，用一个周期很大的 sin/cos 对也能代替许多频率。",
-    how="512 positions under noise of 0.5 in each of 64 entries: how many the nearest code finds again with the ladder "
-    "of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter would do if it found "
-    "as many. Its neighbours must be nearer to each other than 0.5 and those of the ladder farther apart; the ladder's "
-    "codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
-    how_zh="512 个位置，64 个分量各加 0.5 的噪声，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的一个 "
-    "sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于 0.5；阶梯的编"
-    "码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
+    how="512 positions under noise of 0.5 in each of 64 entries, four draws: how many the nearest code finds again "
+    "with the ladder of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter "
+    "would do if it found as many. Its neighbours must be nearer to each other than 0.5 and those of the ladder "
+    "farther apart; the ladder's codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
+    how_zh="512 个位置，64 个分量各加 0.5 的噪声，抽样四次，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的"
+    "一个 sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于 0.5；阶梯"
+    "的编码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
 )
 def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
@@ -293,8 +293,9 @@ def absolute_in_form() -> Finding:
 
 @about_rope_and_sinusoidal.holds(
     "question.every-layer",
-    "RoPE leaves no trace of position in the values: equal tokens come out equal. A sinusoidal code stays in them.",
-    "RoPE 不在值向量中留下位置痕迹：相同的词输出也相同。正弦编码则一直留在其中。",
+    "RoPE leaves no trace of position in the values: where all tokens are equal, so are all outputs. A sinusoidal code "
+    "stays in them.",
+    "RoPE 不在值向量中留下位置痕迹：所有词都相同时，各处输出也相同。正弦编码则留在其中。",
     how="Attention outputs of 12 tokens that are all alike, 4 heads of 16: with RoPE equal at all positions to 1e-9, "
     "with sinusoidal codes different by more than 0.1.",
     how_zh="12 个相同的词、4 个 16 维的头的注意力输出：用 RoPE 时各位置相同（容差 1e-9），用正弦编码时相差超过 0.1。",

@@ -77,7 +77,7 @@ class Sandwich(DistanceBias):
         norm_preserving=True,  # queries and keys are left alone
         linear_attention=False,  # a bias inside a softmax
         decays=False,  # as a trend only: a sum of cosines rises again, and is below zero in places
-        extrapolates=True,  # flat to 8 times the trained length and more, on two corpora
+        extrapolates=True,  # flat to 8 times the trained length and more, in one comparison
     )
 
     def weights(self, head: Tensor) -> Tensor:

@@ -26,10 +26,10 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     "Relative encodings do not suit a KV cache.",
     "相对位置编码不适合 KV 缓存。",
     says="study notes",
-    how="Every registered encoding that is relative: twelve tokens fed to KVCache in pieces of 5, 1, 1, 5 against a "
-    "full pass, to 1e-6. It would be so if one of them failed.",
-    how_zh="每个已注册的相对编码：十二个词按 5、1、1、5 分批送入 KVCache，与整段计算比较，容差 1e-6。只要有一种不符就算"
-    "成立。",
+    how="Every registered encoding that is relative: twelve tokens, near and far apart, fed to KVCache in pieces of 5, "
+    "1, 1, 5 against a full pass, to 1e-6. It would be so if one of them failed. Some must keep raw keys.",
+    how_zh="每个已注册的相对编码：十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段计算比较，容差 1e-6。只要有"
+    "一种不符就算成立。其中须有保留未经变换的键的。",
 )
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]

@@ -51,7 +51,7 @@ def forms_agree() -> Finding:
     "linear.relative",
     "Rotated after the feature map, linear attention weights depend on the distance only.",
     "在特征映射之后旋转，线性注意力的权重只取决于距离。",
-    says=f"{SU}, equation 19",
+    says=f"{SU}, equation 19, by equation 16",
     how="Outputs of 64 tokens, 2 heads of 16, elu + 1, at positions from 0 and from 1, 37 and 1,000, with bases "
     "10,000 and 100: the same; and at distances three times as large: other by more than 0.01.",
     how_zh="64 个词、2 个 16 维的头，elu + 1，底数 10000 与 100，位置从 0 与从 1、37、1000 开始的输出：相同；距离扩大"
@@ -84,10 +84,10 @@ def linear_relative() -> Finding:
     how="Weights of 16 tokens, 2 heads of 16, both feature maps, read off linear_attention with one-hot values, at "
     "positions from 0 and from 100: with RoPE as its encoding, which rotates after, they change by less than 1e-9, and "
     "by more than 0.01 where positions are three apart; with none, on queries and keys that were rotated before, they "
-    "change by more than 0.01. A map that leaves vectors as they are is relative either way.",
+    "change by more than 0.01.",
     how_zh="16 个词、2 个 16 维的头，两种特征映射，用独热的值从 linear_attention 读出权重，位置从 0 与从 100 开始：以 "
     "RoPE 作其编码（之后旋转），权重变化不到 1e-9，而位置间隔为三时变化超过 0.01；不用编码、先旋转好查询和键再送入，变"
-    "化超过 0.01。不改变向量的映射，两种次序都是相对的。",
+    "化超过 0.01。",
 )
 def rotate_before() -> Finding:
     rope, (q, k, _) = Rope(head_dim=DIM), (x[:, :, :16] for x in tokens())
@@ -130,8 +130,8 @@ def stats(form: Form, feature: Feature = "elu+1") -> dict[str, float]:
 
 @about_rope.holds(
     "linear.numerator-probability",
-    "With RoPE in the numerator alone weights may be negative and rows do not sum to 1: they are no probability.",
-    "只在分子中使用 RoPE 时，权重可能为负、每行之和不为 1：不再是概率分布。",
+    "With RoPE in the numerator alone weights may be negative and rows need not sum to 1: they are no probability.",
+    "只在分子中使用 RoPE 时，权重可能为负、每行之和不一定为 1：不再是概率分布。",
     says=f"{SU}, which says so of equation 19",
     how="256 tokens, 2 heads of 16, elu + 1: more than 1 % of the weights are negative, and some row sums to less "
     "than 0.99.",
@@ -184,8 +184,8 @@ def both_safe() -> Finding:
 @about_rope.holds(
     "linear.one-plus-cosine",
     "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1, unless every key that a "
-    "query sees is exactly opposite to it.",
-    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键都与它正好相反。",
+    "query sees is exactly opposite to it once both are rotated.",
+    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键在旋转后都与它正好相反。",
     says="study notes, without the exception",
     how="256 tokens, 2 heads of 16, as they are (identity) and by elu + 1: no weight below zero, row sums of 1 to "
     "1e-5, no denominator of zero. And a first key that is -3 times its query, identity: that row must sum to 0 to "
@@ -213,13 +213,14 @@ def one_plus_cosine() -> Finding:
 
 @about_rope.holds(
     "linear.one-plus-cosine-sharp",
-    "1 + cos(q, k) cannot be sharp as a softmax can: an equal key weighs twice an orthogonal one, however long both "
-    "are.",
-    "1 + cos(q, k) 不能像 softmax 那样尖锐：无论向量多长，相同的键只有正交的键的两倍权重。",
+    "1 + cos(q, k) cannot be sharp as a softmax can: at the query's position an equal key weighs twice an orthogonal "
+    "one, however long both are.",
+    "1 + cos(q, k) 不能像 softmax 那样尖锐：在查询所在的位置，无论向量多长，相同的键只有正交的键的两倍权重。",
     says="whorl 0.2, docs/performance.md",
-    how="The weight of a key equal to the query over that of an orthogonal one, 8 dimensions, at equal positions and "
-    "lengths 0.5, 1 and 1,000: 2 to 1e-6.",
-    how_zh="8 维、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2（容差 1e-6）。",
+    how="The weight of a key equal to the query over that of an orthogonal one, 8 dimensions, as they are (identity), "
+    "at equal positions and lengths 0.5, 1 and 1,000: 2 to 1e-6.",
+    how_zh="8 维、原样（identity）、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2"
+    "（容差 1e-6）。",
 )
 def one_plus_cosine_sharp() -> Finding:
     values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
@@ -311,11 +312,11 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     "times.",
     "带 RoPE 或 xPos 的线性注意力是线性的：词数加倍，乘法加倍；softmax 则为四倍。",
     says="whorl 0.2, docs/performance.md; the study notes say that xPos costs O(L^2)",
-    how="Multiplications of matrix products, counted at 256 and at 512 tokens of 16 dimensions, chunks of 32: below "
-    "2.2 times as many with RoPE and with xPos, also from 2,048 to 4,096 tokens, and more than 3.5 times as many in a "
-    "softmax.",
-    how_zh="16 维、分块 32，统计 256 与 512 个词时矩阵乘积的乘法次数：RoPE 与 xPos 的不到 2.2 倍（从 2048 到 4096 个词"
-    "也是），softmax 的超过 3.5 倍。",
+    how="Multiplications of matrix products, counted at 256 and at 512 tokens of 16 dimensions, chunks of 32: between "
+    "1.8 and 2.2 times as many with RoPE and with xPos, also from 2,048 to 4,096 tokens, and between 3.5 and 4.5 times "
+    "as many in a softmax.",
+    how_zh="16 维、分块 32，统计 256 与 512 个词时矩阵乘积的乘法次数：RoPE 与 xPos 的为 1.8 到 2.2 倍（从 2048 到 4096 "
+    "个词也是），softmax 的为 3.5 到 4.5 倍。",
 )
 def cost() -> Finding:
     encodings = {"RoPE": Rope(head_dim=DIM), "xPos": XPos(head_dim=DIM)}
@@ -324,12 +325,13 @@ def cost() -> Finding:
         for name, encoding in encodings.items()
         for count in (COUNT, LONG)
     }
-    most, softmax = max(numbers.values()), _growth(_softmax)
+    least, most, softmax = min(numbers.values()), max(numbers.values()), _growth(_softmax)
     text = Both(
-        f"at twice the length the work grows to {most:.2f} times, in a softmax to {softmax:.2f}",
-        f"长度加倍时计算量增至 {most:.2f} 倍，softmax 增至 {softmax:.2f} 倍",
+        f"at twice the length the work grows to {least:.2f} … {most:.2f} times, in a softmax to {softmax:.2f}",
+        f"长度加倍时计算量增至 {least:.2f} … {most:.2f} 倍，softmax 增至 {softmax:.2f} 倍",
     )
-    return decide(most < LINEAR and softmax > 3.5, numbers | {"softmax with RoPE": softmax}, text)
+    so = least > 1.8 and most < LINEAR and 3.5 < softmax < 4.5
+    return decide(so, numbers | {"softmax with RoPE": softmax}, text)
 
 
 @about_rope_and_xpos.fails(
@@ -337,11 +339,11 @@ def cost() -> Finding:
     "RoPE is the only relative encoding that works with linear attention.",
     "RoPE 是唯一可用于线性注意力的相对位置编码。",
     says="study notes, after Su et al. 2021, RoFormer",
-    how="Every registered encoding that is relative and said to work there, 12 tokens: the linear form against the "
-    "quadratic, to 1e-6; and those of them that are no rotation alone: each must fade in every dimension, and not in "
-    "all alike.",
-    how_zh="每个声明可用的已注册相对编码，12 个词：线性形式与平方形式比较，容差 1e-6；并看其中不只是旋转的：每一维都须"
-    "衰减，且快慢不全相同。",
+    how="Every registered encoding that is relative and said to work there, 12 tokens, near and far apart: the linear "
+    "form against the quadratic, to 1e-6. It is so if all that do are rotations or none; each other one must fade in "
+    "every dimension, and not in all alike.",
+    how_zh="每个声明可用的已注册相对编码，12 个词（远近都有）：线性形式与平方形式比较，容差 1e-6。若可用的只有旋转与不"
+    "加编码，则成立；其余的每一维都须衰减，且快慢不全相同。",
 )
 def only_rope_linear() -> Finding:
     works = []

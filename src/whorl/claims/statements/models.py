@@ -79,8 +79,8 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
         "positions",
         f"若用正弦编码应有 {waves:,} 个参数；实际为 {table:,}，即 {length} 个位置各有一行可学习的向量",
     )
-    so = read == LEARNED and waves == rest
-    return decide(waves == published or read == SINUSOIDAL or table != published, numbers, text, instead=so)
+    so = read == LEARNED and waves == rest and table == published
+    return decide(waves == published or read == SINUSOIDAL, numbers, text, instead=so)
 
 
 @About("alibi", "rope", says=NOTES).fails(
