@@ -22,11 +22,14 @@ if not torch.cuda.is_available():
         triton_interpreter.spare()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests of a CUDA device are left out where there is none, whatever was asked for."""
-    if torch.cuda.is_available():
-        return
+    """Tests of a CUDA device are left out where there is none; where one is, those of ``DEVICE`` are of it too."""
     for item in items:
+        if torch.cuda.is_available():
+            if getattr(getattr(item, "module", None), "DEVICE", None) == "cuda":
+                item.add_marker(pytest.mark.gpu)
+            continue
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="there is no CUDA device here"))
 
