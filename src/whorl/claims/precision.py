@@ -104,8 +104,8 @@ def float32_angles() -> Finding:
     "64 维与 128 维、底数 10000 与 500000 的头中，float32 角度的最大误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl 0.2, docs/concepts.md",
     how="Largest errors of cos and sin from float32 angles, 64 and 128 dimensions at bases 10,000 and 500,000, over "
-    "the position, at six places from 1,000 to 10,485,759: at most 1.09 x 2^-23 at each, and of one head the largest at "
-    "most twice the smallest.",
+    "the position, at six places from 1,000 to 10,485,759: at most 1.09 x 2^-23 at each, and of one head the largest "
+    "at most twice the smallest.",
     how_zh="64 维与 128 维，底数 10000 与 500000，从 1000 到 10485759 的六处：由 float32 角度得到的 cos、sin 的最大误差"
     "除以位置，每处不超过 1.09 × 2^-23，同一种头中最大者不超过最小者的两倍。",
 )
