@@ -591,7 +591,21 @@ def dynamic_ntk_trained_on_4096(patch: Patch) -> None:
 def longrope_with_the_root_of_one_model(patch: Patch) -> None:
     own = longrope.LongRope.factors
     fixed = {"factor": 32.0, "original_length": 4096}
-    patch.setattr(longrope.LongRope, "factors", lambda self, length=None: own(self.replace(**fixed), length))
+
+    def factors(self, length=None):
+        return own(self if self.factor is None else self.replace(**fixed), length)
+
+    patch.setattr(longrope.LongRope, "factors", factors)
+
+
+@mutant("extension.longrope-factor")
+def longrope_with_its_root_whatever_is_given(patch: Patch) -> None:
+    own = longrope.LongRope.factors
+
+    def factors(self, length=None):
+        return own(self if self.factor else self.replace(factor=4.0, attention_factor=None), length)
+
+    patch.setattr(longrope.LongRope, "factors", factors)
 
 
 @mutant("extension.longrope-factor")

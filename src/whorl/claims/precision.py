@@ -48,15 +48,15 @@ def own_error(positions: Tensor, angles: Literal["exact", "float32"], dim: int =
 
 @about_rope.holds_within(
     "precision.exact-tables",
-    "cos and sin of whorl's tables differ from float64's by no more than float32's rounding of numbers next to 1, at "
-    "positions up to five million.",
-    "whorl 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 float32 对 1 附近的数的舍入。",
+    "cos and sin of whorl's tables of a plain RoPE differ from float64's by no more than float32's rounding of numbers "
+    "just below 1, at positions up to five million.",
+    "whorl 的普通 RoPE 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 float32 对略小于 1 的数的舍入。",
     says="whorl 0.2, docs/concepts.md",
     how="Tables of 128 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 … "
-    "10,485,759 and at 4,096 random ones below five million, against float64; half a float32 step next to 1 is 3.0e-8, "
-    "and 1e-9 is left to the angles in float64.",
+    "10,485,759 and at 4,096 random ones below five million, against float64; half a float32 step just below 1 is "
+    "3.0e-8, and 1e-9 is left to the angles in float64.",
     how_zh="128 维、底数 10000 与 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，以及五百万以内 "
-    "4096 个随机位置的表，与 float64 比较；float32 在 1 附近的半步为 3.0e-8，另留 1e-9 给 float64 的角度。",
+    "4096 个随机位置的表，与 float64 比较；float32 略小于 1 处的半步为 3.0e-8，另留 1e-9 给 float64 的角度。",
 )
 def exact_tables() -> Finding:
     places = {f"error at {place:,}": up_to(place) for place in PLACES}
@@ -99,15 +99,15 @@ def float32_angles() -> Finding:
 
 @About("rope").holds(
     "precision.float32-grows",
-    "The largest error of float32 angles, in heads of 64 and 128 dimensions, grows in proportion to the position, by "
-    "up to 1.3e-7 radian per position.",
-    "64 维与 128 维的头中，float32 角度的最大误差与位置成正比，每个位置至多 1.3e-7 弧度。",
+    "The largest error of float32 angles, in heads of 64 and 128 dimensions at bases 10,000 and 500,000, grows in "
+    "proportion to the position, by up to 1.3e-7 radian per position.",
+    "64 维与 128 维、底数 10000 与 500000 的头中，float32 角度的最大误差与位置成正比，每个位置至多 1.3e-7 弧度。",
     says="whorl 0.2, docs/concepts.md",
     how="Largest errors of cos and sin from float32 angles, 64 and 128 dimensions at bases 10,000 and 500,000, over "
-    "the position, at six places from 1,000 to 10,485,759: at most 1.1 x 2^-23 at each, and of one head the largest at "
-    "most twice the smallest.",
+    "the position, at six places from 1,000 to 10,485,759: at most 1.09 x 2^-23 at each, and of one head the largest "
+    "at most twice the smallest.",
     how_zh="64 维与 128 维，底数 10000 与 500000，从 1000 到 10485759 的六处：由 float32 角度得到的 cos、sin 的最大误差"
-    "除以位置，每处不超过 1.1 × 2^-23，同一种头中最大者不超过最小者的两倍。",
+    "除以位置，每处不超过 1.09 × 2^-23，同一种头中最大者不超过最小者的两倍。",
 )
 def float32_grows() -> Finding:
     numbers, good = {}, True
@@ -115,7 +115,7 @@ def float32_grows() -> Finding:
         errors = doubles([own_error(up_to(place), "float32", dim, base) / place for place in PLACES])
         least, most = float(errors.min()), float(errors.max())
         # rounding of the frequency and of the angle, half a step of 2^-23 each
-        good = good and most <= 1.1 * 2**-23 and most <= 2 * least
+        good = good and most <= 1.09 * 2**-23 and most <= 2 * least
         head = f"error per position, {dim} dimensions, base {base:,.0f}"
         numbers |= {f"least {head}": least, f"largest {head}": most}
     but = Both("in a head it is more, or not in proportion", "某种头中误差更大，或不成正比")
@@ -189,8 +189,8 @@ def bfloat16_frequencies() -> Finding:
 
 @About("rope").holds(
     "precision.half-positions-refused",
-    "whorl refuses positions in bfloat16 and float16, and says why.",
-    "whorl 拒绝 bfloat16 与 float16 的位置，并说明原因。",
+    "whorl's attention, rotations and codes added to the input refuse positions in bfloat16 and float16, and say why.",
+    "whorl 的注意力、旋转与加在输入上的编码拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
     how="Four positions in each of the two types, given to tables(), rotate(), linear attention and a KVCache of a "
     "RoPE, to attention with every registered encoding, as positions of queries and keys and of keys alone, and to "

@@ -80,9 +80,10 @@ def t5_unscaled() -> Finding:
 
 @about_t5.holds(
     "t5.untrained-buckets",
-    "With max_distance below the trained length T5 reads no number past it that was never trained; with 32 buckets and "
-    "twice the trained length it does.",
-    "max_distance 小于训练长度时，T5 在其外不会读到从未训练过的数；32 个桶、取训练长度的两倍时则会。",
+    "With max_distance below the trained length T5 reads no number past that length that was never trained; with 32 "
+    "causal buckets and twice a trained length of at most 512 it does.",
+    "max_distance 小于训练长度时，T5 在该长度之外不会读到从未训练过的数；32 个因果桶、取训练长度（不超过 512）的两倍时"
+    "则会。",
     says="whorl 0.2, docs/encodings/t5.md",
     how="Buckets that a text of the trained length reaches against those that 3,000 positions reach, 32 buckets, "
     "causal: trained lengths 18, 24, 64, 65 and 512, each with every max_distance from 17 to one less, or 20 of them "

@@ -18,8 +18,8 @@ about_fire = About("fire")
 
 @About("kerple").holds(
     "kerple.alibi",
-    "KERPLE's power kernel with p = 1 is ALiBi.",
-    "p = 1 的 KERPLE 幂核就是 ALiBi。",
+    "KERPLE's power kernel with p = 1 is ALiBi, for slopes of 0.01 and more.",
+    "p = 1 的 KERPLE 幂核就是 ALiBi（斜率不小于 0.01 时）。",
     says="Chi et al. 2022, KERPLE",
     how="Biases with p = 1 and a = ALiBi's slopes at distances 0 … 1,000, bit for bit, for the 6 of 8 heads whose "
     "slope is not below 0.01, the least a that counts.",

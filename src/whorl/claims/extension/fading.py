@@ -48,8 +48,10 @@ def _axes(pairs: int) -> tuple[Tensor, Tensor]:
     "one centre.",
     "xPos 中查询与其之前（含自身）的键的分数与哪些查询一起计算无关：查询与键共用一个中心。",
     says="whorl 0.2, docs/encodings/xpos.md",
-    how="Scores of 40 queries at once against one at a time and in two halves, each with all keys before it.",
-    how_zh="40 个查询一次算、逐个算、分两半算的分数比较，每次都带它们之前的全部键。",
+    how="Scores of 40 queries, 64 dimensions, 100 positions apart, at once against one at a time and in two halves, "
+    "each time with all 40 keys, of which those up to the query are compared.",
+    how_zh="40 个查询（64 维，位置相隔 100）一次算、逐个算、分两半算的分数比较，每次都带全部 40 个键，"
+    "只比较到查询为止的键。",
 )
 def xpos_centre() -> Finding:
     xpos, ids = XPos(head_dim=64), torch.arange(40) * 100
@@ -69,11 +71,11 @@ def xpos_centre() -> Finding:
     "xpos.overflow",
     (
         "Centred on its queries, a call of xPos with the paper's settings takes 32,862 neighbouring ones in float32 "
-        "and 1,134 in float16, wherever they begin, and refuses more, or any that lie farther apart; no score "
-        "overflows where |q| and |k| are at most 63."
+        "and 1,134 in float16, wherever they begin, and refuses more, or on the CPU any that lie farther apart; no "
+        "score overflows where |q| and |k| are at most 63."
     ),
     "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个相邻的查询、float16 下 1134 个，"
-    "无论从何处开始，更多或相距更远则拒绝；|q| 与 |k| 都不超过 63 时分数都不溢出。",
+    "无论从何处开始，更多则拒绝，在 CPU 上相距更远也拒绝；|q| 与 |k| 都不超过 63 时分数都不溢出。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
         "That many tokens, 64 dimensions, at positions from 0 and from a million, in one call: queries and keys of "

@@ -80,7 +80,7 @@ def rerope_far() -> Finding:
     "slowly.",
     "窗口 w、分组 G 时，Self-Extend 把远距离 d（从 w 起）当作与 w + (d - w)/G 相近的距离：G 整除 w 时相差不到 1，否则"
     "不到 2，因此远距离的增长慢 G 倍。",
-    says="Jin et al. 2024, Self-Extend",
+    says="Jin et al. 2024, Self-Extend, by its formula of grouped positions",
     how="Distances of the far branch, which has every pair of 400 positions from w on and no other, w and G = 16 and "
     "4, 21 and 7, 18 and 4, 15 and 4; none is below w.",
     how_zh="400 个位置中远分支的距离（恰含距离从 w 起的每一对），w 与 G 取 16 与 4、21 与 7、18 与 4、15 与 4；都不小"

@@ -66,8 +66,9 @@ def factor_from_data_helps() -> Finding:
 
 @about_rope.inconclusive(
     "extension.pi-untrained",
-    "Without any training, interpolation (PI) is better than nothing at four times the trained length.",
-    "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理。",
+    "Without any training, interpolation (PI) is better than nothing at four times the trained length, in small models "
+    "as well.",
+    "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理，小模型也如此。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
     how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the "
     f"lab, of small models. {evidence.JUDGED.en}",
@@ -80,8 +81,9 @@ def pi_untrained() -> Finding:
 
 @about_rope.holds(
     "extension.ntk-untrained",
-    "Without any training, NTK-aware scaling is better than nothing at four times the trained length.",
-    "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理。",
+    "Without any training, NTK-aware scaling is better than nothing at four times the trained length, in small models "
+    "as well.",
+    "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理，小模型也如此。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5, whose title says more: extension.ntk-minimal",
     how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
     f"lab, of small models. {evidence.JUDGED.en}",

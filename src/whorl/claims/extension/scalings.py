@@ -87,9 +87,9 @@ def pi_divides() -> Finding:
 
 @about_rope.holds_within(
     "extension.ntk-ends",
-    "NTK-aware scaling leaves the fastest pair alone, divides the slowest by exactly s, and slows each pair "
+    "NTK-aware scaling by s > 1 leaves the fastest pair alone, divides the slowest by exactly s, and slows each pair "
     "between more than the one before.",
-    "NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
+    "按 s > 1 做 NTK-aware 缩放不改变最快的一对，把最慢的一对恰好除以 s，其间每一对都比前一对放慢得更多。",
     says=f"{PENG}, appendix A.1, of the base of bloc97 2023, r/LocalLLaMA 14lz7j5",
     how="Frequencies of Ntk(8) of 128 dimensions at base 10,000 and of Ntk(3) of 64 at 500,000 over plain ones: the "
     "first pair, the last, and that the ratio falls from each pair to the next.",
@@ -137,8 +137,9 @@ def dynamic_within() -> Finding:
 
 @About("rope").holds(
     "extension.yarn-ramp",
-    "YaRN keeps pairs 0-20 and divides pairs 46-63 by s (128 dimensions, base 10,000, trained on 4,096).",
-    "YaRN 保留第 0-20 对，把第 46-63 对除以 s（128 维，底数 10000，训练长度 4096）。",
+    "YaRN keeps the frequencies of pairs 0-20 and divides those of pairs 46-63 by s (128 dimensions, base 10,000, "
+    "trained on 4,096).",
+    "YaRN 保留第 0-20 对的频率，把第 46-63 对的频率除以 s（128 维，底数 10000，训练长度 4096）。",
     says=f"{PENG}, the authors' code",
     how="Frequencies of Yarn(16) and Yarn(2.5) over plain ones, pair by pair, to 1e-9: 1 up to pair 20, 1/s from pair "
     "46 on, and on a straight line between, half-way at pair 33.",
@@ -190,8 +191,9 @@ def yarn_short() -> Finding:
     "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而在全部维度都旋转的头中把每个分数乘以它的平方。",
     says=f"{PENG}, section 3.4",
     how="Scores of nine random q, k of 128 dimensions with Yarn(16), Yarn(2.5) and Yarn(40) over those of the same "
-    "frequencies without a factor.",
-    how_zh="九组 128 维随机 q、k 用 Yarn(16)、Yarn(2.5)、Yarn(40) 的分数，除以频率相同而不带因子的分数。",
+    "frequencies without a factor, and the tables of the two against each other.",
+    how_zh="九组 128 维随机 q、k 用 Yarn(16)、Yarn(2.5)、Yarn(40) 的分数，除以频率相同而不带因子的分数；"
+    "并比较两者的表。",
 )
 def yarn_temperature() -> Finding:
     q, k, ids, off, means = normal(9, DIM), normal(9, DIM, seed=1), torch.arange(9) * 777, [], []
@@ -199,7 +201,9 @@ def yarn_temperature() -> Finding:
         yarn = Rope(head_dim=DIM, scaling=Yarn(factor=s, original_length=4096))
         bare = Rope(head_dim=DIM, frequencies=tuple(yarn.frequencies().tolist()))
         ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
-        off.append(ratio / (0.1 * math.log(s) + 1) ** 2 - 1)
+        factor = 0.1 * math.log(s) + 1
+        own, plain = (torch.stack(rope.tables(ids, dtype=torch.float64)) for rope in (yarn, bare))
+        off += [ratio / factor**2 - 1, own - factor * plain]
         means.append(ratio.mean())
     worst, wanted = largest(off), (0.1 * math.log(16) + 1) ** 2
     return within(worst, 1e-9, {"scores are multiplied by": means[0], "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
@@ -213,28 +217,33 @@ def yarn_temperature() -> Finding:
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
     how="Tables of 64 dimensions at positions 5 and 700 for lengths L and L + 1, with L = 4,096 and s = 32 and with "
     "L = 1,000 and s = 2.5, against cosines and sines, times that root, of angles divided by the short and by the long "
-    "factors, which all differ.",
+    "factors, which all differ; and at both lengths times 1.25 where attention_factor gives that.",
     how_zh="64 维，L = 4096、s = 32 与 L = 1000、s = 2.5，长度 L 与 L + 1：位置 5 与 700 处的表，与角度除以短因子、长因"
-    "子（各不相同）之后的余弦、正弦乘以该根式比较。",
+    "子（各不相同）之后的余弦、正弦乘以该根式比较；以及 attention_factor 给定 1.25 时，两种长度都乘以 1.25。",
 )
 def longrope_factor() -> Finding:
     short, long = tuple(1.0 + i / 100 for i in range(32)), tuple(2.0 + i for i in range(32))
     ids, numbers, factors = torch.tensor([5, 700]), {}, {}
     for trained, s in ((4096, 32.0), (1000, 2.5)):
         scheme = LongRope(short_factor=short, long_factor=long, original_length=trained, factor=s)
-        rope, root = Rope(head_dim=64, scaling=scheme), math.sqrt(1 + math.log(s) / math.log(trained))
+        given = LongRope(short_factor=short, long_factor=long, original_length=trained, attention_factor=1.25)
+        rope, other = (Rope(head_dim=64, scaling=scaling) for scaling in (scheme, given))
+        root = math.sqrt(1 + math.log(s) / math.log(trained))
         for length, divided_by in ((trained, short), (trained + 1, long)):
-            own = torch.stack(rope.tables(ids, length, dtype=torch.float64))
+            own, told = (torch.stack(one.tables(ids, length, dtype=torch.float64)) for one in (rope, other))
             angles = ids.double()[:, None] * ladder(64) / doubles(divided_by)
-            numbers[f"off by, length {length:,}"] = largest(own - root * torch.stack((angles.cos(), angles.sin())))
+            wanted = torch.stack((angles.cos(), angles.sin()))
+            numbers[f"off by, length {length:,}"] = largest(own - root * wanted)
+            numbers[f"off by, length {length:,}, 1.25 given"] = largest(told - 1.25 * wanted)
         factors[f"attention factor, L = {trained:,}, s = {s:g}"] = rope.attention_factor(trained + 1)
     return within(largest(doubles(list(numbers.values()))), 1e-12, numbers | factors)
 
 
 @about_rope.holds(
     "extension.llama3-bands",
-    "Llama 3 keeps wavelengths below L/4, divides those above L by s, and blends between.",
-    "Llama 3 保留波长小于 L/4 的维度，把波长大于 L 的除以 s，中间平滑过渡。",
+    "Llama 3.1 keeps the frequencies of wavelengths below L/4, divides those of wavelengths above L by s, and blends "
+    "between.",
+    "Llama 3.1 保留波长小于 L/4 的频率，把波长大于 L 的频率除以 s，中间平滑过渡。",
     says="Dubey et al. 2024, Llama 3.1, the released code",
     how="Frequencies of 128 dimensions over plain ones, by wavelength, to 1e-9: s = 8, L = 8,192 at base 500,000, "
     "which are Llama 3.1's, and s = 32, L = 2,048 at base 10,000; more than 3 pairs lie between.",
