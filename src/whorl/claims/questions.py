@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm
@@ -25,7 +23,7 @@ from whorl.claims.ledger import (
 from whorl.claims.probes import build, doubles, generator, ladder, largest, moved, normal, tokens, weights_at
 from whorl.claims.rotation.turning import EXACT, matrix, phases, plain, score_at
 from whorl.claims.sinusoidal.codes import codes, defined
-from whorl.claims.sinusoidal.ideal import recovered
+from whorl.claims.sinusoidal.ideal import one_slow, recovered
 
 ASKED = "study notes, a question"
 about_sinusoidal = About("sinusoidal", says=ASKED)
@@ -35,12 +33,13 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
 
 @about_sinusoidal.fails(
     "question.one-frequency",
-    "Under noise, one sine and cosine with a large period would do in place of many frequencies.",
-    "有噪声时，用一个周期很大的 sin/cos 对也能代替许多频率。",
+    "Under noise of 0.5 in each entry, one sine and cosine with a period of 512 would tell as many of 512 positions "
+    "apart as 32 frequencies.",
+    "每个分量有 0.5 的噪声时，周期 512 的一个 sin/cos 对也能像 32 个频率那样区分 512 个位置。",
     how="512 positions under noise of 0.5 in each of 64 entries, four draws: how many the nearest code finds again "
     "with the ladder of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter "
-    "would do if it found as many. Its neighbours must be nearer to each other than 0.5 and those of the ladder "
-    "farther apart; the ladder's codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
+    "would do if it found as many. Neighbours of its codes must be nearer to each other than 0.5 and those of the "
+    "ladder farther apart; the ladder's codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
     how_zh="512 个位置，64 个分量各加 0.5 的噪声，抽样四次，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的"
     "一个 sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于 0.5；阶梯"
     "的编码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
@@ -49,7 +48,7 @@ def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
     t = torch.arange(512)
     own, right = codes(t, 64), defined(t, 64)
-    near, far = math.sqrt(32) * 2 * math.sin(math.pi / 512), float(own.diff(dim=0).norm(dim=-1).min())
+    near, far = float(one_slow(64).diff(dim=0).norm(dim=-1).max()), float(own.diff(dim=0).norm(dim=-1).min())
     numbers = {"found, ladder of 32 frequencies": many, "found, one frequency 32 times": single}
     numbers |= {"neighbours apart, ladder": far, "neighbours apart, one frequency": near}
     numbers |= {"ladder off the definition by": largest(own - right)}

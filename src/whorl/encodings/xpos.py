@@ -11,8 +11,8 @@ further than those before them.
 Position enters in every layer, on queries and keys. No parameters; two multiplications and an addition per element of
 q and k.
 Keys long before the queries underflow to 0, which is what their part of the score does. Overflow can only come from
-the queries of one call lying too far apart, and that is refused: ``query_limit`` says how many fit a dtype, 32,862 in
-float32 and 1,134 in float16 with the paper's settings.
+the queries of one call lying too far apart: ``query_limit`` says how many neighbours fit a dtype, 32,862 in float32 and
+1,134 in float16 with the paper's settings. More are refused, and on the CPU also queries that lie farther apart.
 """
 
 from __future__ import annotations

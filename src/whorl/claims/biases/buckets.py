@@ -23,12 +23,14 @@ def buckets(t5: T5, distances: Tensor) -> Tensor:
 @about_t5.holds(
     "t5.edges",
     "Of T5's 32 causal buckets with max_distance 128 the logarithmic ones begin at 16, 19, 21, 24, 27, 31, 35, 40, 46, "
-    "52, 59, 67, 77, 87, 99 and 113.",
+    "52, 59, 67, 77, 87, 99 and 113, and of an encoder's, 16 for each side, at 8, 12, 16, 23, 32, 46, 64 and 91.",
     "T5 的 32 个因果桶（max_distance = 128）中，对数桶的起点为 16、19、21、24、27、31、35、40、46、52、59、67、77、87、"
-    "99、113。",
+    "99、113；编码器每侧 16 个桶中为 8、12、16、23、32、46、64、91。",
     says=f"{RAFFEL}, the released code",
-    how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal; and of both sides for encoders.",
-    how_zh="32 个桶、最大 128、因果：距离 0 … 1000 的桶；以及编码器两侧的桶。",
+    how="Buckets of distances 0 … 1,000 for 32 buckets up to 128, causal: each is the one before it or the next, "
+    "from 0 to 31. For encoders distances up to 199, from 0 to 15 before the query, and 16 more after it.",
+    how_zh="32 个桶、最大 128、因果：距离 0 … 1000 的桶逐一相同或加一，从 0 到 31。编码器：距离到 199，查询之前从 0 "
+    "到 15，之后再加 16。",
 )
 def t5_edges() -> Finding:
     own, sides = buckets(T5(heads=1), torch.arange(1001)), T5(heads=1, bidirectional=True)
@@ -36,9 +38,11 @@ def t5_edges() -> Finding:
     starts, past = ((found.diff() != 0).nonzero().flatten() + 1 for found in (own, before))
     known = [*range(1, 17), 19, 21, 24, 27, 31, 35, 40, 46, 52, 59, 67, 77, 87, 99, 113]
     good = starts.tolist() == known and past.tolist() == [*range(1, 9), 12, 16, 23, 32, 46, 64, 91]
-    good = good and int(before[0]) == 0 and bool((after - before == 16)[1:].all())
+    good = good and all(int(found[0]) == 0 and set(found.diff().tolist()) == {0, 1} for found in (own, before))
+    good = good and bool((after - before == 16)[1:].all())
     numbers = {"buckets": own.max() + 1, "last begins at": starts[-1], "last of a side begins at": past[-1]}
-    but = Both(f"they begin at {starts.tolist()}", f"实际起点为 {starts.tolist()}")
+    found = f"{starts.tolist()}; {past.tolist()}"
+    but = Both(f"they begin at {found}, or are numbered otherwise", f"实际起点为 {found}，或编号不同")
     return decide(good, numbers, but)
 
 

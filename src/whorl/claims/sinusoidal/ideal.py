@@ -6,6 +6,7 @@ import math
 from itertools import pairwise, product
 
 import torch
+from torch import Tensor
 from torch.nn.functional import layer_norm
 
 from whorl import Learned, Sinusoidal
@@ -165,16 +166,17 @@ def fraction() -> Finding:
     return decide(abs(one - other) < 1e-6 and same > 1e-6, numbers, text, instead=so)
 
 
+def one_slow(width: int) -> Tensor:
+    """Codes of 512 positions by one frequency, slow enough to be unique, as often as the ladder has frequencies."""
+    angle = torch.arange(512).double() * (2 * math.pi / 512)
+    return torch.stack((angle.sin(), angle.cos()), -1).repeat(1, width // 2)
+
+
 @shared
 def recovered(width: int, kind: str = "ladder", noise: float = NOISE) -> float:
     """The share of 512 positions that the nearest code finds again under this much noise in every entry."""
-    t = torch.arange(512)
-    if kind == "ladder":
-        own = codes(t, width)
-    else:  # one frequency, slow enough to be unique, as often as the ladder has frequencies
-        angle = t.double() * (2 * math.pi / 512)
-        own = torch.stack((angle.sin(), angle.cos()), -1).repeat(1, width // 2)
-    hits = 0
+    t, hits = torch.arange(512), 0
+    own = codes(t, width) if kind == "ladder" else one_slow(width)
     for seed in range(4):
         heard = own + noise * normal(*own.shape, seed=100 + seed)
         hits += int((torch.cdist(heard, own).argmin(-1) == t).sum())
