@@ -50,8 +50,10 @@ ALLOWED = {
         "a mean rise of at most 0.15 bits per byte",
         "rises by at most 0.15 bits per byte",
         "against a full pass, to 1e-6",
-        'are others; to 1e-6, and with `angles="float32"` to 0.001',
-        'changes a vector, to 1e-9, and with `angles="float32"` to 1e-7',
+        "are others; to 1e-6",
+        "to 0.001, which its row says",
+        "changes a vector, to 1e-9",
+        "to 1e-7; no row where none",
     ],
     "docs/concepts.md": ["99 % of the weight", "18 of 64", "up to 1.3e-7 radian per position"],
     "docs/lab.md": [
