@@ -102,12 +102,13 @@ def tiles_all() -> None:
         results = launch.forward(q, k, v, *given, *asked)
         learned = numbers is not None
         gradients = *(torch.empty_like(x) for x in (q, k, v)), empty(0) if numbers is None else numbers
-        launch.backward_into(gradients, grad, None, q, k, v, given, results, asked, learned)
+        launch.run_all(launch.kernels_of_gradients(gradients, grad, None, q, k, v, given, results, asked, learned))
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     Launch.__call__ = compiled
+    Launch.is_new = lambda self: False  # nothing is compiled for a device that is here
     decode_triton.multiprocessors = lambda device: 132
     found: dict[str, dict[str, dict[str, int]]] = {"decode": {}, "tiles": {}}
     for kilobytes in sys.argv[1:]:

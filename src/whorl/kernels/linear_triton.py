@@ -26,6 +26,7 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
+from whorl.kernels.side_by_side import Start
 from whorl.kernels.triton_launch import power_of_2
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands stay float32.
@@ -480,13 +481,15 @@ def _running_sums(
         b_before += tl.sum(b_added, 0)
 
 
-def running_sums(states: Tensor, *, reverse: bool) -> None:
-    """Running sums over segments, in place, along the second axis of (heads, slots, record).
+def running_sums(states: Tensor, *, reverse: bool) -> Start:
+    """The kernel that makes running sums over segments, in place, along the second axis of (heads, slots, record).
 
     No sum is taken apart again: a suffix found by subtracting could be far smaller than what it is left of.
     """
     heads, slots, record = states.shape
     # records of states are long and few; sums of keys, one number for each dimension, are short and many
     at_once, block = (32, 128) if record > 256 else (256, 16)
-    grid = (heads * triton.cdiv(record, block),)
-    _running_sums[grid](states, slots, RECORD=record, REVERSE=reverse, SLOTS=at_once, BLOCK=block, num_warps=4)
+    programs = heads * triton.cdiv(record, block)
+    return Start(
+        _running_sums, programs, states, slots, RECORD=record, REVERSE=reverse, SLOTS=at_once, BLOCK=block, num_warps=4
+    )

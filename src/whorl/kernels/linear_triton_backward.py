@@ -48,6 +48,7 @@ from whorl.kernels.linear_triton import (
     turned,
     turned_back,
 )
+from whorl.kernels.side_by_side import Start, run_all
 
 
 @triton.jit
@@ -313,25 +314,24 @@ def backward(
     cos, sin, stride_t = table_arguments(turning)
     mask, stride_m = mask_arguments(key_mask)
     heads_in_all = shape.batch * shape.heads
-    grid = (heads_in_all * shape.segments,)
+    programs = heads_in_all * shape.segments
     lengths = (shape.length, shape.segment, shape.slots)
-    _grad_states[grid](
+    find_states = Start(
+        *(_grad_states, programs),
         *(q, cos, sin, grad, out, scale, c, later, q.stride(), stride_t, grad.stride()),
         *(heads_in_all, shape.heads, *lengths),
         DENOMINATOR=denominator,
         **settings("grad_states", shape, q.dtype, turning, feature),
     )
-    if shape.slots:
-        running_sums(later, reverse=True)
+    kernels = [find_states, *([running_sums(later, reverse=True)] if shape.slots else [])]
     given = (q, k, v, cos, sin, mask, grad, out, scale, c)
     sizes = (
         *(q.stride(), k.stride(), v.stride(), stride_t, stride_m, grad.stride()),
         *(heads_in_all, shape.heads, groups, *lengths),
     )
     switches = {"DENOMINATOR": denominator, "HAS_MASK": key_mask is not None}
-    _grad_queries[grid](
-        *given, states, dq, *sizes, eps, **switches, **settings("grad_queries", shape, q.dtype, turning, feature)
-    )
+    tile = settings("grad_queries", shape, q.dtype, turning, feature)
+    kernels.append(Start(_grad_queries, programs, *given, states, dq, *sizes, eps, **switches, **tile))
     # heads that share a key head are added up afterwards: adding as they come would depend on their order
     by_head = [
         x if groups == 1 else torch.empty(*q.shape[:3], x.shape[-1], dtype=torch.float32, device=x.device)
@@ -341,7 +341,8 @@ def backward(
     apart = has_tile("grad_values", shape, q.dtype)
     for part, kernel in (("values", "grad_values"), ("keys", "grad_keys")) if apart else (("both", "grad_keys"),):
         tile = settings(kernel, shape, q.dtype, turning, feature)
-        _grad_keys[grid](*given, later, *by_head, *sizes, PART=part, **switches, **tile)
+        kernels.append(Start(_grad_keys, programs, *given, later, *by_head, *sizes, PART=part, **switches, **tile))
+    run_all(kernels)
     if groups > 1:
         for x, parts in zip((dk, dv), by_head, strict=True):
             x.copy_(parts.unflatten(1, (shape.key_heads, groups)).sum(2))

@@ -32,6 +32,7 @@ from whorl.kernels.linear_triton import (
     table_arguments,
     turned,
 )
+from whorl.kernels.side_by_side import Start, run_all
 
 
 @compiled("heads_in_all", "heads", "length", "segment", "slots")
@@ -162,25 +163,29 @@ def forward(
     cos, sin, stride_t = table_arguments(turning)
     mask, stride_m = mask_arguments(key_mask)
     lengths = (shape.length, shape.segment, shape.slots)
+    kernels: list[Start] = []
     if shape.slots:
         heads_in_all = shape.batch * shape.key_heads
-        _states[(heads_in_all * shape.slots,)](
+        find_states = Start(
+            *(_states, heads_in_all * shape.slots),
             *(k, v, cos, sin, mask, states, k.stride(), v.stride(), stride_t, stride_m),
             *(heads_in_all, shape.key_heads, *lengths),
             OWN_WEIGHTS=denominator == "own",
             HAS_MASK=key_mask is not None,
             **settings("states", shape, q.dtype, turning, feature),
         )
-        running_sums(states, reverse=False)
+        kernels = [find_states, running_sums(states, reverse=False)]
     heads_in_all = shape.batch * shape.heads
     begin = None if key_mask is None else first_seen(key_mask)
-    _outputs[(heads_in_all * shape.segments,)](
+    find_outputs = Start(
+        *(_outputs, heads_in_all * shape.segments),
         *(q, k, v, cos, sin, mask, begin, states, out, scale, q.stride(), k.stride(), v.stride(), stride_t, stride_m),
         *(heads_in_all, shape.heads, shape.heads // shape.key_heads, *lengths, eps),
         DENOMINATOR=denominator,
         HAS_MASK=key_mask is not None,
         **settings("outputs", shape, q.dtype, turning, feature),
     )
+    run_all([*kernels, find_outputs])
     return out, scale, states
 
 

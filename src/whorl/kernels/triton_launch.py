@@ -84,6 +84,15 @@ class Launch:
         self._compiled: dict[Any, Any] = {}
         self._empty = 0 in grid
 
+    def is_new(self) -> bool:
+        """Whether it has never run."""
+        return not self._compiled and not self._empty
+
+    def compile(self, *pointers: Tensor) -> None:
+        """Compiles for the device of the first pointer, and runs nothing."""
+        with torch.cuda.device(pointers[0].device):
+            self._function.warmup(*pointers, *self._more, grid=self._grid, **self._options)
+
     def __call__(self, *pointers: Tensor) -> None:
         """Runs on the device of the first pointer, on its current stream. Dtypes are those of the first call."""
         if self._empty:

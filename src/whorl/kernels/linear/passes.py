@@ -27,10 +27,11 @@ from whorl.kernels.linear.sizes import BLOCK, CHUNK, WALKS, is_wide, slot_of, ti
 from whorl.kernels.linear.states import write_states
 from whorl.kernels.linear.sums import write_sums
 from whorl.kernels.linear_triton import Shape, TurningPairs, mask_arguments, running_sums, table_arguments
+from whorl.kernels.side_by_side import Start, run_all
 
 
 class Pass:
-    """One pass over queries, keys and values: their sizes, and every stage as a method."""
+    """One pass over queries, keys and values: their sizes, and every stage as a method that adds its kernels."""
 
     def __init__(
         self,
@@ -68,14 +69,20 @@ class Pass:
         self.of_denominators = {"DENOMINATOR": denominator, **self.of_features}
         self.begin = None if key_mask is None else first_seen(key_mask)
         self.has_mask = {"HAS_MASK": key_mask is not None}
+        self.kernels: list[Start] = []
 
-    def launch(self, kernel: Any, name: str, heads: int, *given: Any, **constants: Any) -> None:
-        """Runs a kernel over tiles of all rows of all heads."""
+    def over_rows(self, kernel: Any, name: str, heads: int, *given: Any, **constants: Any) -> None:
+        """Adds a kernel over tiles of all rows of all heads."""
         tile = tile_of(name, self.wide)
         heads_in_all = self.shape.batch * heads
-        grid = (heads_in_all * -(-self.shape.length // tile.rows),)
+        programs = heads_in_all * -(-self.shape.length // tile.rows)
         options = {"num_warps": tile.warps, "num_stages": tile.stages, "maxnreg": tile.registers}
-        kernel[grid](*given, **constants, **options, ROWS=tile.rows)
+        self.kernels.append(Start(kernel, programs, *given, **constants, **options, ROWS=tile.rows))
+
+    def run(self) -> None:
+        """Runs what was added, and lets go of its memory."""
+        run_all(self.kernels)
+        self.kernels.clear()
 
     def memory(self, *sizes: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.empty(*sizes, dtype=dtype, device=self.q.device)
@@ -84,7 +91,7 @@ class Pass:
         """Writes running sums of plain keys, or of rotated ones where weights are their own denominator, by slot."""
         shape = self.shape
         if self.denominator != "norm":
-            self.launch(
+            self.over_rows(
                 *(add_keys, "key_sums", shape.key_heads),
                 *(self.k, self.cos, self.sin, self.mask, sums, self.k.stride(), self.stride_t, self.stride_m),
                 *(shape.batch * shape.key_heads, shape.key_heads, shape.length, self.slots),
@@ -92,14 +99,14 @@ class Pass:
                 **self.of_denominators,
                 **self.has_mask,
             )
-            running_sums(sums, reverse=False)
+            self.kernels.append(running_sums(sums, reverse=False))
 
     def features(self, sums: Tensor, scale: Tensor, *, known: bool) -> tuple[Tensor, Tensor]:
         """Features of queries, times ``scale``, and of keys; writes ``scale`` unless it is known, or comes later."""
         shape, first = self.shape, "found" if self.denominator == "plain" else "later"
         a = self.memory(shape.batch, shape.heads, shape.length, self.dim, dtype=self.dtype)
         b = self.memory(shape.batch, shape.key_heads, shape.length, self.dim, dtype=self.dtype)
-        self.launch(
+        self.over_rows(
             *(write_features, "features", shape.heads),
             *(self.q, self.k, self.cos, self.sin, self.mask, self.begin, sums, scale, a, b),
             *(self.q.stride(), self.k.stride(), self.stride_t, self.stride_m),
@@ -122,8 +129,8 @@ class Pass:
         segments = -(-self.chunks // segment)
         states = self.memory(heads_in_all, self.chunks, self.dim, block_v, dtype=self.dtype)
         sums = self.memory(heads_in_all, segments if segments > 1 else 0, self.dim * block_v)
-        run = partial(
-            write_states[(walks * segments,)],
+        walk = partial(
+            *(Start, write_states, walks * segments),
             *(x, w, sums, states, x.stride(), w.stride()),
             *(heads_in_all, heads, self.shape.length, self.chunks, segment, segments),
             REVERSE=reverse,
@@ -138,9 +145,8 @@ class Pass:
             num_stages=tile.stages,
         )
         if segments > 1:
-            run(LAST=False)
-            running_sums(sums, reverse=reverse)
-        run(LAST=True)
+            self.kernels += [walk(LAST=False), running_sums(sums, reverse=reverse)]
+        self.kernels.append(walk(LAST=True))
         return states
 
     def sums(
@@ -149,7 +155,7 @@ class Pass:
     ) -> None:  # fmt: skip
         """Writes outputs, and what they are multiplied by where that comes with them; or gradients of values."""
         heads = self.shape.heads
-        self.launch(
+        self.over_rows(
             *(write_sums, "outputs", heads),
             *(x, y, w, states, self.begin, sums, out, scale, x.stride(), y.stride(), w.stride()),
             *(self.shape.batch * heads, heads, heads // x.shape[1], heads // y.shape[1]),
@@ -170,7 +176,7 @@ class Pass:
         c = self.memory(*scale.shape)
         sums = self.memory(shape.batch * shape.heads, self.slots, self.dim)
         placed = self.memory(*out.shape, dtype=self.dtype) if norm else grad
-        self.launch(
+        self.over_rows(
             *(write_grad_rows, "grad_rows", shape.heads),
             *(grad, out, scale, self.q, a, c, sums, placed, grad.stride(), self.q.stride()),
             *(shape.batch * shape.heads, shape.heads, shape.length, self.slots),
@@ -178,13 +184,13 @@ class Pass:
             **self.of_values,
         )
         if not norm:
-            running_sums(sums, reverse=True)
+            self.kernels.append(running_sums(sums, reverse=True))
         return placed, c, sums
 
     def grad_queries(self, b: Tensor, grad: Tensor, scale: Tensor, sums: Tensor, states: Tensor, dq: Tensor) -> None:
         """Writes the gradient of queries."""
         shape = self.shape
-        self.launch(
+        self.over_rows(
             *(write_grad_queries, "grad_queries", shape.heads),
             *(self.q, self.k, b, self.v, self.cos, self.sin, self.mask, grad, scale, sums, states, dq),
             *(self.q.stride(), self.k.stride(), b.stride(), self.v.stride(), self.stride_t, self.stride_m),
@@ -203,7 +209,7 @@ class Pass:
     ) -> None:
         """Writes the gradient of keys by head."""
         shape = self.shape
-        self.launch(
+        self.over_rows(
             *(write_grad_keys, "grad_keys", shape.heads),
             *(self.q, self.k, a, self.v, self.cos, self.sin, self.mask, grad, scale, c, sums, states, dk),
             *(self.q.stride(), self.k.stride(), a.stride(), self.v.stride(), self.stride_t, self.stride_m),
@@ -229,6 +235,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *given: Any) -> tuple[Tensor, Tenso
     states = stage.states(b, stage.v, reverse=False)
     later = {} if stage.denominator == "plain" else {"sums": sums, "scale": scale}
     stage.sums(a, b, stage.v, states, out, reverse=False, **later)
+    stage.run()
     return out, scale, sums
 
 
@@ -243,11 +250,13 @@ def backward(
     a, b = stage.features(sums, scale, known=True)
     grad, c, later_sums = stage.grad_rows(grad, out, scale, a)
     stage.grad_queries(b, grad, scale, sums, stage.states(b, stage.v, reverse=False), dq)
+    stage.run()  # before memory is taken for the states after each chunk
     # heads that share a key head are added up afterwards: adding as they come would depend on their order
     by_head = [x if stage.groups == 1 else stage.memory(*q.shape[:3], x.shape[-1]) for x in (dk, dv)]
     states = stage.states(a, grad, reverse=True)
     stage.grad_keys(a, grad, scale, c, later_sums, states, by_head[0])
     stage.sums(b, a, grad, states, by_head[1], reverse=True)
+    stage.run()
     if stage.groups > 1:
         for x, parts in zip((dk, dv), by_head, strict=True):
             x.copy_(parts.unflatten(1, (stage.shape.key_heads, stage.groups)).sum(2))

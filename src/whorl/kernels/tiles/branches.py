@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.kernels.tiles.launch import Given, attend_into, backward_into, laid_out_as
+from whorl.kernels.side_by_side import run_all
+from whorl.kernels.tiles.launch import Given, kernels_of_gradients, kernels_of_results, laid_out_as
 from whorl.kernels.tiles.op import Settings
 
 
@@ -42,13 +43,13 @@ def forward(
     out, lse = results_of(q, k, far_q, far_k, v)
     if not out.numel():
         return out, lse
-    (by_near, by_far), earlier = _settings(scale, cap, near), ()
+    (by_near, by_far), kernels, earlier = _settings(scale, cap, near), [], ()
     count, rows, keys = _far(q, k, near)
     if count:
         far_lse = lse.new_empty(*lse.shape[:2], count)
         earlier = far_lse.new_empty(*far_lse.shape, v.shape[3]), far_lse
-        attend_into((*earlier, far_lse), far_q[rows], far_k[keys], v[keys], Given(), by_far)
-    attend_into((out, lse, lse), q, k, v, Given(), by_near, earlier)
+        kernels = kernels_of_results((*earlier, far_lse), far_q[rows], far_k[keys], v[keys], Given(), by_far)
+    run_all([*kernels, *kernels_of_results((out, lse, lse), q, k, v, Given(), by_near, earlier)])
     return out, lse
 
 
@@ -72,14 +73,16 @@ def backward(
     far_dq[:, :, : q.shape[2] - count], far_dk[:, :, max(k.shape[2] - near, 0) :] = 0.0, 0.0
     none = q.new_empty(0)
     near_dv = torch.empty_like(dv, dtype=torch.float32) if count else dv  # rounded once, as a sum
-    backward_into((dq, dk, near_dv, none), grad, grad_lse, q, k, v, Given(), (out, lse, lse), by_near)
+    of_near = (dq, dk, near_dv, none), grad, grad_lse, q, k, v, Given(), (out, lse, lse), by_near
+    kernels, far_dv = kernels_of_gradients(*of_near), torch.empty_like(near_dv[keys])
     if count:
-        far_dv = torch.empty_like(near_dv[keys])
         cut_lse = None if grad_lse is None else grad_lse[rows]
-        backward_into(
+        kernels += kernels_of_gradients(
             (far_dq[rows], far_dk[keys], far_dv, none), grad[rows], cut_lse, far_q[rows], far_k[keys], v[keys],
             Given(), (out[rows], lse[rows].contiguous(), lse), by_far,
         )  # fmt: skip
+    run_all(kernels)
+    if count:
         near_dv[keys] += far_dv
         dv.copy_(near_dv)
     return gradients

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from whorl.kernels.launches import prepared
+from whorl.kernels.side_by_side import Launched, run_all
 from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.backward import grad_keys, grad_queries, row_deltas
 from whorl.kernels.tiles.biases import line
@@ -97,29 +98,30 @@ def forward(q: Tensor, k: Tensor, v: Tensor, *others: Any) -> tuple[Tensor, Tens
     if results[2].numel():
         results[2].zero_()
     if results[0].numel():
-        attend_into(results, q, k, v, Given(*others[:5]), Settings(*others[5:]))
+        run_all(kernels_of_results(results, q, k, v, Given(*others[:5]), Settings(*others[5:])))
     return results
 
 
-def attend_into(
+def kernels_of_results(
     results: tuple[Tensor, ...], q: Tensor, k: Tensor, v: Tensor, given: Given, asked: Settings,
     earlier: tuple[Tensor, ...] = (),
-) -> None:  # fmt: skip
-    """Writes the results; ``earlier`` is the output, contiguous in float32, and log-sum-exp that the last queries have
-    of other keys.
+) -> list[Launched]:  # fmt: skip
+    """The kernels that write the results; ``earlier`` is the output, contiguous in float32, and log-sum-exp that the
+    last queries have of other keys.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     (out, lse, reach), given, more = results, given.read(), earlier[1].shape[2] if earlier else 0
-    norms = lse
+    kernels, norms = [], lse
     if skips(asked):
         norms = lse.new_empty(*k.shape[:2], -(-k.shape[2] // line.CHUNK))
         counts = [k.stride()[:3], *k.shape[1:3], norms.shape[2]]
-        _small(line.longest_keys, norms.numel(), (k,), counts, (64, line.CHUNK, k.shape[3], padded(k)))(k, norms)
+        longest = _small(line.longest_keys, norms.numel(), (k,), counts, (64, line.CHUNK, k.shape[3], padded(k)))
+        kernels.append(Launched(longest, (k, norms)))
     facts = {"ordered": given.order is not None, "goes_on": more > 0, "margin": line.MARGIN}
     launch = _over_tiles("forward", (q, k, v, out), given.numbers, asked, more, **facts)
     # what a kernel does not read stands for nothing
     others = [lse if each is None else each for each in given]
-    launch(q, k, v, out, lse, *others, norms, reach, *(earlier or (lse, lse)))
+    return [*kernels, Launched(launch, (q, k, v, out, lse, *others, norms, reach, *(earlier or (lse, lse))))]
 
 
 def padded(x: Tensor) -> int:
@@ -189,20 +191,19 @@ def backward(
     if gradients[3].numel():
         gradients[3].zero_()
     if results[0].numel():
-        backward_into(
-            gradients, grad, grad_lse, q, k, v, Given(*others[:5]), results, Settings(*others[9:]), others[8][3]
-        )
+        given, asked, learned = Given(*others[:5]), Settings(*others[9:]), others[8][3]
+        run_all(kernels_of_gradients(gradients, grad, grad_lse, q, k, v, given, results, asked, learned))
     else:
         for each in gradients:
             each.zero_()
     return gradients
 
 
-def backward_into(
+def kernels_of_gradients(
     gradients: tuple[Tensor, ...], grad: Tensor, grad_lse: Tensor | None, q: Tensor, k: Tensor, v: Tensor,
     given: Given, results: tuple[Tensor, ...], asked: Settings, learned: bool = False,
-) -> None:  # fmt: skip
-    """Writes the gradients. The output and log-sum-exp may be those of more keys than are given."""
+) -> list[Launched]:  # fmt: skip
+    """The kernels that write the gradients. The output and log-sum-exp may be those of more keys than are given."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
     out, given = results[0], given.read()
     if grad.stride() != out.stride():
@@ -214,10 +215,13 @@ def backward_into(
     constants = DELTA_ROWS, v.shape[3], padded(v), precise, grad_lse is not None
     programs = batch * heads * -(-queries // DELTA_ROWS)
     deltas = _small(row_deltas, programs, (out,), [out.stride()[:3], heads, queries], constants)
-    deltas(grad, out, lse, lse if grad_lse is None else grad_lse.contiguous(), delta)
+    d_lse = lse if grad_lse is None else grad_lse.contiguous()
     numbers, _, *others = [lse if each is None else each for each in given]
     shared, facts = (q, k, v, grad, delta, numbers, *others, reach), {"learned": learned, "precise": precise}
     by_keys = _over_tiles("keys", (q, k, v, out, dk, dv), given.numbers, asked, **facts)
-    by_keys(*shared, dk, dv, dnumbers)
     by_queries = _over_tiles("queries", (q, k, v, out, dq), given.numbers, asked, **facts)
-    by_queries(*shared, dq, dnumbers)  # after the keys: it adds to what they have written
+    return [
+        Launched(deltas, (grad, out, lse, d_lse, delta)),
+        Launched(by_keys, (*shared, dk, dv, dnumbers)),
+        Launched(by_queries, (*shared, dq, dnumbers)),  # after the keys: it adds to what they have written
+    ]
