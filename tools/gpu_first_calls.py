@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 SIDE_BY_SIDE = 4
 BATCH, HEADS, KV_HEADS, DIM, LENGTH, WIDTH = 1, 16, 4, 128, 4096, 2048
@@ -55,18 +56,18 @@ def first_calls(kind: str) -> dict[str, float]:
     parts = [whorl.build_for(each, **sizes) for each in name.split("+")]
     encoding = (whorl.Combined(*parts) if len(parts) > 1 else parts[0]).to("cuda")
     q, k, v = drawn(HEADS), drawn(KV_HEADS), drawn(KV_HEADS)
-    more = {"hidden": torch.randn(BATCH, LENGTH, WIDTH, device="cuda")} if encoding.reads_hidden else {}
-    learns = (x.clone().requires_grad_() for x in (q, q, q))
-    scaled_dot_product_attention(*learns, is_causal=True).sum().backward()
+    hidden = torch.randn(BATCH, LENGTH, WIDTH, device="cuda") if encoding.reads_hidden else None
+    learns = q.clone().requires_grad_()
+    scaled_dot_product_attention(learns, learns, learns, is_causal=True).sum().backward()
     if call == "a step":
         cache = whorl.KVCache(encoding=encoding, capacity=LENGTH + 8)
         with torch.no_grad():
-            cache.attend(q, k, v, **more)
-        token = [x[:, :, :1].contiguous() for x in (q, k, v)]
-        hidden = {name: x[:, :1] for name, x in more.items()}
+            cache.attend(q, k, v, hidden=hidden)
+        q, k, v = (x[:, :, :1].contiguous() for x in (q, k, v))
+        hidden = None if hidden is None else hidden[:, :1]
         with torch.no_grad():
-            return timed("step", lambda: cache.attend(*token, **hidden))
-    options = {
+            return timed("step", lambda: cache.attend(q, k, v, hidden=hidden))
+    options: dict[str, Any] = {
         "attention with documents": {"documents": torch.arange(LENGTH, device="cuda") // 1000},
         "attention with dropout": {"dropout": 0.1},
         "attention with softcap": {"softcap": 30.0},
@@ -79,7 +80,7 @@ def first_calls(kind: str) -> dict[str, float]:
             return whorl.rotate_qk(q, k, *whorl.Rope(head_dim=DIM).tables(whorl.positions(LENGTH, device="cuda")))[0]
         if call == "linear attention":
             return whorl.linear_attention(q, k, v, encoding=encoding)
-        return whorl.attention(q, k, v, encoding=encoding, **options, **more)
+        return whorl.attention(q, k, v, encoding=encoding, hidden=hidden, **options)
 
     outs: list[torch.Tensor] = []
     first = timed("forward", lambda: outs.append(forward()))
