@@ -65,6 +65,16 @@ def test_everything_named_in_the_map_exists():
         assert what and re.search(r"`(?:src|docs)/", code) and "`tests/" in shown, what
 
 
+def test_the_map_names_the_encodings_whose_keys_a_cache_keeps_raw():
+    import whorl
+
+    page = (ROOT / "docs" / "where-it-lives.md").read_text()
+    (row,) = re.findall(r"^\| raw keys \| (xPos.*?) \|", page, flags=re.MULTILINE)
+    named = {re.sub(r"\W", "_", name.strip().lower()) for name in row.split(",")}
+    sizes = {"heads": 2, "head_dim": 8, "width": 16, "length": 512}
+    assert named == {name for name in whorl.names() if whorl.build_for(name, **sizes).key_policy == "raw"}
+
+
 def test_the_labs_verdicts_are_as_often_right_as_was_asked_for():
     """3 to 7 % called where nothing differs; 80 % found by three seeds, unless six encodings have no baseline named."""
     rates = json.loads((ROOT / "experiments" / "verdict-rates.json").read_text())

@@ -57,7 +57,7 @@ ALLOWED = {
     ],
     "docs/concepts.md": ["99 % of the weight", "18 of 64", "up to 1.3e-7 radian per position"],
     "docs/lab.md": [
-        "at most 30 s before",
+        "comes 30 s after the one before",
         "at most 0.5 bits above",
         "Ten differences at 95 %",
         "keeps it at 5 %",

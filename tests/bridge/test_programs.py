@@ -65,6 +65,13 @@ def test_attn_factor_multiplies_where_it_is_read():
         assert rope_of(given, program).attention_factor() == pytest.approx(expected)
 
 
+def test_vllm_leaves_yarns_factor_out_where_the_file_says_so():
+    yarn = {**YARN, "apply_yarn_scaling": False}
+    assert rope_of(config(rope_theta=1e4, rope_scaling={**yarn, "attn_factor": 0.5}), "vllm").attention_factor() == 0.5
+    mixed = config("qwen2", rope_theta=1e4, rope_scaling={**yarn, "mrope_section": [8, 12, 12]})
+    assert rope_of(mixed, "vllm").attention_factor() == pytest.approx(0.1 * math.log(4) + 1)
+
+
 def test_rope_scaling_comes_before_rope_parameters_in_version_5():
     both = config(rope_scaling=YARN, rope_parameters={**YARN, "factor": 2.0, "rope_theta": 5e5})
     rope = rope_of(both, "transformers5")
@@ -100,6 +107,8 @@ def test_deepseek_scales_the_softmax_in_vllm_and_sglang():
         rope = rope_of(given, program)
         assert rope.attention_factor() == pytest.approx(1.0)
         assert rope.softmax_factor() == pytest.approx((0.1 * math.log(40) + 1) ** 2), program
+    yarn["apply_yarn_scaling"] = False
+    assert rope_of(given, "vllm").softmax_factor() == 1.0
 
 
 def test_dynamic_scaling_has_three_meanings():

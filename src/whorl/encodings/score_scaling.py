@@ -149,7 +149,8 @@ class SSMax(QueryScale):
     """Queries grow with the logarithm of their position, by a factor that each head learns.
 
     ``scale`` is s, ``bias`` b where the config has it. The factor multiplies what attention scales already, as in
-    the paper: softmax(s ln(n) q . k / sqrt(d)). At position 0 it is 0 and there is one key to see.
+    the paper: softmax(s ln(n) q . k / sqrt(d)). Without b it is 0 at position 0, where one
+    key is seen.
 
     >>> import torch, whorl
     >>> whorl.SSMax(heads=2).query_factor(torch.tensor([0, 9])).shape

@@ -31,6 +31,7 @@ from whorl.errors import WhorlError
 from whorl.rotary.scalings.temperature import temperature
 
 TELECHAT = "telechat3-yarn"
+APPLY = "apply_yarn_scaling"
 HEEDED = ("partial_rotary_factor",)  # read in every family, by the code that all share
 # Fields that say a length: the least of these, unless model_max_length is there.
 VLLM_LENGTHS = (
@@ -58,7 +59,7 @@ def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen, served: fl
     if scaling.name == "yarn":
         if rope.get("factor") is None:
             raise WhorlError("read: vLLM cannot read YaRN without a factor. Write factor into the rope dict.")
-        return mixed(latent_yarn(scaling, rope) if view.latent else _yarn(scaling, rope, view), rope)
+        return mixed(_latent(scaling, rope) if view.latent else _yarn(scaling, rope, view), rope)
     if scaling.name == "longrope":
         return _longrope(scaling, rope, view, served)
     if scaling.name == "dynamic_ntk":
@@ -68,12 +69,17 @@ def _scaling(scaling: Described, rope: Mapping[str, Any], view: Seen, served: fl
     return scaling
 
 
+def _latent(scaling: Described, rope: Mapping[str, Any]) -> Described:
+    found = latent_yarn(scaling, rope)
+    return found if rope.get(APPLY, True) else changed(found, ("mscale_all_dim", "scale_softmax"))
+
+
 def _yarn(scaling: Described, rope: Mapping[str, Any], view: Seen) -> Described:
     factor, times = scaling.value("factor"), number(rope, "attn_factor", 1.0)
     weight = 1.0
     if rope_type(rope) == TELECHAT:  # which takes the two lengths for its factor
         factor, weight = _length(view) / scaling.value("original_length"), 0.7
-    own = temperature(factor, weight) if rope.get("apply_yarn_scaling", True) else 1.0
+    own = temperature(factor, weight) if rope.get(APPLY, True) or "mrope_section" in rope else 1.0
     settings = {"factor": factor, "attention_factor": own * times}
     return changed(scaling, ("mscale", "mscale_all_dim", "scale_softmax"), **settings)
 
@@ -151,6 +157,12 @@ VLLM = Program(
             "attention_factor",
             "not read: YaRN has 0.1 ln(factor) + 1, times attn_factor, on cos and sin",
             f"{_FOLDER}/yarn_scaling_rope.py",
+        ),
+        Fact(
+            "apply_yarn_scaling",
+            "false: attn_factor alone on cos and sin, but with M-RoPE not read; of DeepSeek nothing on the softmax "
+            "scale",
+            f"{_FOLDER}/__init__.py, yarn_scaling_rope.py; vllm/model_executor/models/deepseek_v2.py",
         ),
         Fact(
             "mscale, mscale_all_dim",
