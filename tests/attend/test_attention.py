@@ -192,6 +192,16 @@ def test_what_padding_holds_is_in_no_gradient(name, impl):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "t5", "rerope", "shaw"])
+def test_no_queries_among_keys_give_no_output(name):
+    encoding = build(name)
+    q, k, v = tokens(5, kv_heads=2, grad=True)
+    out = whorl.attention(q[:, :, 5:], k, v, encoding=encoding)
+    assert out.shape == (2, HEADS, 0, 16)
+    out.sum().backward()
+    assert not k.grad.any() and not v.grad.any()
+
+
 def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients():
     for encoding in (whorl.Rope(head_dim=16), build("t5")):
         q, k, v = tokens(6, grad=True)
