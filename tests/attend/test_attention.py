@@ -167,12 +167,39 @@ def test_left_padding_changes_nothing(name):
     positions = whorl.from_mask(mask)
     if encoding.axes > 1:
         positions = positions.expand(encoding.axes, -1, -1)
+    for x in (k, v):
+        x[1, :, :5] = torch.nan  # what padding holds must not matter
     padded = whorl.attention(q, k, v, encoding=encoding, positions=positions, key_mask=mask, **more)
     own = {key: value[1:, 5:] for key, value in more.items()}
     alone = whorl.attention(*(t[1:, :, 5:] for t in (q, k, v)), encoding=encoding, **own)
     torch.testing.assert_close(padded[1:, :, 5:], alone, rtol=0, atol=5e-6)
     assert torch.isfinite(padded).all()
     assert not padded[1, :, :5].any()  # padding sees nothing and gets zeros
+
+
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "shaw", "rerope"])
+def test_what_padding_holds_is_in_no_gradient(name, impl):
+    encoding, (q, k, v) = build(name), tokens(9)
+    mask = torch.arange(9) >= torch.tensor([[4], [0]])
+    grads = []
+    for held in (0.0, torch.nan):
+        leaves = [q, *(x.masked_fill(~mask[:, None, :, None], held) for x in (k, v))]
+        leaves = [x.detach().requires_grad_() for x in leaves]
+        out = whorl.attention(*leaves, encoding=encoding, key_mask=mask, impl=impl)
+        grads.append(torch.autograd.grad(out.square().sum(), [*leaves, *encoding.parameters()]))
+    for one, other in zip(*grads, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "t5", "rerope", "shaw"])
+def test_no_queries_among_keys_give_no_output(name):
+    encoding = build(name)
+    q, k, v = tokens(5, kv_heads=2, grad=True)
+    out = whorl.attention(q[:, :, 5:], k, v, encoding=encoding)
+    assert out.shape == (2, HEADS, 0, 16)
+    out.sum().backward()
+    assert not k.grad.any() and not v.grad.any()
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients():

@@ -93,6 +93,11 @@ def test_a_step_equals_the_reference(name):
     assert compared(encoding_of(name), tokens(PROMPT + STEPS)) < 4e-6
 
 
+def test_no_softcap_opens_a_key_that_a_bias_hides():
+    split = whorl.Alibi(heads=HEADS, form="split").to(DEVICE)
+    assert compared(split, tokens(PROMPT + STEPS), softcap=2.0) < 4e-6
+
+
 @pytest.mark.parametrize("name", ENCODINGS)
 def test_padded_rows_and_several_tokens_in_parts(name, split):
     text = tokens(PROMPT + STEPS * 3)

@@ -350,6 +350,21 @@ def test_caches_that_go_on_together_take_padding_back(name):
     torch.testing.assert_close(got, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("policy", ["raw", "auto"])
+@pytest.mark.parametrize("name", ["rope", "t5"])
+def test_what_padding_holds_is_not_kept(name, policy):
+    encoding, (q, k, v) = build(name), tokens(7)
+    mask = torch.arange(5) >= torch.tensor([[0], [3]])
+    outs = []
+    for held in (0.0, torch.nan):
+        cache = whorl.KVCache(encoding=encoding, policy=policy)
+        prompt = [q[:, :, :5], *(x[:, :, :5].masked_fill(~mask[:, None, :, None], held) for x in (k, v))]
+        first = cache.attend(*prompt, key_mask=mask)
+        outs.append((first, cache.attend(*(x[:, :, 5:] for x in (q, k, v)))))
+    for one, other in zip(*outs, strict=True):
+        assert torch.equal(one, other)
+
+
 def test_positions_go_on_below_zero():
     rope, inputs = whorl.Rope(head_dim=16), tokens(7)
     cache = whorl.KVCache(encoding=rope)

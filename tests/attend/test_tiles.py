@@ -285,6 +285,31 @@ def test_a_bias_written_over_is_called_and_not_passed_by(device):
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=encoding, impl="torch"), atol=1e-5, rtol=0)
 
 
+class Holes(Mine):
+    """A bias that hides keys: some distances, and in the first head all that are far."""
+
+    def bias_of(self, head, distance):
+        hidden = (distance % 7 == 3) | ((head == 0) & (distance > 11))
+        return torch.where(hidden, -torch.inf, super().bias_of(head, distance))
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"softcap": 2.0, "causal": False}], ids=str)
+@pytest.mark.parametrize("name", ["split", "holes", "t5"])
+def test_no_softcap_opens_a_key_that_a_bias_hides(name, options, device):
+    encoding = {"split": whorl.Alibi(heads=HEADS, form="split"), "holes": Holes(heads=HEADS)}.get(name)
+    if encoding is None:  # far tiles, which have one number
+        encoding = whorl.T5(heads=HEADS, buckets=8, max_distance=8)
+        with torch.no_grad():
+            encoding.table[-1] = -torch.inf
+    encoding = encoding.to(device)
+    inputs = [draw(1, heads, 45, DIM, device=device, seed=i) for i, heads in enumerate((HEADS, 2, 2))]
+    weight = draw(1, HEADS, 45, DIM, device=device, seed=3)
+    got = attended(inputs, encoding, weight, impl="triton", **options)
+    expected = attended([x.double() for x in inputs], encoding.double(), weight.double(), impl="torch", **options)
+    for found, wanted in zip(got, expected, strict=True):
+        torch.testing.assert_close(found.double(), wanted, rtol=5e-5, atol=2e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", encodings())
 def test_it_is_chosen_on_a_gpu(name):

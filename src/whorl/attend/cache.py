@@ -308,6 +308,7 @@ class KVCache:
         )
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
+        k, v = step.k, step.v  # without what padding holds
         slots, asked = state.slots, Asked(length, step.scale, softcap)
         made, unfit = (
             step_for(state, q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")

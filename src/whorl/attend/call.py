@@ -119,8 +119,10 @@ def checked(
     check_key_mask("attention", key_mask, k)
     if remembered is None:
         remembered = _remembered(encoding, hidden, q, keys)
-    if remembered is not None and key_mask is not None:
-        remembered = remembered.masked_fill(~key_mask[:, None, :], 0.0)
+    if key_mask is not None:  # what padding holds may be NaN, and 0 * NaN is NaN
+        padding = ~key_mask[:, None, :]
+        k, v = (x.masked_fill(padding.unsqueeze(-1), 0.0) for x in (k, v))
+        remembered = None if remembered is None else remembered.masked_fill(padding, 0.0)
     visible = Visibility(
         queries=queries,
         keys=keys,

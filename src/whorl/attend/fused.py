@@ -137,7 +137,7 @@ def torch_kernel(
     out = scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
     )
-    return out.unflatten(2, (-1, queries)).flatten(1, 2) if together else out
+    return out.unflatten(2, (heads // k.shape[1], queries)).flatten(1, 2) if together else out
 
 
 def rows_are_few(q: Tensor, k: Tensor) -> bool:

@@ -261,8 +261,9 @@ def _decode_kernel(
             if BIAS != "none":
                 b_s += b_bias
             if not COUNTS:
-                if SOFTCAP:  # tanh x = 1 - 2 / (e^2x + 1)
-                    b_s = softcap * (1.0 - 2.0 / (tl.exp2(b_s * (2.0 * 1.4426950408889634 / softcap)) + 1.0))
+                if SOFTCAP:  # tanh x = 1 - 2 / (e^2x + 1); what a bias of minus infinity hides stays hidden
+                    b_capped = softcap * (1.0 - 2.0 / (tl.exp2(b_s * (2.0 * 1.4426950408889634 / softcap)) + 1.0))
+                    b_s = tl.where(b_s == float("-inf"), b_s, b_capped)
                 b_s = tl.where(m_seen, b_s * 1.4426950408889634, float("-inf"))
                 b_more = tl.maximum(b_best, tl.max(b_s, 1))
                 b_p = tl.exp2(b_s - b_more[:, None])

@@ -80,7 +80,7 @@ def weights_and_ds(
     b_straight = b_w * (b_dp - b_delta)
     b_ds = b_straight
     if CASE.capped:
-        b_part = b_s / scoring[1]
+        b_part = tl.maximum(b_s / scoring[1], -1.0)  # where a bias hides a key, ds is 0, and times infinity NaN
         b_ds *= 1.0 - b_part * b_part
     return b_kept, b_ds, b_straight
 

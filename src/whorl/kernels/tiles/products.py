@@ -86,8 +86,10 @@ def scores_of(b_products, o_i, o_j, corner, text, scoring, CASE: tl.constexpr, F
     if CASE.capped:
         # tanh(x) = 1 - 2 / (1 + e^2x), and e^2x is a power of two of what is in powers of two already
         steep = 2.8853900817779268 / cap
-        b_products = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_products * (factor * steep) + offset * steep)))
-        factor, offset = 1.0, 0.0
+        b_capped = cap * (1.0 - 2.0 / (1.0 + tl.exp2(b_products * (factor * steep) + offset * steep)))
+        if CASE.kind == "table":  # a bias of minus infinity hides keys, which no limit opens
+            b_capped = tl.where(b_products + offset == float("-inf"), float("-inf"), b_capped)
+        b_products, factor, offset = b_capped, 1.0, 0.0
     return b_products, factor, offset
 
 
