@@ -53,7 +53,8 @@ def test_what_does_not_compile_is_said_and_nothing_runs():
     assert notes == ["compile a"]
 
 
-def test_the_interpreter_compiles_nothing():
+def test_the_interpreter_compiles_nothing(monkeypatch):
+    monkeypatch.setattr(side_by_side, "interpreted", lambda: True)
     notes = []
     run_all([Kernel(name, notes, new=True) for name in "ab"])
     assert notes == ["run a", "run b"]
