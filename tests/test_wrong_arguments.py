@@ -2,12 +2,14 @@
 
 import random
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 
 import whorl
+import whorl.models
 from whorl import WhorlError
 
 BATCH, HEADS, KEY_HEADS, LENGTH, DIM = 2, 4, 2, 3, 8
@@ -91,8 +93,8 @@ def odd_values():
     return plain + queries + tables + rows
 
 
-def arguments(call, *names, encoding=None):
-    """Good arguments by name."""
+def arguments(call, *names, encoding=None, **more):
+    """Good arguments by name, ``more`` of them in place of the usual ones."""
     cos, sin = whorl.Rope(head_dim=DIM).tables(torch.arange(LENGTH))
     good = {
         "x": draw(BATCH, HEADS, LENGTH, DIM),
@@ -112,6 +114,7 @@ def arguments(call, *names, encoding=None):
         **{"encoding": encoding, "causal": True, "dropout": 0.0, "hidden": None, "decay": None, "chunk": None},
         **{"return_lse": False, "return_weights": False, "return_stats": False, "feature": "elu+1"},
         **{"form": "numerator", "capacity": None, "policy": "auto", "count": 2, "tokens": torch.zeros(BATCH, LENGTH)},
+        **more,
     }
     return call, {name: good[name] for name in names}
 
@@ -132,6 +135,28 @@ def cached(name):
             raise
 
     return call
+
+
+@cache
+def model(cls=whorl.models.Decoder, encoding="rope"):
+    return cls(9, 2, HEADS * DIM, HEADS, encoding, length=8).eval()
+
+
+OWN = object()  # stands for the caches of the decoder that is stepped
+
+
+def stepped(*, caches=None, **given):
+    """A step of a decoder whose caches hold a few tokens, which a step that fails leaves as they were."""
+    decoder, text = model(), torch.arange(2 * LENGTH).view(BATCH, LENGTH)
+    own = decoder.caches()
+    for part in (slice(2), slice(2, LENGTH)):
+        decoder.step(text[:, part], own)
+    try:
+        return decoder.step(caches=own if caches is OWN else caches, **given)
+    except Exception:
+        assert [len(cache) for cache in own] == [LENGTH, LENGTH]
+        decoder.step(text[:, :1], own)
+        raise
 
 
 TURN = ("cos", "sin", "layout", "start", "blocks", "order", "rows", "impl")
@@ -164,11 +189,36 @@ CALLS |= {
         whorl.KVCache, "encoding", "capacity", "policy", "length", encoding=whorl.Rope(head_dim=DIM)
     ),
     "KVCache.attend": lambda: arguments(cached("attend"), *SOFTMAX),
+    "KVCache.reorder": lambda: arguments(cached("reorder"), "rows", rows=[1, 0]),
     "KVCache.crop": lambda: arguments(cached("crop"), "count"),
     "KVCache.positions_to_come": lambda: arguments(cached("positions_to_come"), "tokens", "key_mask"),
     "KVCache.change_encoding": lambda: arguments(
         cached("change_encoding"), "encoding", "positions", "length", encoding=whorl.Rope(head_dim=DIM, base=500.0)
     ),
+}
+OF_ANY_SIZE = {"Decoder", "RoFormer", "Decoder.generate"}  # as far as there is memory, which is torch's to say
+IDS = {"tokens": torch.zeros(BATCH, LENGTH, dtype=torch.long), "positions": None, "documents": None, "types": None}
+SIZES = {"vocab": 9, "layers": 2, "width": HEADS * DIM, "heads": HEADS, "hidden": None, "head_dim": None}
+FORM = {"encoding": "rope", "length": 8, "eps": 1e-5, "activation": "gelu", "dropout": 0.1}
+DECODER = {"kv_heads": None, "norm": "rms", "norm_position": "pre", "bias": True, "attention_bias": None}
+DRAWN = {"temperature": 1.0, "top_k": 2, "generator": None, "graph": None}
+CALLS |= {
+    "Decoder": lambda: (whorl.models.Decoder, SIZES | FORM | DECODER | {"tied": True, "embedding_norm": False}),
+    "RoFormer": lambda: (
+        whorl.models.RoFormer,
+        {name: value for name, value in SIZES.items() if name != "head_dim"}
+        | FORM
+        | {"embedding": None, "types": 2, "rotary_value": False},
+    ),
+    "Decoder.forward": lambda: arguments(model(), "tokens", "positions", "documents", "key_mask", "length", **IDS),
+    "RoFormer.forward": lambda: arguments(
+        model(whorl.models.RoFormer), "tokens", "types", "positions", "documents", "key_mask", "length", **IDS
+    ),
+    "Decoder.step": lambda: arguments(stepped, "tokens", "caches", "positions", "key_mask", caches=OWN, **IDS),
+    "Decoder.generate": lambda: arguments(
+        model().generate, "tokens", "count", "key_mask", "length", *DRAWN, **IDS, **DRAWN
+    ),
+    "Decoder.caches": lambda: arguments(model().caches, "capacity", "length"),
 }
 for _name, _make in ENCODINGS.items():
     CALLS[f"{_name}.tables"] = lambda make=_make: arguments(make().tables, "positions", "length", "dtype")
@@ -183,6 +233,8 @@ for _name, _make in ENCODINGS.items():
 def attempt(name, changes):
     """Whether the call was refused; any other exception than a WhorlError is raised with what was changed."""
     call, given = CALLS[name]()
+    if name in OF_ANY_SIZE and any(isinstance(value, int) and value > 2**62 for value in changes.values()):
+        return False
     try:
         call(**{**given, **changes})
     except WhorlError as error:

@@ -486,6 +486,28 @@ def test_a_refused_step_does_not_poison_the_cache():
     torch.testing.assert_close(got, whorl.attention(*inputs, encoding=shaw)[:, :, 4:], **CLOSE)
 
 
+TRANSFORMS = {
+    "vmap": lambda attend, x: torch.vmap(attend)(x[None].repeat(3, 1, 1, 1, 1)),
+    "grad": lambda attend, x: torch.func.grad(lambda x: attend(x).sum())(x),
+    "jacrev": lambda attend, x: torch.func.jacrev(attend)(x),
+}
+
+
+@pytest.mark.parametrize("text", [0, 2, 3])
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_no_transform_of_torch_goes_through_a_cache(name, text):
+    """What it keeps would be tensors of the transform, which nobody can use after it."""
+    rope, inputs = build("rope"), tokens(5)
+    cache = whorl.KVCache(encoding=rope)
+    for i in range(text):
+        cache.attend(*(x[:, :, i : i + 1] for x in inputs))
+    with pytest.raises(whorl.WhorlError, match=r"torch.func and forward-mode derivatives cannot .* Use attention for"):
+        TRANSFORMS[name](lambda x: cache.attend(x, x, x), inputs[0][:, :, :1])
+    assert len(cache) == text
+    got = cache.attend(*(x[:, :, text:] for x in inputs))
+    torch.testing.assert_close(got, whorl.attention(*inputs, encoding=rope)[:, :, text:], **CLOSE)
+
+
 SOURCES = tuple(each.__file__ for each in (cache_module, slots, changed_encoding, kept_positions, decoding_kinds))
 
 
@@ -577,6 +599,10 @@ def filled(**settings):
     return cache
 
 
+class Sub(torch.Tensor):
+    """A subclass that does nothing of its own."""
+
+
 CASES = {
     "encoding": (lambda: whorl.KVCache(encoding="rope"), "KVCache: encoding must be an encoding, got 'rope'"),
     "capacity": (
@@ -618,6 +644,10 @@ CASES = {
     "reorder by negative rows": (
         lambda: filled().reorder(torch.tensor([0, -1])),
         "KVCache.reorder: rows must be between 0 and 1, got [0, -1]",
+    ),
+    "reorder too far by rows of another class": (
+        lambda: filled().reorder(torch.tensor([5, 0]).as_subclass(Sub)),
+        "KVCache.reorder: rows must be between 0 and 1, got torch.int64 of shape (2,)",
     ),
     "reorder by words": (lambda: filled().reorder(["one"]), "rows must be a list of row numbers, got ['one']"),
     "reorder by too large a number": (lambda: filled().reorder([2**70]), "rows must be a list of row numbers"),

@@ -708,6 +708,10 @@ def call(q=Q, k=Q, v=Q, **options):
     return lambda: linear_attention(q, k, v, **options)
 
 
+class Sub(torch.Tensor):
+    """A subclass that does nothing of its own."""
+
+
 def moved_on(second, first=Q, **options):
     def use():
         state = LinearState(**options)
@@ -826,6 +830,10 @@ CASES = {
     "rows that are not there": (
         moved_on(lambda state: state.reorder(torch.tensor([0, 5]))),
         "LinearState.reorder: rows must be between 0 and 1, got [0, 5].",
+    ),
+    "rows of another class that are not there": (
+        moved_on(lambda state: state.reorder(torch.tensor([5, 0]).as_subclass(Sub))),
+        "LinearState.reorder: rows must be between 0 and 1, got torch.int64 of shape (2,).",
     ),
     "negative rows": (
         moved_on(lambda state: state.reorder(torch.tensor([-1, 0]))),

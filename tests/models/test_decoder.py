@@ -382,6 +382,17 @@ MAKING = [
     ({"norm": "root"}, "Decoder: unknown norm 'root'. Expected one of: layer, rms."),
     ({"norm_position": "past"}, "Decoder: unknown norm_position 'past'. Did you mean 'post'?"),
     ({"activation": "swigl"}, "Decoder: unknown activation 'swigl'. Did you mean 'swiglu'?"),
+    ({"width": None}, "Decoder: width must be a positive integer, got None."),
+    ({"head_dim": 0}, "Decoder: head_dim must be a positive integer, got 0."),
+    ({"hidden": ()}, "Decoder: hidden must be a positive integer, got ()."),
+    ({"norm": []}, "Decoder: unknown norm []. Expected one of: layer, rms."),
+    ({"norm_position": {}}, "Decoder: unknown norm_position {}. Expected one of: post, pre."),
+    ({"eps": float("nan")}, "Decoder: eps must be a number from 0, got nan."),
+    ({"eps": None}, "Decoder: eps must be a number from 0, got None."),
+    ({"tied": "no"}, "Decoder: tied must be True or False, got 'no'."),
+    ({"attention_bias": 1}, "Decoder: attention_bias must be True or False, got 1."),
+    ({"dropout": "0.1"}, "Decoder: dropout must be at least 0 and below 1, got '0.1'."),
+    ({"encoding": "rope", "length": -1}, "Decoder: length must be a positive integer, got -1."),
     ({"dropout": 1.0}, "Decoder: dropout must be at least 0 and below 1, got 1.0."),
     ({"encoding": "rope"}, "Decoder: encoding='rope' needs the length it is trained on. Pass length=…."),
     ({"encoding": "ropes", "length": 8}, "unknown encoding 'ropes'. Did you mean 'rope'?"),
@@ -443,6 +454,26 @@ ASKING = [
         "Decoder.generate: the last token of every row must be real. Pad prompts on the left, not on the right.",
     ),
     (
+        lambda m: m(GIVEN, documents=GIVEN.to("meta")),
+        "Decoder: documents must be on the device of tokens, cpu, got meta. Move it with .to().",
+    ),
+    (
+        lambda m: m(GIVEN, key_mask=torch.ones(2, 5, dtype=torch.bool).to_sparse()),
+        "Decoder: key_mask must be of shape (2, 5), stored densely; it is sparse_coo. Pass key_mask.to_dense().",
+    ),
+    (lambda m: m.generate(GIVEN, 1, temperature=True), "Decoder.generate: temperature must be 0 or more, got True."),
+    (lambda m: m.generate(GIVEN, 1, temperature="1"), "Decoder.generate: temperature must be 0 or more, got '1'."),
+    (
+        lambda m: m.generate(GIVEN, 1, temperature=1.0, generator=7),
+        "Decoder.generate: generator must be a torch.Generator or None, got 7.",
+    ),
+    (lambda m: m.generate(GIVEN, 1, graph=1), "Decoder.generate: graph must be True, False or None, got 1."),
+    (lambda m: m.step(GIVEN, None), "Decoder.step: caches must be a list of one KVCache per layer, got None. Use"),
+    (
+        lambda m: m.step(GIVEN, m.caches()[:1] * 2),
+        "Decoder.step: some layers have one and the same cache. Use caches(), which makes one for each.",
+    ),
+    (
         lambda m: m.step(GIVEN, m.caches()[:1], positions=whorl.positions(5)),
         "Decoder.step: caches must be 2, one per layer, got 1. Use caches().",
     ),
@@ -472,6 +503,49 @@ def test_a_step_that_a_later_layer_refuses_leaves_every_cache_as_it_was():
     assert [len(cache) for cache in caches] == [5, 5]
     got = model.step(tokens[:, 5:], caches, positions=torch.arange(5, 9))
     torch.testing.assert_close(got, expected[:, 5:], rtol=0, atol=1e-5)
+
+
+def test_caches_that_do_not_hold_the_same_tokens_are_refused():
+    """Each would count positions of its own."""
+    model, given = build("rope"), tokens(2, 9)
+    caches, expected = model.caches(), model(given)
+    model.step(given[:, :5], caches)
+    caches[1].crop(4)
+    with pytest.raises(whorl.WhorlError, match=r"Decoder\.step: some layers' caches hold 4 tokens and some 5"):
+        model.step(given[:, 5:], caches)
+    caches[0].crop(4)
+    torch.testing.assert_close(model.step(given[:, 4:], caches), expected[:, 4:], **CLOSE)
+
+
+def test_a_step_with_a_layer_in_training_is_refused():
+    model = build("rope", dropout=0.5)
+    model.blocks[1].train()
+    with pytest.raises(whorl.WhorlError, match=re.escape("dropout would change what a step says. Call model.eval()")):
+        model.step(tokens(2, 5), model.caches())
+
+
+def test_caches_may_be_served_with_an_encoding_that_reads_no_hidden_states():
+    model, given = build("forgetting_gate"), tokens(2, 9)
+    plain, caches = build("none"), model.caches()
+    plain.load_state_dict({name: value for name, value in model.state_dict().items() if not name.startswith("plan.")})
+    for cache in caches:
+        cache.change_encoding(whorl.NoPE())
+    steps = [model.step(given[:, i : i + 1], caches) for i in range(9)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), plain(given).detach(), **CLOSE)
+
+
+@pytest.mark.parametrize("temperature", [1e-30, 1e-45, 1e-300, 5e-324])
+def test_the_lowest_temperatures_draw_the_likeliest(temperature):
+    model, prompt = build("rope"), tokens(4, 5)
+    assert torch.equal(model.generate(prompt, 6, temperature=temperature), model.generate(prompt, 6))
+
+
+@pytest.mark.parametrize("temperature", [10**30, 1e300])
+def test_at_the_highest_temperatures_every_token_is_as_likely(temperature):
+    model, prompt = build("none"), tokens(1, 3).expand(4000, -1)
+    seed = torch.Generator().manual_seed(0)
+    out = model.generate(prompt, 1, temperature=temperature, generator=seed)[:, -1]
+    assert (torch.bincount(out, minlength=VOCAB) / 4000 - 1 / VOCAB).abs().max() < 0.015
 
 
 class Limited(whorl.Rope):

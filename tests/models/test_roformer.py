@@ -235,3 +235,7 @@ def test_tokens_that_are_none_are_refused():
         make()(torch.tensor([[3, 9]]))
     with pytest.raises(whorl.WhorlError, match=r"^RoFormer: key_mask must be of shape \(1, 2\), got"):
         make()(torch.tensor([[3, 4]]), key_mask=torch.ones(2, dtype=torch.bool))
+    with pytest.raises(whorl.WhorlError, match=r"^RoFormer: types must be between 0 and 1, got \[0, 2\]\.$"):
+        make()(torch.tensor([[3, 4]]), types=torch.tensor([[0, 2]]))
+    with pytest.raises(whorl.WhorlError, match=r"^RoFormer: types must be of the shape of tokens, one for each, got"):
+        make()(torch.tensor([[3, 4], [5, 6]]), types=torch.tensor([[0, 1]]))

@@ -28,7 +28,7 @@ from whorl.attend.changed_encoding import CHANGE, moved_slots, try_next_step
 from whorl.attend.clock import Clock
 from whorl.attend.decoding import Asked
 from whorl.attend.decoding_kinds import Kind, ReadyStep, Step, kind_of_step, step_for
-from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
+from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers, stopped_rows
 from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
 from whorl.attend.slots import Policy, Slots, State, appended, check_fit
 from whorl.attend.softmax import run
@@ -37,6 +37,7 @@ from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, check_impl
 from whorl.memory import is_dense, wrong_tensor
+from whorl.tracing import is_transformed
 
 
 class KVCache:
@@ -188,7 +189,9 @@ class KVCache:
         if slots is None:
             raise WhorlError("KVCache.reorder: the cache is empty. Attend to some tokens first.")
         index = row_numbers("KVCache.reorder", rows, slots.keys.shape[0]).to(slots.keys.device)
-        self._state = self._state._replace(slots=slots.reordered(index))
+        with stopped_rows("KVCache.reorder", rows, slots.keys.shape[0]):
+            slots = slots.reordered(index)
+        self._state = self._state._replace(slots=slots)
 
     @torch.no_grad()
     def change_encoding(
@@ -283,6 +286,11 @@ class KVCache:
                 "KVCache.attend: a graph would put every token into one slot, or the kernels for it are not ready. "
                 "Attend to the prompt and one more token like those to come, and call count_on_device(), before the "
                 "capture."
+            )
+        if is_transformed():
+            raise WhorlError(
+                "KVCache.attend: torch.func and forward-mode derivatives cannot go through memory that is kept. Use "
+                "attention for them."
             )
         state = self._state
         if not isinstance(causal, bool):  # a cache knows the order of its tokens

@@ -318,16 +318,17 @@ def _lines(part: BiasByPair) -> BiasOf:
 class TableByDistance:
     """A table of a bias by distance, made anew when what it was learned changes, and shared by all layers."""
 
-    def __init__(self, part: BiasByDistance) -> None:
-        self._part = part
+    def __init__(self, part: BiasByDistance, dtype: torch.dtype = torch.float32) -> None:
+        self._part, self._dtype = part, dtype
 
     def __call__(self, room: int, device: torch.device) -> Tensor:
-        """The bias (heads, distances) in float32, for as many distances as there is room, or more."""
-        part, calls, key = self._part, self._part.encoding._calls, ("table by distance", device)
+        """The bias (heads, distances), for as many distances as there is room, or more."""
+        part, dtype = self._part, self._dtype
+        calls, key = part.encoding._calls, ("table by distance", dtype, device)
         kept = calls.get(key)
         if kept is None or kept[0] < room:
             distances = slot_numbers(room, device)[:room]
-            kept = calls[key] = room, MadeOf(part.encoding, lambda: part.table(distances).contiguous())
+            kept = calls[key] = room, MadeOf(part.encoding, lambda: part.table(distances, dtype).contiguous())
         return kept[1]()
 
 

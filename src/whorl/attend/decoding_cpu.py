@@ -141,11 +141,11 @@ def _wide(slots: Slots) -> torch.dtype:
 
 def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
     """(1, heads of keys, queries of each, distances), from the farthest that there is room for down to 0."""
-    table, shared, room = TableByDistance(part), slots.keys.shape[1], slots.room
-    dtype, device = _wide(slots), slots.keys.device
+    table, shared = TableByDistance(part, _wide(slots)), slots.keys.shape[1]
+    room, device = slots.room, slots.keys.device
 
     def make() -> Tensor:
-        return table(room, device)[:, :room].flip(1).to(dtype).view(1, shared, -1, room)
+        return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
 
     return MadeOf(part.encoding, make)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -53,11 +54,12 @@ def check_key_mask(call: str, mask: Tensor | None, k: Tensor) -> None:
     check_device(call, "key_mask", mask, k)
 
 
-def check_device(call: str, name: str, given: Tensor, q: Tensor) -> None:
-    """Raises a WhorlError unless a tensor lies where the queries do."""
-    if given.device != q.device:
+def check_device(call: str, name: str, given: Tensor, other: Tensor, other_name: str = "q") -> None:
+    """Raises a WhorlError unless a tensor lies where the queries do, or another tensor."""
+    if given.device != other.device:
         raise WhorlError(
-            f"{call}: {name} must be on the device of q, {q.device}, got {given.device}. Move it with .to()."
+            f"{call}: {name} must be on the device of {other_name}, {other.device}, got {given.device}. "
+            "Move it with .to()."
         )
 
 
@@ -104,3 +106,12 @@ def row_numbers(call: str, rows: Sequence[int] | Tensor, batch: int) -> Tensor:
     if may_read_values(index) and any(not 0 <= int(bound) < batch for bound in torch.aminmax(index)):
         raise invalid(call, "rows", f"between 0 and {batch - 1}", index.tolist())
     return index
+
+
+@contextmanager
+def stopped_rows(call: str, rows: object, batch: int) -> Iterator[None]:
+    """A context in which rows that ``row_numbers`` could not look at, of another class, raise what it would."""
+    try:
+        yield
+    except IndexError as error:
+        raise invalid(call, "rows", f"between 0 and {batch - 1}", rows) from error

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from whorl.attend.features import Feature, Form, position_axes
-from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers
+from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers, stopped_rows
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
 from whorl.attend.linear_kernel import run_triton, why_not_triton
@@ -206,10 +206,11 @@ class LinearState:
         def moved(x: Tensor | None) -> Tensor | None:
             return x if x is None or x.shape[0] == 1 else x.index_select(0, index)  # one for all rows stays
 
-        sums, plain = (
-            None if state is None else State(state.sums.index_select(0, index), moved(state.at))
-            for state in (self.sums, self.plain)
-        )
+        with stopped_rows("LinearState.reorder", rows, batch):
+            sums, plain = (
+                None if state is None else State(state.sums.index_select(0, index), moved(state.at))
+                for state in (self.sums, self.plain)
+            )
         self.sums, self.plain, self.position = sums, plain, moved(self.position)
         self._seen, self._origin = moved(self._seen), moved(self._origin)
 

@@ -179,12 +179,12 @@ class BiasByDistance(Bias):
     flat_beyond: int | None = None
     bucketed: bool = False
 
-    def table(self, distances: Tensor) -> Tensor:
-        """The bias (heads, distances) in float32, with gradients to what is learned."""
+    def table(self, distances: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The bias (heads, distances) in a dtype, with gradients to what is learned."""
         source: Any = self.encoding  # a DistanceBias, or whatever else declares such a bias
         heads = torch.arange(source.heads, device=distances.device)
         bias = source.bias_of(heads[:, None], distances[None, :])
-        return bias.float().expand(source.heads, -1)  # also where it is the same for every head
+        return bias.to(dtype).expand(source.heads, -1)  # also where it is the same for every head
 
     def table_between(self, lowest: int, highest: int, device: torch.device) -> Tensor:
         """As ``table``, of all distances from one to another."""

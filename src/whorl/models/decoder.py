@@ -16,13 +16,14 @@ from torch.nn.functional import linear
 from whorl import Encoding, LayerPlan
 from whorl.attend.cache import KVCache
 from whorl.attend.together import together
-from whorl.errors import WhorlError, invalid, unknown
+from whorl.errors import WhorlError, check_flags, invalid, is_finite_number
 from whorl.models.layers import (
     Activation,
     Block,
     FeedForward,
     Maybe,
     SelfAttention,
+    check_name,
     check_settings,
     check_tokens,
     plan_of,
@@ -72,15 +73,17 @@ class Decoder(nn.Module):
         length: int | None = None,
     ) -> None:
         super().__init__()
+        own = {"kv_heads": kv_heads, "hidden": hidden}
+        counts = {"vocab": vocab, "layers": layers}
+        sizes = check_settings("Decoder", width, heads, head_dim, activation, eps, dropout, own, **counts)
         kv_heads, hidden = heads if kv_heads is None else kv_heads, 4 * width if hidden is None else hidden
-        counts = {"vocab": vocab, "layers": layers, "kv_heads": kv_heads, "hidden": hidden}
-        sizes = check_settings("Decoder", width, heads, head_dim, activation, dropout, **counts)
         if heads % kv_heads:
             raise invalid("Decoder", "kv_heads", f"a divisor of heads={heads}", kv_heads)
-        if norm not in NORMS:
-            raise unknown("norm", norm, NORMS, call="Decoder")
-        if norm_position not in ("pre", "post"):
-            raise unknown("norm_position", norm_position, ("pre", "post"), call="Decoder")
+        check_name("Decoder", "norm", norm, NORMS)
+        check_name("Decoder", "norm_position", norm_position, ("pre", "post"))
+        attention_bias = bias if attention_bias is None else attention_bias
+        flags = {"bias": bias, "attention_bias": attention_bias, "tied": tied, "embedding_norm": embedding_norm}
+        check_flags("Decoder", **flags)
         self.plan = plan_of("Decoder", encoding, layers, sizes, length)
         make_norm, pre = partial(NORMS[norm], width, eps=eps), norm_position == "pre"
         shape: dict[str, Any] = {"kv_heads": kv_heads, "head_dim": sizes["head_dim"], "dropout": dropout}
@@ -88,9 +91,7 @@ class Decoder(nn.Module):
         self.embed_norm = make_norm() if embedding_norm else None
         self.blocks = nn.ModuleList(
             Block(
-                SelfAttention(
-                    width, heads, **shape, bias=bias if attention_bias is None else attention_bias, causal=True
-                ),
+                SelfAttention(width, heads, **shape, bias=attention_bias, causal=True),
                 FeedForward(width, hidden, activation, bias),
                 make_norm,
                 pre=pre,
@@ -165,8 +166,8 @@ class Decoder(nn.Module):
         reason.
         """
         positions = check_tokens("Decoder.generate", tokens, self.embed.num_embeddings, None, None, key_mask)
-        _check_sampling(count, temperature, top_k, generator, key_mask)
-        if graph not in (None, True, False):
+        _check_sampling(count, temperature, top_k, generator, key_mask, tokens)
+        if graph is not None and not isinstance(graph, bool):
             raise invalid("Decoder.generate", "graph", "True, False or None", graph)
         if not count:
             return tokens
@@ -191,10 +192,9 @@ class Decoder(nn.Module):
         self, tokens: Tensor, caches: list[KVCache], positions: Maybe, key_mask: Maybe, *, consecutive: bool
     ) -> Tensor:
         given = check_tokens("Decoder.step", tokens, self.embed.num_embeddings, positions, None, key_mask)
-        if len(caches) != len(self.blocks):
-            raise invalid("Decoder.step", "caches", f"{len(self.blocks)}, one per layer", len(caches), "Use caches().")
+        _check_caches(caches, len(self.blocks))
         positions = given if positions is not None else caches[0].positions_to_come(tokens, key_mask)
-        if self.training and self.dropout.p:
+        if self.dropout.p and any(part.training for part in (self, *self.blocks)):
             raise WhorlError("Decoder: dropout would change what a step says. Call model.eval() first.")
         with together(caches):
             return self._hidden(tokens, caches, positions=positions, key_mask=key_mask, consecutive=consecutive)
@@ -215,20 +215,46 @@ def _choose(logits: Tensor, temperature: float, top_k: int | None, generator: to
     """The next token of each row, (batch, 1)."""
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
-    kept, ids = logits.float().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
-    return ids.gather(-1, torch.multinomial((kept / temperature).softmax(-1), 1, generator=generator))
+    kept, ids = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
+    # less the largest, which comes first: then no temperature is too low, and float32 would round some of them to 0
+    weights = ((kept - kept[:, :1]) / float(temperature)).softmax(-1)
+    return ids.gather(-1, torch.multinomial(weights, 1, generator=generator))
+
+
+def _check_caches(caches: list[KVCache], layers: int) -> None:
+    call = "Decoder.step"
+    if not isinstance(caches, (list, tuple)) or not all(isinstance(cache, KVCache) for cache in caches):
+        raise invalid(call, "caches", "a list of one KVCache per layer", caches, "Use caches().")
+    if len(caches) != layers:
+        raise invalid(call, "caches", f"{layers}, one per layer", len(caches), "Use caches().")
+    if len(set(caches)) < layers:
+        raise WhorlError(f"{call}: some layers have one and the same cache. Use caches(), which makes one for each.")
+    filled = sorted({len(cache) for cache in caches})
+    if len(filled) > 1:
+        raise WhorlError(f"{call}: some layers' caches hold {filled[0]} tokens and some {filled[-1]}. Crop all alike.")
 
 
 def _check_sampling(
-    count: int, temperature: float, top_k: int | None, generator: torch.Generator | None, key_mask: Maybe
+    count: int,
+    temperature: float,
+    top_k: int | None,
+    generator: torch.Generator | None,
+    key_mask: Maybe,
+    tokens: Tensor,
 ) -> None:
     call = "Decoder.generate"
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise invalid(call, "count", "0 or more", count)
-    if not 0 <= temperature < float("inf"):
+    if not is_finite_number(temperature) or temperature < 0:
         raise invalid(call, "temperature", "0 or more", temperature, "0 takes the likeliest token.")
     if temperature == 0 and (top_k is not None or generator is not None):
         raise WhorlError(f"{call}: top_k and generator would be ignored, nothing is drawn. Pass a temperature.")
+    if generator is not None:
+        if not isinstance(generator, torch.Generator):
+            raise invalid(call, "generator", "a torch.Generator or None", generator)
+        if generator.device.type != tokens.device.type:
+            what = f"generator must be on the device of tokens, {tokens.device}, got {generator.device}"
+            raise WhorlError(f"{call}: {what}. Make it with torch.Generator({tokens.device.type!r}).")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
         raise invalid(call, "top_k", "a positive integer or None", top_k)
     if key_mask is not None and may_read_values(key_mask) and not bool(key_mask[:, -1].all()):

@@ -5,7 +5,7 @@ block:  "post": norm(x + attention(x, the layer's encoding)) ─► norm(x + fee
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Literal
 
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, relu, silu
 
 from whorl import Encoding, KVCache, LayerPlan, attention, build_for
+from whorl.attend.inputs import check_device
 from whorl.encodings.parts import Input
-from whorl.errors import WhorlError, check_counts, invalid, unknown
+from whorl.errors import WhorlError, check_counts, invalid, is_finite_number, unknown
 from whorl.graphs import equals_any
+from whorl.memory import is_dense, wrong_tensor
 from whorl.position_checks import INTEGERS
 from whorl.tracing import may_read_values
 
@@ -72,6 +74,7 @@ class SelfAttention(nn.Module):
         without reading them.
         """
         q, k, v = self.project(x)
+        encoding = encoding if cache is None else cache.encoding  # which may have been changed since it was made
         axes = encoding.axes
         if axes > 1 and positions.ndim < 3:  # text among images: one position on every axis
             positions = positions.expand(axes, x.shape[0], -1)
@@ -128,17 +131,33 @@ class Block(nn.Module):
 
 
 def check_settings(
-    call: str, width: int, heads: int, head_dim: int | None, activation: str, dropout: float, **counts: int
+    call: str,
+    width: int,
+    heads: int,
+    head_dim: int | None,
+    activation: str,
+    eps: float,
+    dropout: float,
+    own: dict[str, int | None],
+    **counts: int,
 ) -> dict[str, int]:
-    """The sizes that encodings take, or a WhorlError for settings that make no model."""
-    if activation not in ACTIVATIONS:
-        raise unknown("activation", activation, ACTIVATIONS, call=call)
-    if not 0 <= dropout < 1:
+    """The sizes that encodings take, or a WhorlError for settings that make no model; ``own`` are counts or None."""
+    check_name(call, "activation", activation, ACTIVATIONS)
+    if not is_finite_number(eps) or eps < 0:
+        raise invalid(call, "eps", "a number from 0", eps)
+    if not is_finite_number(dropout) or not 0 <= dropout < 1:
         raise invalid(call, "dropout", "at least 0 and below 1", dropout)
-    check_counts(call, width=width, heads=heads, head_dim=head_dim or 1, **counts)
+    given = {name: count for name, count in {"head_dim": head_dim, **own}.items() if count is not None}
+    check_counts(call, width=width, heads=heads, **counts, **given)
     if head_dim is None and width % heads:
         raise invalid(call, "width", f"a multiple of heads={heads}", width)
-    return {"heads": heads, "head_dim": head_dim or width // heads, "width": width}
+    return {"heads": heads, "head_dim": width // heads if head_dim is None else head_dim, "width": width}
+
+
+def check_name(call: str, what: str, name: str, known: Iterable[str]) -> None:
+    """Raises a WhorlError unless a setting is one of the known names."""
+    if not isinstance(name, str) or name not in known:
+        raise unknown(what, name, known, call=call)
 
 
 def plan_of(
@@ -148,6 +167,7 @@ def plan_of(
     if isinstance(encoding, str):
         if length is None:
             raise WhorlError(f"{call}: encoding={encoding!r} needs the length it is trained on. Pass length=….")
+        check_counts(call, length=length)
         encoding = build_for(encoding, **sizes, length=length)
     elif length is not None:
         raise WhorlError(f"{call}: length would be ignored, the encoding is built. Pass its name, or leave length out.")
@@ -166,18 +186,19 @@ def plan_of(
 
 def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, documents: Maybe, key_mask: Maybe) -> Tensor:
     """The positions of tokens: as given, or counting the real ones of each row, from 0 in each document."""
-    if not isinstance(tokens, Tensor) or tokens.ndim != 2 or tokens.dtype not in INTEGERS or not tokens.numel():
-        raise invalid(call, "tokens", "int32 or int64 of shape (batch, length)", tokens)
-    if may_read_values(tokens) and not 0 <= int(tokens.min()) <= int(tokens.max()) < vocab:
-        raise invalid(call, "tokens", f"between 0 and {vocab - 1}", sorted({int(b) for b in tokens.aminmax()}))
+    check_ids(call, "tokens", tokens, vocab)
     shape = tuple(tokens.shape)
     shapes = {"key_mask": [shape], "documents": [shape, shape[1:]]}
     for name, value in {"key_mask": key_mask, "documents": documents}.items():
-        if value is not None and (not isinstance(value, Tensor) or not equals_any(tuple(value.shape), *shapes[name])):
-            raise invalid(call, name, f"of shape {' or '.join(map(str, shapes[name]))}", value)
+        if value is not None:
+            if not is_dense(value) or not equals_any(tuple(value.shape), *shapes[name]):
+                raise wrong_tensor(call, name, value, f"of shape {' or '.join(map(str, shapes[name]))}")
+            check_device(call, name, value, tokens, "tokens")
     if positions is not None:
-        if not isinstance(positions, Tensor) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
-            raise invalid(call, "positions", "of shape (length,), (batch, length) or (axes, batch, length)", positions)
+        if not is_dense(positions) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
+            expected = "of shape (length,), (batch, length) or (axes, batch, length)"
+            raise wrong_tensor(call, "positions", positions, expected)
+        check_device(call, "positions", positions, tokens, "tokens")
         return positions
     real = torch.ones(shape[1], dtype=torch.long, device=tokens.device) if key_mask is None else key_mask.long()
     count = real.cumsum(-1)
@@ -186,6 +207,14 @@ def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, docume
         new[..., 1:] = documents[..., 1:] != documents[..., :-1]
         count = count - torch.where(new, count - real, 0).cummax(-1).values
     return (count - 1).clamp(min=0)
+
+
+def check_ids(call: str, name: str, ids: Tensor, count: int) -> None:
+    """Raises a WhorlError unless these are rows of an embedding of so many, (batch, length)."""
+    if not is_dense(ids) or ids.ndim != 2 or ids.dtype not in INTEGERS or not ids.numel():
+        raise wrong_tensor(call, name, ids, "int32 or int64 of shape (batch, length)")
+    if may_read_values(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < count:
+        raise invalid(call, name, f"between 0 and {count - 1}", sorted({int(bound) for bound in ids.aminmax()}))
 
 
 def start_weights(model: nn.Module, done: nn.Module) -> None:

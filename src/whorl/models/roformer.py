@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from whorl import Encoding, LayerPlan, Rope, WhorlError
+from whorl.attend.inputs import check_device
 from whorl.encodings.rotary import Rotary
+from whorl.errors import check_flags, invalid
 from whorl.models.layers import (
     ACTIVATIONS,
     Activation,
@@ -23,6 +25,7 @@ from whorl.models.layers import (
     FeedForward,
     Maybe,
     SelfAttention,
+    check_ids,
     check_settings,
     check_tokens,
     plan_of,
@@ -60,9 +63,12 @@ class RoFormer(nn.Module):
         length: int | None = None,
     ) -> None:
         super().__init__()
+        own = {"hidden": hidden, "embedding": embedding}
+        counts = {"vocab": vocab, "layers": layers, "types": types}
+        sizes = check_settings("RoFormer", width, heads, None, activation, eps, dropout, own, **counts)
+        check_flags("RoFormer", rotary_value=rotary_value)
         hidden, embedding = 4 * width if hidden is None else hidden, width if embedding is None else embedding
-        counts = {"vocab": vocab, "layers": layers, "hidden": hidden, "embedding": embedding, "types": types}
-        sizes = check_settings("RoFormer", width, heads, None, activation, dropout, **counts) | {"width": embedding}
+        sizes["width"] = embedding
         if encoding is None:
             encoding = Rope(head_dim=sizes["head_dim"], layout="interleaved")
         self.plan = plan_of("RoFormer", encoding, layers, sizes, length)
@@ -101,7 +107,12 @@ class RoFormer(nn.Module):
         consecutive = positions is None and documents is None and key_mask is None
         positions = check_tokens("RoFormer", tokens, self.embed.num_embeddings, positions, documents, key_mask)
         options = {"documents": documents, "key_mask": key_mask, "length": length, "consecutive": consecutive}
-        x = self.embed(tokens) + self.embed_types(torch.zeros_like(tokens) if types is None else types)
+        types = torch.zeros_like(tokens) if types is None else types
+        check_ids("RoFormer", "types", types, self.embed_types.num_embeddings)
+        if types.shape != tokens.shape:
+            raise invalid("RoFormer", "types", "of the shape of tokens, one for each", types)
+        check_device("RoFormer", "types", types, tokens, "tokens")
+        x = self.embed(tokens) + self.embed_types(types)
         x = self.dropout(self.norm(self.plan[0].add_to_input(x, positions)))
         x = x if self.project is None else self.project(x)
         for layer, block in enumerate(self.blocks):
