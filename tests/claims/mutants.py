@@ -337,6 +337,26 @@ def given_frequencies_halved(patch: Patch) -> None:
     patch.setattr(Ladder, "frequencies", lambda self, *base: own(self, *base) / (1 if self.given is None else 2))
 
 
+@mutant("rope.frequencies", "note.index-256")
+def a_ladder_without_its_last_pair(patch: Patch) -> None:
+    patch.setattr(Ladder, "exponents", lambda self: self.arange(0, self.dim - 2, 2) / self.dim)
+
+
+@mutant("rope.frequencies", "note.index-256")
+def a_ladder_of_half_its_pairs(patch: Patch) -> None:
+    patch.setattr(Ladder, "exponents", lambda self: self.arange(0, self.dim // 2, 2) / self.dim)
+
+
+@mutant("aliasing.first-turn", "rope.golden")
+def positions_doubled(patch: Patch) -> None:
+    with_tables(patch, lambda positions: 2 * positions, before=True)
+
+
+@mutant("rope.golden")
+def tables_with_a_wrong_seventh_digit(patch: Patch) -> None:
+    with_tables(patch, lambda cos, sin, positions: (cos * (1 + 1.5e-7), sin * (1 + 1.5e-7)))
+
+
 @mutant("aliasing.longest-wavelength", "rope.frequencies")
 def a_middle_pair_that_is_its_neighbour(patch: Patch) -> None:
     with_ladder(patch, lambda w: torch.where(torch.arange(len(w)) == 32, w.roll(1), w))
@@ -369,6 +389,38 @@ def float32_angles_that_are_exact_angles_of_rounded_frequencies(patch: Patch) ->
     def made(positions: Any, frequencies: Any, factor: float = 1.0) -> Any:
         angles = positions.unsqueeze(-1).double() * frequencies
         return tuple(factor * table.float() for table in (angles.cos(), angles.sin()))
+
+    everywhere(patch, tables.float32, made)
+
+
+@mutant("precision.exact-tables")
+def blocks_joined_in_float32(patch: Patch) -> None:
+    own = tables._join_blocks
+
+    def joined(out: Any, first: int, coarse: Any, fine: Any) -> None:
+        own(out, first, coarse.float().double(), fine.float().double())
+
+    patch.setattr(tables, "_join_blocks", joined)
+
+
+@mutant("ideal.deterministic")
+def coarse_rows_computed_directly_where_they_are_few(patch: Patch) -> None:
+    own = tables._fill
+
+    def fill(out: Any, ids: Any, unit: int, frequencies: Any, factor: float) -> None:
+        if unit > 1 and ids.numel() < tables.BLOCK:
+            out.copy_(factor * tables._waves(ids, unit, frequencies))
+        else:
+            own(out, ids, unit, frequencies, factor)
+
+    patch.setattr(tables, "_fill", fill)
+
+
+@mutant("precision.float32-grows")
+def float32_angles_of_frequencies_a_little_fast(patch: Patch) -> None:
+    def made(positions: Any, frequencies: Any, factor: float = 1.0) -> Any:
+        angles = (positions.unsqueeze(-1).double() * frequencies.double() * (1 + 3e-8)).float()
+        return factor * angles.cos(), factor * angles.sin()
 
     everywhere(patch, tables.float32, made)
 
@@ -459,6 +511,30 @@ def codes_a_little_long(patch: Patch) -> None:
 )  # fmt: skip
 def codes_of_another_base(patch: Patch) -> None:
     with_ladder(patch, lambda w: w**1.1)  # the matrix of a shift with them
+
+
+@mutant("sinusoidal.golden")
+def codes_of_six_decimals(patch: Patch) -> None:
+    with_codes(patch, lambda own, *given, **options: own(*given, **options).mul(1e6).round() / 1e6)
+
+
+@mutant("ideal.bounded")
+def codes_that_are_smaller_past_the_first(patch: Patch) -> None:
+    def change(own: Any, positions: Any, *given: Any, **options: Any) -> Any:
+        return own(positions, *given, **options) * torch.where(positions > 0, 0.9, 1.0).unsqueeze(-1)
+
+    with_codes(patch, change)
+
+
+@mutant("sinusoidal.norm", "sinusoidal.products", "ideal.equal-offset", "ideal.bounded")
+def codes_that_grow_where_sines_come_first(patch: Patch) -> None:
+    def change(
+        own: Any, positions: Any, width: Any, base: Any, order: Any = "interleaved", *more: Any, **options: Any
+    ) -> Any:
+        out = own(positions, width, base, order, *more, **options)
+        return out * (1 + 1e-8 * positions.double().unsqueeze(-1)) if order == "concatenated" else out
+
+    with_codes(patch, change)
 
 
 @mutant("sinusoidal.golden", "sinusoidal.orders")
@@ -927,6 +1003,16 @@ def a_key_form_of_half_the_slope(patch: Patch) -> None:
     patch.setattr(alibi, "key_form", halved)
 
 
+@mutant("precision.alibi-key-form")
+def falcon_without_its_rounding(patch: Patch) -> None:
+    own = alibi.key_form
+
+    def exact(slope: Any, position: Any, rounding: str) -> Any:
+        return own(slope, position, "exact" if rounding == "hf_falcon" else rounding)
+
+    patch.setattr(alibi, "key_form", exact)
+
+
 @mutant("precision.alibi-relative-form", "precision.alibi-key-form")
 def a_bias_from_rounded_positions(patch: Patch) -> None:
     own = alibi.Alibi.bias_at
@@ -1102,6 +1188,12 @@ def transformer_xl_with_its_two_biases_swapped(patch: Patch) -> None:
 def deberta_buckets_that_begin_late(patch: Patch) -> None:
     own = deberta.bucket_starts
     patch.setattr(deberta, "bucket_starts", lambda span, reach: tuple(start + 1 for start in own(span, reach)))
+
+
+@mutant("deberta.buckets")
+def a_deberta_bucket_that_begins_late(patch: Patch) -> None:
+    own = deberta.bucket_starts
+    patch.setattr(deberta, "bucket_starts", lambda *sizes: tuple(s + (i == 100) for i, s in enumerate(own(*sizes))))
 
 
 @mutant("cope.counts")

@@ -51,15 +51,23 @@ def repeats() -> Finding:
     "Angles pass 2 pi at position 7 in the fastest pair and at 54,411 in the slowest (128 dimensions, base 10,000).",
     "角度超过 2π 的位置：最快的一对是 7，最慢的一对是 54411（128 维，底数 10000）。",
     says="study notes, which ask when angles pass 2 pi; the positions by whorl 0.2",
-    how="The first whole position whose angle is past a full turn, by pair; pair 32, at 629, beside them.",
-    how_zh="每一对的角度首次超过一整圈的整数位置；并列出第 32 对的 629。",
+    how="The first whole position past a full turn: the wavelength of whorl's frequencies, rounded up, and where the "
+    "angles of whorl's tables, added up from step to step, are first above 2 pi; pair 32, at 629, beside the two.",
+    how_zh="首个超过一整圈的整数位置：whorl 频率的波长向上取整，以及 whorl 的表的角度逐步累加后首次大于 2π 之处；并列出"
+    "第 32 对的 629。",
 )
 def first_turn() -> Finding:
-    first = wavelengths(frequencies()).ceil()
-    numbers = {"fastest pair": first[0], "pair 32": first[32], "slowest pair": first[-1]}
-    found = tuple(int(first[i]) for i in (0, 32, 63))
+    pairs = torch.tensor([0, 32, 63])
+    first = wavelengths(frequencies()).ceil()[pairs]
+    cos, sin = (x[:, pairs] for x in Rope(head_dim=128).tables(torch.arange(54_500), dtype=torch.float64))
+    steps = torch.atan2(sin, cos).diff(dim=0).remainder(2 * math.pi)
+    turned = 1 + (steps.cumsum(0) <= 2 * math.pi).sum(0)
+    names = "fastest pair", "pair 32", "slowest pair"
+    numbers = dict(zip(names, first, strict=True))
+    numbers |= {f"{name}, by its tables": at for name, at in zip(names, turned, strict=True)}
+    found, known = [first.int().tolist(), turned.tolist()], [7, 629, 54_411]
     but = Both(f"they pass it at {found}", f"实际在 {found} 处超过")
-    return decide(found == (7, 629, 54_411), numbers, but)
+    return decide(found == [known, known], numbers, but)
 
 
 @about_rope.holds(

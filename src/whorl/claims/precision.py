@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Literal
 
 import torch
@@ -29,9 +30,9 @@ about_alibi = About("alibi")
 about_kerple = About("kerple")
 
 
-def up_to(position: int) -> Tensor:
-    """The 64 positions up to this one."""
-    return torch.arange(position - 63, position + 1)
+def up_to(position: int, count: int = 64) -> Tensor:
+    """So many positions up to this one."""
+    return torch.arange(position + 1 - count, position + 1)
 
 
 def tables(positions: Tensor, frequencies: Tensor) -> Tensor:
@@ -53,13 +54,15 @@ def own_error(positions: Tensor, angles: Literal["exact", "float32"], dim: int =
     "whorl 的普通 RoPE 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 float32 对略小于 1 的数的舍入。",
     says="whorl 0.2, docs/concepts.md",
     how="Tables of 128 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 … "
-    "10,485,759 and at 4,096 random ones below five million, against float64; half a float32 step just below 1 is "
-    "3.0e-8, and 1e-9 is left to the angles in float64.",
-    how_zh="128 维、底数 10000 与 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，以及五百万以内 "
-    "4096 个随机位置的表，与 float64 比较；float32 略小于 1 处的半步为 3.0e-8，另留 1e-9 给 float64 的角度。",
+    "10,485,759, at 1,000 in a row up to 5,000,000, which are made by blocks, and at 4,096 random ones below five "
+    "million, against float64; half a float32 step just below 1 is 3.0e-8, and 1e-9 is left to the angles in float64.",
+    how_zh="128 维、底数 10000 与 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，直到 5000000 的"
+    "连续 1000 个位置（按块生成），以及五百万以内 4096 个随机位置的表，与 float64 比较；float32 略小于 1 处的半步为 "
+    "3.0e-8，另留 1e-9 给 float64 的角度。",
 )
 def exact_tables() -> Finding:
     places = {f"error at {place:,}": up_to(place) for place in PLACES}
+    places["error at 1,000 positions up to 5,000,000"] = up_to(5_000_000, 1000)
     places["error at 4,096 random positions"] = torch.randint(5_000_000, (4096,), generator=generator(9))
     heads = ((DIM, BASE), (64, 500_000.0))
     errors = {name: doubles([own_error(at, "exact", *head) for head in heads]) for name, at in places.items()}
@@ -71,17 +74,18 @@ def exact_tables() -> Finding:
     "Angles in float32 are good enough at any position.",
     "用 float32 计算角度，在任何位置都足够精确。",
     says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
-    how="Tables of 128 dimensions as most frameworks compute them, at 64 positions each up to 1,000, 4,096 … "
-    "10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so up to 4,096, and would have "
-    "to be everywhere. The tables are those of transformers' line in float32, bit for bit.",
-    how_zh="按多数框架的算法得到的 128 维的表，位置 1000、4096 … 10485759 各自之前的 64 个位置，与 float64 比较："
-    "低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。这些表与 transformers 的 float32 算式逐位相"
-    "同。",
+    how="Tables of 128 dimensions as most frameworks compute them, at every position up to 4,096 and at 64 positions "
+    "each up to 1,000, 4,096 … 10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so "
+    "up to 4,096, and would have to be everywhere. The tables are those of transformers' line in float32, bit for bit.",
+    how_zh="按多数框架的算法得到的 128 维的表，在直到 4096 的每个位置，以及 1000、4096 … 10485759 各自之前的 64 个位置"
+    "，与 float64 比较：低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立。这些表与 transformers 的 "
+    "float32 算式逐位相同。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")
     numbers = {f"error at {place:,}": own_error(up_to(place), "float32") for place in PLACES}
-    first, near, _, far, _, farthest = numbers.values()
+    _, _, _, far, _, farthest = numbers.values()
+    numbers["error at 0 … 4,096"] = near = own_error(torch.arange(4097), "float32")
     line = 1.0 / 10_000.0 ** (torch.arange(0, DIM, 2).float() / DIM)
     angles = {place: up_to(place).float()[:, None] * line for place in PLACES}
     same = [
@@ -92,48 +96,58 @@ def float32_angles() -> Finding:
         f"cos and sin are {text}",
         f"cos、sin 的误差在直到 131071 的 64 个位置上可达 {far:.1g}，在直到 10485759 的 64 个位置上可达 {farthest:.1g}",
     )
-    good, everywhere = max(first, near) < 2**-9 and all(same), max(numbers.values()) < 2**-9
+    good, everywhere = near < 2**-9 and all(same), max(numbers.values()) < 2**-9
     numbers |= {"places with the tables of transformers, of 6": sum(same)}
     return depends(Both("the position", "位置的大小"), good, everywhere, numbers, but)
 
 
 @About("rope").holds(
     "precision.float32-grows",
-    "The largest error of float32 angles, in heads of 64 and 128 dimensions at bases 10,000 and 500,000, grows in "
-    "proportion to the position, by up to 1.3e-7 radian per position.",
-    "64 维与 128 维、底数 10000 与 500000 的头中，float32 角度的最大误差与位置成正比，每个位置至多 1.3e-7 弧度。",
+    "The largest error of float32 angles among 1,000 positions in a row, in heads of 64 and 128 dimensions at bases "
+    "10,000 and 500,000, grows about in proportion to the position up to ten million, by up to 8.2e-8 radian per "
+    "position.",
+    "64 维与 128 维、底数 10000 与 500000 的头中，连续 1000 个位置上 float32 角度的最大误差，直到一千万大致与位置成正比"
+    "，每个位置至多 8.2e-8 弧度。",
     says="whorl 0.2, docs/concepts.md",
     how="Largest errors of cos and sin from float32 angles, 64 and 128 dimensions at bases 10,000 and 500,000, over "
-    "the position, at six places from 1,000 to 10,485,759: at most 1.09 x 2^-23 at each, and of one head the largest "
-    "at most twice the smallest.",
-    how_zh="64 维与 128 维，底数 10000 与 500000，从 1000 到 10485759 的六处：由 float32 角度得到的 cos、sin 的最大误差"
-    "除以位置，每处不超过 1.09 × 2^-23，同一种头中最大者不超过最小者的两倍。",
+    "the position, in windows of 1,000 positions up to 1,000, 4,096 … 10,485,759: of one head the largest at most 1.4 "
+    "times the smallest, and each at most what rounding the frequency w and the angle makes, |dw| + w 2^-24 in the "
+    "worst pair, which is between 8.1e-8 and 8.2e-8 in the worst head; 1e-10 is left to the rounding of cosines.",
+    how_zh="64 维与 128 维，底数 10000 与 500000，直到 1000、4096 … 10485759 的各 1000 个位置：由 float32 角度得到的 "
+    "cos、sin 的最大误差除以位置，同一种头中最大者不超过最小者的 1.4 倍，且每个都不超过频率 w 与角度的舍入所造成的，即"
+    "最坏的一对的 |dw| + w·2^-24；它在最坏的头中介于 8.1e-8 与 8.2e-8 之间。另留 1e-10 给余弦的舍入。",
 )
 def float32_grows() -> Finding:
-    numbers, good = {}, True
+    numbers, good, worst = {}, True, 0.0
     for dim, base in ((DIM, BASE), (64, BASE), (DIM, 500_000.0), (64, 500_000.0)):
-        errors = doubles([own_error(up_to(place), "float32", dim, base) / place for place in PLACES])
+        # fewer positions may all miss the worst angles of the worst pair
+        errors = doubles([own_error(up_to(place, 1000), "float32", dim, base) / place for place in PLACES])
         least, most = float(errors.min()), float(errors.max())
-        # rounding of the frequency and of the angle, half a step of 2^-23 each
-        good = good and most <= 1.09 * 2**-23 and most <= 2 * least
-        head = f"error per position, {dim} dimensions, base {base:,.0f}"
-        numbers |= {f"least {head}": least, f"largest {head}": most}
+        right, rounded = ladder(dim, base), 1 / base ** (torch.arange(0, dim, 2).float() / dim)
+        roundings = largest((rounded.double() - right).abs() + right * 2**-24)
+        worst = max(worst, roundings)
+        good = good and most <= 1.4 * least and most - roundings < 1e-10
+        head = f"{dim} dimensions, base {base:,.0f}"
+        numbers |= {f"least error per position, {head}": least, f"largest error per position, {head}": most}
+        numbers |= {f"the two roundings make at most, {head}": roundings}
     but = Both("in a head it is more, or not in proportion", "某种头中误差更大，或不成正比")
-    return decide(good, numbers, but)
+    return decide(good and 8.1e-8 < worst < 8.2e-8, numbers, but)
 
 
 @About("rope", "kerple").fails(
     "precision.bfloat16-positions",
-    "Positions and distances may be kept in bfloat16.",
-    "位置和距离可以用 bfloat16 保存。",
+    "Positions may be kept in bfloat16, and distances stay apart in it.",
+    "位置可以用 bfloat16 保存，距离在其中也仍彼此不同。",
     says=f"{CASTS}; of distances Chi et al. 2022, KERPLE, the authors' code",
     how="whorl's tables of 128 dimensions at 4,096 positions that went through bfloat16 against those that did not: "
     "off by less than bfloat16's own rounding, 2^-9, would do, and by as much as the definition says, to 1e-6; and "
-    "KERPLE's biases of distances 255 … 300, which would all have to differ still, and are to be as many as the "
-    "distances that are left. Beside them up to which number each type holds every whole one.",
+    "KERPLE's biases in float32 of distances 255 … 300, which would all have to differ still, and are to be as many as "
+    "the distances that are left. A bias is off by less for its distance in bfloat16 than it would be if rounded to "
+    "bfloat16 itself. Beside them up to which number each type holds every whole one.",
     how_zh="128 维、4096 个位置：whorl 在经过 bfloat16 的位置上的表，与未经过的比较，误差小于 bfloat16 自身的舍入 2^-9 "
-    "才算可以，且须与按定义算出的误差相同（容差 1e-6）；KERPLE 在距离 255 … 300 处的偏置也须仍互不相同才算，且应与剩下"
-    "的距离一样多。并列出各类型能表示直到多大的全部整数。",
+    "才算可以，且须与按定义算出的误差相同（容差 1e-6）；KERPLE 在距离 255 … 300 处的 float32 偏置也须仍互不相同才算，且"
+    "应与剩下的距离一样多。距离用 bfloat16 给偏置造成的误差，小于把偏置本身舍入到 bfloat16 的误差。并列出各类型能表示直"
+    "到多大的全部整数。",
 )
 def bfloat16_positions() -> Finding:
     ids, rope, numbers = torch.arange(4096), Rope(head_dim=DIM), {}
@@ -142,21 +156,24 @@ def bfloat16_positions() -> Finding:
     off = largest(torch.stack(rope.tables(rounded)) - torch.stack(rope.tables(ids)))
     right = largest(tables(rounded, ladder(DIM)) - tables(ids, ladder(DIM)))
     kerple, far = Kerple(heads=2), torch.arange(255, 301)
-    biases = [len(kerple.score_bias(torch.tensor([300]), 300 - d)[0, 0].unique()) for d in (far, far.bfloat16().long())]
+    plain, kept = (kerple.score_bias(torch.tensor([300]), 300 - d)[0, 0] for d in (far, far.bfloat16().long()))
+    biases = [len(each.unique()) for each in (plain, kept)]
+    by_distance, by_itself = (largest(each / plain - 1) for each in (kept, plain.bfloat16().float()))
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         top = round(2 / torch.finfo(dtype).eps)
         near = torch.arange(top - 2, top + 3)
         numbers[f"whole numbers up to, {dtype_name(dtype)}"] = int(near[near.to(dtype).double() != near][0]) - 1
     numbers |= {"first position that moves": first, "positions left of 4,096": left, "largest error of a table": off}
-    numbers |= {"biases of 46 distances": biases[0], "of them in bfloat16": biases[1]}
+    numbers |= {"biases of 46 distances": biases[0], "of those distances in bfloat16": biases[1]}
+    numbers |= {"a bias off by, distance in bfloat16": by_distance, "a bias off by, itself in bfloat16": by_itself}
     text = Both(
         f"{first} becomes 256, {left} of 4,096 positions are left, and cos and sin are off by up to {off:.2f}; of "
-        f"KERPLE's {biases[0]} biases {biases[1]} are left",
-        f"{first} 变成 256，4096 个位置只剩 {left} 个，cos 与 sin 的误差可达 {off:.2f}；KERPLE 的 {biases[0]} 个偏置只"
-        f"剩 {biases[1]} 个",
+        f"KERPLE's {biases[0]} biases in float32 {biases[1]} are left",
+        f"{first} 变成 256，4096 个位置只剩 {left} 个，cos 与 sin 的误差可达 {off:.2f}；KERPLE 的 {biases[0]} 个 "
+        f"float32 偏置只剩 {biases[1]} 个",
     )
     harmed = off >= 2**-9, biases[1] < biases[0] == len(far)
-    told = abs(off - right) < 1e-6 and biases[1] == len(far.bfloat16().unique())
+    told = abs(off - right) < 1e-6 and biases[1] == len(far.bfloat16().unique()) and by_distance < by_itself
     return decide(not any(harmed), numbers, text, instead=all(harmed) and told)
 
 
@@ -321,36 +338,42 @@ def distinguishable_codes() -> Finding:
     "ALiBi's bias may be computed as slope times key position in bfloat16.",
     "ALiBi 的偏置可以用 bfloat16 按“斜率×键位置”计算。",
     says="transformers 5.22, build_alibi_tensor of Falcon, and of BLOOM loaded in bfloat16, by computing it so",
-    how='Alibi(rounding="hf_bf16") against the exact bias of the head of slope 1/2, up to a number per row, at 512, '
-    "2,048 and 8,192 keys: two keys off each other by less than 0.01 would do. Each key must be off by what rounding "
-    "half of its position to bfloat16 makes, to 1e-6.",
-    how_zh='512、2048、8192 个键，斜率 1/2 的头：Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计：任'
-    "两个键之间的误差小于 0.01 才算可以；各键的误差须与其位置的一半舍入到 bfloat16 的误差相同（容差 1e-6）。",
+    how='Alibi(rounding="hf_falcon") and Alibi(rounding="hf_bf16"), which is BLOOM\'s, against the exact bias of the '
+    "head of slope 1/2, where the two are one, up to a number per row, at 512, 2,048 and 8,192 keys: two keys off each "
+    "other by less than 0.01 would do. Each key must be off by what rounding half of its position to bfloat16 makes, "
+    "to 1e-6. Falcon divides its bias by sqrt(d) as well, which is left out.",
+    how_zh='512、2048、8192 个键，斜率 1/2 的头（两者在此相同）：Alibi(rounding="hf_falcon") 与 BLOOM 的 '
+    'Alibi(rounding="hf_bf16") 与精确偏置比较，每行相差的常数不计：任两个键之间的误差小于 0.01 才算可以；各键的误差须'
+    "与其位置的一半舍入到 bfloat16 的误差相同（容差 1e-6）。Falcon 还把偏置除以 √d，此处略去。",
 )
 def alibi_key_form() -> Finding:
-    exact, rounded = Alibi(heads=8), Alibi(heads=8, rounding="hf_bf16")
-    numbers, apart = {}, []
-    for keys in (512, 2048, 8192):
+    roundings = {"Falcon": Alibi(heads=8, rounding="hf_falcon"), "BLOOM": Alibi(heads=8, rounding="hf_bf16")}
+    exact, numbers, apart = Alibi(heads=8), {}, []
+    for (name, rounded), keys in product(roundings.items(), (512, 2048, 8192)):
         query, ids = torch.tensor([keys - 1]), torch.arange(keys)
         off = (rounded.score_bias(query, ids) - exact.score_bias(query, ids)).double()[0, 0]
-        numbers[f"two keys off each other by, {keys:,} keys"] = off.max() - off.min()
+        numbers[f"{name}: two keys off each other by, {keys:,} keys"] = off.max() - off.min()
         half = ids.double() / 2
         apart.append(off - off[0] - (half.bfloat16().double() - half))
-    few, _, many = numbers.values()
-    text = f"with slope 1/2, weights of two of 512 keys are off each other by up to e^{few:g}, of 8,192 by e^{many:g}"
-    but = Both(text, f"斜率 1/2 时，512 个键中两个键的权重之比可差 e^{few:g} 倍，8192 个键中可差 e^{many:g} 倍")
-    return decide(max(numbers.values()) < 0.01, numbers, but, instead=largest(apart) < 1e-6)
+    few, _, many, *_ = numbers.values()
+    text = Both(
+        f"with slope 1/2 and before any scaling, weights of two of 512 keys are off each other by up to e^{few:g}, of "
+        f"8,192 by e^{many:g}",
+        f"斜率 1/2、缩放之前，512 个键中两个键的权重之比可差 e^{few:g} 倍，8192 个键中可差 e^{many:g} 倍",
+    )
+    return decide(max(numbers.values()) < 0.01, numbers, text, instead=largest(apart) < 1e-6)
 
 
 @about_alibi.holds_within(
     "precision.alibi-relative-form",
-    "Taken from the distance, ALiBi's bias is exact to 2^-23 of its size at any position, for keys under 2^24 away.",
-    "按距离计算时，键在 2^24 以内，ALiBi 的偏置在任何位置都精确到自身大小的 2^-23。",
+    "Taken from the distance, in float32, ALiBi's bias is exact to 2^-23 of its size at any position, for keys under "
+    "2^24 away.",
+    "以 float32 按距离计算时，键在 2^24 以内，ALiBi 的偏置在任何位置都精确到自身大小的 2^-23。",
     says="whorl 0.2, docs/encodings/alibi.md: the distance in whole numbers, multiplied in float32",
-    how="Biases of 8, 12 and 32 heads for queries near 4,096, 2^24 and 2^40 against float64: the 4,096 keys before "
-    "each, and 4,096 random ones up to 2^24 - 1 away.",
-    how_zh="8、12 与 32 头，4096、2^24 与 2^40 附近的查询，偏置与 float64 比较：各自之前的 4096 个键，以及 2^24 - 1 以"
-    "内随机的 4096 个。",
+    how="Biases of 8, 12 and 32 heads for queries at 4,096, 2^24 - 1 and 2^40 + 1 against float64: the 4,096 keys "
+    "before each, and, where there are any, those of 4,096 drawn up to 2^24 - 1 away.",
+    how_zh="8、12 与 32 头，4096、2^24 - 1 与 2^40 + 1 处的查询，偏置与 float64 比较：各自之前的 4096 个键，以及 "
+    "2^24 - 1 以内随机抽取的 4096 个距离中有键的那些。",
 )
 def alibi_relative_form() -> Finding:
     errors = []

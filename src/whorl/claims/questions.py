@@ -66,10 +66,10 @@ def one_frequency() -> Finding:
     "Within the context the slowest pairs do not move, so they carry no position.",
     "在上下文范围内最慢的几对不动，因此不携带位置信息。",
     how="The slowest of 64 pairs over 512 positions: sin would have to take fewer than 10 values in bfloat16. cos is "
-    "to take one, sin to be in proportion to the position to a thousandth, and both to be those of 10,000^(-63/64) "
-    "times the position, to 1e-9.",
-    how_zh="64 对中最慢的一对在 512 个位置内：sin 在 bfloat16 下须少于 10 个不同的值才算不动。cos 应只有一个值，sin 应"
-    "与位置成正比（相对容差千分之一），两者都应为 10000^(-63/64) 乘以位置的余弦与正弦，容差 1e-9。",
+    "to take one in bfloat16, sin to be in proportion to the position to a thousandth, and both to be those of "
+    "10,000^(-63/64) times the position, to 1e-9.",
+    how_zh="64 对中最慢的一对在 512 个位置内：sin 在 bfloat16 下须少于 10 个不同的值才算不动。cos 在 bfloat16 下应只有"
+    "一个值，sin 应与位置成正比（相对容差千分之一），两者都应为 10000^(-63/64) 乘以位置的余弦与正弦，容差 1e-9。",
 )
 def slow_pairs_still() -> Finding:
     ids = torch.arange(512)

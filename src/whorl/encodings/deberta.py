@@ -1,12 +1,14 @@
 """DeBERTa's disentangled attention: content meets content, content meets position, position meets content.
 
 He, Liu, Gao, Chen 2020, "DeBERTa: Decoding-enhanced BERT with Disentangled Attention"; the logarithmic buckets are
-those of versions 2 and 3 (He, Gao, Chen 2021, "DeBERTaV3").
+those of the code of version 2 (January 2021) and of transformers, which reads version 3 (He, Gao, Chen 2021,
+"DeBERTaV3") with them too. The code of version 3 (March 2023) clamps r to max_distance - 1 on both sides first and so
+never reads row 0: it differs here, for keys that are max_distance or more after the query, and nowhere else.
     score_ij = (q_i . k_j + q_i . K_(i,j) + k_j . Q_(j,i)) / sqrt(3 d),   K = P W_K, Q = P W_Q
     row (i,j) of K and Q is min(max(bucket(i - j) + span, 0), 2 span - 1)
     bucket(r) = r up to mid = span / 2, beyond it
         sign(r) (mid + ceil((mid - 1) ln(|r| / mid) / ln((max_distance - 1) / mid)))
-The released code reads Q_(i,j) where the paper writes Q_(j,i), and released weights need what their code reads:
+The released code reads Q_(i,j) where the paper writes Q_(j,i), and released weights need that:
 ``position_to_content="code"`` is the default, ``"paper"`` the equation. 3 is the number of terms.
 Position enters in every layer, on the scores. P has 2 span x width numbers, each projection heads * d * (width + 1).
 Queries meet the 2 span rows once, keys too, and each pair picks its two numbers: 2 span d multiplications a token

@@ -116,8 +116,9 @@ def _read(name: Any) -> dict[str, Any]:
 def with_usual(encoding: dict[str, Any], **sizes: int) -> dict[str, Any]:
     """An encoding with the settings that make a fair comparison at these sizes, where it does not say its own.
 
-    A sinusoidal code is scaled to the size of embeddings, which it would drown. T5's far buckets begin within half the
-    trained length: beyond it they would be read before they are trained. A scaling is of the trained length.
+    A sinusoidal code is divided by the square root of the width, which leaves it some three times as large as new
+    embeddings at width 128, and not so large that they drown. T5's far buckets begin within half the trained length:
+    beyond it they would be read before they are trained. A scaling is of the trained length.
 
     >>> with_usual({"name": "t5"}, length=64, width=128)
     {'buckets': 32, 'max_distance': 32, 'name': 't5'}

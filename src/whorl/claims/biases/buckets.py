@@ -84,29 +84,33 @@ def t5_unscaled() -> Finding:
 
 @about_t5.holds(
     "t5.untrained-buckets",
-    "With max_distance below the trained length T5 reads no number past that length that was never trained; with 32 "
-    "causal buckets and twice a trained length of at most 512 it does.",
-    "max_distance 小于训练长度时，T5 在该长度之外不会读到从未训练过的数；32 个因果桶、取训练长度（不超过 512）的两倍时"
-    "则会。",
+    "With 32 causal buckets T5 reads no number past its trained length that was never trained where max_distance is "
+    "below that length; where it is twice a trained length of up to half a million, it does.",
+    "32 个因果桶时，若 max_distance 小于训练长度，T5 在该长度之外不会读到从未训练过的数；若为训练长度（不超过五十万）的"
+    "两倍，则会读到。",
     says="whorl 0.2, docs/encodings/t5.md",
-    how="Buckets that a text of the trained length reaches against those that 3,000 positions reach, 32 buckets, "
-    "causal: trained lengths 18, 24, 64, 65 and 512, each with every max_distance from 17 to one less, or 20 of them "
-    "evenly spaced, and with twice the length. Equal is not enough: 24 with 24 is shown.",
-    how_zh="32 个桶、因果：训练长度的文本用到的桶与 3000 个位置用到的桶比较。训练长度 18、24、64、65、512，"
-    "max_distance 从 17 到长度减一（全部，或均匀取 20 个），以及长度的两倍。相等还不够：列出长度 24 取 24 的结果。",
+    how="Buckets that a text of the trained length reaches against those of the first 3,000 distances and of 3,000 "
+    "evenly spaced ones up to five times the length: trained lengths 18, 24, 64, 65, 512, 5,000 and 500,000, each with "
+    "every max_distance from 17 to one less, or 20 of them evenly spaced, and with twice the length. Equal is not "
+    "enough: 24 with 24 is shown, as is a million with two million, where no bucket is new.",
+    how_zh="训练长度的文本用到的桶，与前 3000 个距离以及直到五倍长度的均匀的 3000 个距离的桶比较：训练长度 18、24、64、"
+    "65、512、5000、500000，max_distance 从 17 到长度减一（全部，或均匀取 20 个），以及长度的两倍。相等还不够：列出长度"
+    " 24 取 24 的结果；也列出一百万取两百万的结果，此时没有新的桶。",
 )
 def untrained_buckets() -> Finding:
     def new(length: int, reach: int) -> int:
-        found = buckets(T5(heads=1, max_distance=reach), torch.arange(3000)).tolist()
-        return len(set(found) - set(found[:length]))
+        every = torch.cat((torch.arange(3000), torch.linspace(0, 5 * length, 3000).long(), torch.tensor([length - 1])))
+        found = buckets(T5(heads=1, max_distance=reach), every)
+        return len(set(found.tolist()) - set(found[every < length].tolist()))
 
-    lengths = (18, 24, 64, 65, 512)
+    lengths = (18, 24, 64, 65, 512, 5000, 500_000)
     below = {length: torch.linspace(17, length - 1, min(20, length - 17)).long().tolist() for length in lengths}
     near = max(new(length, reach) for length in lengths for reach in below[length])
     far = {length: new(length, 2 * length) for length in lengths}
     numbers = {"buckets never trained, max_distance below the length, at most": near}
     numbers |= {f"buckets never trained, length {length}, max_distance {2 * length}": far[length] for length in lengths}
     numbers |= {"buckets never trained, length 24, max_distance 24": new(24, 24)}
+    numbers |= {"buckets never trained, a million, max_distance two million": new(10**6, 2 * 10**6)}
     least = min(far.values())
     but = Both(f"{near} buckets are new below, {least} at twice", f"小于时新的桶有 {near} 个，两倍时有 {least} 个")
     return decide(near == 0 < least, numbers, but)

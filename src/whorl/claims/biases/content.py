@@ -65,12 +65,15 @@ def transformer_xl_term() -> Finding:
 
 @About("deberta").holds(
     "deberta.buckets",
-    "With 256 buckets up to distance 512, DeBERTa puts distances 128, 150, 200, 256, 511 and 512 into buckets 128, "
-    "143, 169, 192, 255 and 256.",
-    "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511、512 落入桶 128、143、169、192、255、256。",
-    says="He et al. 2021, DeBERTaV3, the released code",
-    how="bucket() of these distances and of their negatives.",
-    how_zh="这些距离及其相反数的 bucket()。",
+    "With 256 buckets up to distance 512, DeBERTa puts distances 128, 150, 200, 256 and 511 into buckets 128, 143, "
+    "169, 192 and 255, and 512 into 256.",
+    "DeBERTa（256 桶，最大 512）：距离 128、150、200、256、511 落入桶 128、143、169、192、255，512 落入 256。",
+    says="He et al. 2020, DeBERTa, the code of version 2 as released in January 2021, and transformers 5.22; the code "
+    "of DeBERTaV3, of March 2023, clamps distances to 511 first, which puts 512 into 255",
+    how="bucket() of these distances, of 0 and 1, and of their negatives; and of every distance below 512 against "
+    "r up to 128 and 128 + ceil(127 ln(r / 128) / ln(511 / 128)) beyond.",
+    how_zh="这些距离、0 与 1 及其相反数的 bucket()；以及 512 以内的每个距离：到 128 为止为 r，之后为 "
+    "128 + ⌈127 ln(r / 128) / ln(511 / 128)⌉。",
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
@@ -78,8 +81,12 @@ def deberta_buckets() -> Finding:
     starts = deberta.bucket_starts(256, 512)
     own, mirrored = (deberta.bucket(sign * distances, 256, starts).tolist() for sign in (1, -1))
     numbers = {f"bucket of {d}": b for d, b in zip(distances.tolist(), own, strict=True)}
-    but = Both(f"they are {own}", f"实际为 {own}")
-    return decide(own == known and mirrored == [-b for b in known], numbers, but)
+    every, ratio = torch.arange(512), math.log(511 / 128)
+    right = [r if r <= 128 else 128 + math.ceil(127 * math.log(r / 128) / ratio) for r in every.tolist()]
+    agree = int((deberta.bucket(every, 256, starts) == torch.tensor(right)).sum())
+    numbers |= {"distances that agree with the formula, of 512": agree}
+    but = Both(f"they are {own}, or others are not the formula's", f"实际为 {own}，或其余的与公式不符")
+    return decide(own == known and mirrored == [-b for b in known] and agree == 512, numbers, but)
 
 
 @About("cope").holds_within(

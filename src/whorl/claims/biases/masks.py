@@ -93,11 +93,11 @@ def causal_order() -> Finding:
     "gradient.",
     "没有位置编码时，全部由相同的词组成的文本每行权重完全相等，其查询和键没有梯度。",
     says="Gelberg et al. 2025, DroPE, arXiv 2512.12167",
-    how="12 equal tokens of 8 dimensions under a causal mask: each row against 1/n, and gradients of a random loss. "
-    "Beside it RoPE, whose rows must be off by more than 0.01; its gradients vanish as well, since equal values give "
-    "one output whatever the weights.",
-    how_zh="因果掩码下 12 个相同的 8 维词：每行与 1/n 比较，并看随机损失的梯度。对照 RoPE：其各行须与 1/n 相差超过 0.01"
-    "；它的梯度同样为零，因为值都相同时输出与权重无关。",
+    how="12 equal tokens of 8 dimensions under a causal mask: each row against 1/n, n the keys that it sees, and "
+    "gradients of a random loss. Beside it RoPE, whose rows must be off by more than 0.01; its gradients vanish as "
+    "well, since equal values give one output whatever the weights.",
+    how_zh="因果掩码下 12 个相同的 8 维词：每行与 1/n 比较（n 为该行看到的键数），并看随机损失的梯度。对照 RoPE：其各行"
+    "须与 1/n 相差超过 0.01；它的梯度同样为零，因为值都相同时输出与权重无关。",
 )
 def uniform() -> Finding:
     (off, gradient), (turned, beside) = (_equal_tokens(encoding) for encoding in (NoPE(), Rope(head_dim=8)))

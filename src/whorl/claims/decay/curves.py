@@ -103,8 +103,9 @@ def monotone() -> Finding:
     numbers = {"steps that rise": rises, "first step that rises": first}
     numbers |= {f"heads of {dim}, steps that rise": rising[dim].sum() for dim in (64, 256)}
     text = Both(
-        f"over doubling ranges it falls; {rises} of {STEPS} steps rise, the first from distance {first} to {first + 1}",
-        f"按加倍区间看它在下降；但 {STEPS} 步中有 {rises} 步上升，首次是从距离 {first} 到 {first + 1}",
+        f"over doubling ranges it falls; in heads of {DIM} {rises} of {STEPS} steps rise, the first from distance "
+        f"{first} to {first + 1}",
+        f"按加倍区间看它在下降；但 {DIM} 维的头在 {STEPS} 步中有 {rises} 步上升，首次是从距离 {first} 到 {first + 1}",
     )
     on = Both("whether the trend or every step is meant", "指的是趋势还是每一步")
     falls = all(_falls(_means(bound(dim)).values()) for dim in WIDTHS)

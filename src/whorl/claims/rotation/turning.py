@@ -106,7 +106,7 @@ def golden() -> Finding:
         "largest difference, interleaved": largest(interleaved - doubles([-2.234742, 0.077004, 2.919405, 4.059196])),
         "largest difference, half": largest(half - doubles([-3.144039, 1.919605, -0.339143, 4.039197])),
     }
-    return all_within(numbers, 1e-6)
+    return all_within(numbers, 5.1e-7)
 
 
 @about_rope.holds_within(
