@@ -231,6 +231,7 @@ IN_WORDS = {
     0.5: "half",
     0.1: "a tenth",
     0.01: "(1 %|part in a hundred)",
+    0.02: "2 %",
     0.99: "(1|99) %",
     0.001: "a thousandth",
     0.005: "two decimals",
