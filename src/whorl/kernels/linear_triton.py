@@ -26,8 +26,8 @@ import triton.language as tl
 from torch import Tensor
 from triton import knobs
 
-from whorl.kernels.side_by_side import Start
 from whorl.kernels.triton_launch import power_of_2
+from whorl.kernels.triton_side_by_side import Start
 
 # The interpreter multiplies matrices of bfloat16 by their bits: there the operands stay float32.
 INTERPRETED = tl.constexpr(knobs.runtime.interpret)

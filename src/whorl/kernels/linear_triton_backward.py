@@ -48,7 +48,7 @@ from whorl.kernels.linear_triton import (
     turned,
     turned_back,
 )
-from whorl.kernels.side_by_side import Start, run_all
+from whorl.kernels.triton_side_by_side import Start, run_all
 
 
 @triton.jit

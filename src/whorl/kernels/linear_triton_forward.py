@@ -32,7 +32,7 @@ from whorl.kernels.linear_triton import (
     table_arguments,
     turned,
 )
-from whorl.kernels.side_by_side import Start, run_all
+from whorl.kernels.triton_side_by_side import Start, run_all
 
 
 @compiled("heads_in_all", "heads", "length", "segment", "slots")

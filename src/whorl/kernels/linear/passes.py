@@ -27,7 +27,7 @@ from whorl.kernels.linear.sizes import BLOCK, CHUNK, WALKS, is_wide, slot_of, ti
 from whorl.kernels.linear.states import write_states
 from whorl.kernels.linear.sums import write_sums
 from whorl.kernels.linear_triton import Shape, TurningPairs, mask_arguments, running_sums, table_arguments
-from whorl.kernels.side_by_side import Start, run_all
+from whorl.kernels.triton_side_by_side import Start, run_all
 
 
 class Pass:

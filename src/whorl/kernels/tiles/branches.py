@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.kernels.side_by_side import run_all
 from whorl.kernels.tiles.launch import Given, kernels_of_gradients, kernels_of_results, laid_out_as
 from whorl.kernels.tiles.op import Settings
+from whorl.kernels.triton_side_by_side import run_all
 
 
 def _settings(scale: float, cap: float, near: int) -> tuple[Settings, Settings]:

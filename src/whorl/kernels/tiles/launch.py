@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from whorl.kernels.launches import prepared
-from whorl.kernels.side_by_side import Launched, run_all
 from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.backward import grad_keys, grad_queries, row_deltas
 from whorl.kernels.tiles.biases import line
 from whorl.kernels.tiles.forward import attend
 from whorl.kernels.tiles.op import Settings
 from whorl.kernels.triton_launch import Launch, power_of_2
+from whorl.kernels.triton_side_by_side import Launched, run_all
 
 LOG2E = math.log2(math.e)
 

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("triton")
 
 from whorl.kernels import side_by_side
-from whorl.kernels.side_by_side import run_all
+from whorl.kernels.triton_side_by_side import run_all
 
 
 class Kernel:
