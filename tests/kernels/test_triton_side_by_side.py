@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from whorl.kernels import side_by_side
+from whorl.kernels import triton_side_by_side
 from whorl.kernels.triton_side_by_side import run_all
 
 
@@ -26,7 +26,7 @@ class Kernel:
 
 @pytest.fixture
 def on_a_device(monkeypatch):
-    monkeypatch.setattr(side_by_side, "interpreted", lambda: False)
+    monkeypatch.setattr(triton_side_by_side, "interpreted", lambda: False)
 
 
 @pytest.mark.usefixtures("on_a_device")
@@ -54,7 +54,7 @@ def test_what_does_not_compile_is_said_and_nothing_runs():
 
 
 def test_the_interpreter_compiles_nothing(monkeypatch):
-    monkeypatch.setattr(side_by_side, "interpreted", lambda: True)
+    monkeypatch.setattr(triton_side_by_side, "interpreted", lambda: True)
     notes = []
     run_all([Kernel(name, notes, new=True) for name in "ab"])
     assert notes == ["run a", "run b"]
