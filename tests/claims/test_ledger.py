@@ -85,7 +85,7 @@ KNOWN = {
     "decay.monotone": {"steps that rise": 115},
     "note.sine-difference": {"difference": 9.95e-5},
     "note.squared-exponent": {"theta_1": 0.9647},
-    "t5.saturation": {"all alike from": 113},
+    "t5.saturation": {"causal: all alike from": 113},
     "aliasing.critical-dimension": {
         "d = 128, L = 4096, base 10,000": 92,
         "d = 128, L = 2048, base 10,000": 82,
@@ -93,7 +93,7 @@ KNOWN = {
     },
     "extension.factor-from-data": {"factor": 8 / 3},
     "extension.yarn-temperature": {"scores are multiplied by": 1.6314},
-    "xpos.overflow": {"queries, float32": 32_862, "a key not centred overflows at, float16": 4532},
+    "xpos.overflow": {"queries, float32": 32_862, "a key of length 63, not centred, overflows at, float16": 2839},
     "alibi.receptive-field": {"head 0, 16,384 keys": 10, "head 7, 16,384 keys": 1179},
     "precision.alibi-key-form": {"Falcon: two keys off each other by, 512 keys": 1.0},
     "note.bert-sinusoidal": {"with a learned table": 109_482_240},

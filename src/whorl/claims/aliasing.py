@@ -159,7 +159,7 @@ def lowest(base: float, length: int, dim: int = 128, scaling: Scaling | None = N
 
 
 def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
-    return {f"base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
+    return {f"least sum, base {base:,.0f}, {length:,} positions": lowest(base, length) for base, length in cases}
 
 
 @about_rope.holds(
@@ -179,7 +179,7 @@ def lower_bound() -> Finding:
     good = all(value >= 0 for value in numbers.values())
     for base, length in known:
         most = float(doubles([lowest(base * percent / 100, length) for percent in range(1, 100)]).max())
-        numbers[f"99 smaller bases, {length:,} positions, at most"] = most
+        numbers[f"largest least sum of 99 smaller bases, {length:,} positions"] = most
         good = good and most < 0
     but = Both("a sum is negative, or is not for a smaller base", "某个和为负，或底数更小时不为负")
     return decide(good, numbers, but)
@@ -244,11 +244,13 @@ def _first_base(dim: int, length: int) -> float:
 )
 def still_half() -> Finding:
     half = Proportional(fraction=0.5)
-    numbers = {f"base {base:,.0f}": lowest(base, 16_384, 64, half) for base in (10.0, 1000.0, 100_000.0)}
+    numbers = {f"least sum, base {base:,.0f}": lowest(base, 16_384, 64, half) for base in (10.0, 1000.0, 100_000.0)}
     turning, still = lowest(10.0, 16_384, 64), int((Rope(head_dim=64, scaling=half).frequencies() == 0).sum())
     holds = min(numbers.values()) >= 0 > turning and still == 16
     but = Both(f"a sum is negative, or {still} of 32 pairs stand still", f"某个和为负，或 32 对中有 {still} 对不旋转")
-    return decide(holds, numbers | {"base 10, all turning": turning, "pairs that stand still, of 32": still}, but)
+    return decide(
+        holds, numbers | {"least sum, base 10, all turning": turning, "pairs that stand still, of 32": still}, but
+    )
 
 
 @about_rope.depends(

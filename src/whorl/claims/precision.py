@@ -19,6 +19,8 @@ from whorl.models import Decoder
 
 DIM, BASE = 128, 10_000.0
 PLACES = (1_000, 4_096, 32_768, 131_071, 1_048_575, 10_485_759)
+# Beside them, where rounding of angles is at its coarsest and its finest for their size.
+BETWEEN_POWERS = (76_000, 350_000, 2_818_382, 3_715_352)
 HALVES = (torch.bfloat16, torch.float16)
 about_rope = About("rope")
 WHORL = "whorl 0.2, docs/rotary.md"
@@ -49,9 +51,10 @@ def own_error(positions: Tensor, angles: Literal["exact", "float32"], dim: int =
 
 @about_rope.holds_within(
     "precision.exact-tables",
-    "cos and sin of whorl's tables of a plain RoPE differ from float64's by no more than float32's rounding of numbers "
-    "just below 1, at positions up to five million.",
-    "whorl 的普通 RoPE 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 float32 对略小于 1 的数的舍入。",
+    "cos and sin of whorl's tables of a plain RoPE differ from float64's by at most 3.1e-8 at positions up to five "
+    "million: float32's rounding of numbers just below 1, 3.0e-8, and 1e-9 for the angles.",
+    "whorl 的普通 RoPE 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 3.1e-8：float32 对略小于 1 的数的舍"
+    "入 3.0e-8，外加角度的 1e-9。",
     says="whorl 0.2, docs/concepts.md",
     how="Tables of 128 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 … "
     "10,485,759, at 1,000 in a row up to 5,000,000, which are made by blocks, and at 4,096 random ones below five "
@@ -104,29 +107,32 @@ def float32_angles() -> Finding:
 @About("rope").holds(
     "precision.float32-grows",
     "The largest error of float32 angles among 1,000 positions in a row, in heads of 64 and 128 dimensions at bases "
-    "10,000 and 500,000, grows about in proportion to the position up to ten million, by up to 8.2e-8 radian per "
-    "position.",
-    "64 维与 128 维、底数 10000 与 500000 的头中，连续 1000 个位置上 float32 角度的最大误差，直到一千万大致与位置成正比"
-    "，每个位置至多 8.2e-8 弧度。",
+    "10,000 and 500,000, grows in proportion to the position up to ten million, within a factor of two, by up to "
+    "8.2e-8 radian per position.",
+    "64 维与 128 维、底数 10000 与 500000 的头中，连续 1000 个位置上 float32 角度的最大误差，直到一千万与位置成正比（"
+    "相差不超过两倍），每个位置至多 8.2e-8 弧度。",
     says="whorl 0.2, docs/concepts.md",
     how="Largest errors of cos and sin from float32 angles, 64 and 128 dimensions at bases 10,000 and 500,000, over "
-    "the position, in windows of 1,000 positions up to 1,000, 4,096 … 10,485,759: of one head the largest at most 1.4 "
-    "times the smallest, and each at most what rounding the frequency w and the angle makes, |dw| + w 2^-24 in the "
-    "worst pair, which is between 8.1e-8 and 8.2e-8 in the worst head; 1e-10 is left to the rounding of cosines.",
-    how_zh="64 维与 128 维，底数 10000 与 500000，直到 1000、4096 … 10485759 的各 1000 个位置：由 float32 角度得到的 "
-    "cos、sin 的最大误差除以位置，同一种头中最大者不超过最小者的 1.4 倍，且每个都不超过频率 w 与角度的舍入所造成的，即"
-    "最坏的一对的 |dw| + w·2^-24；它在最坏的头中介于 8.1e-8 与 8.2e-8 之间。另留 1e-10 给余弦的舍入。",
+    "the position, in windows of 1,000 positions up to 1,000, 4,096 … 10,485,759 and four places between powers of "
+    "two, 76,000 to 3,715,352: of one head the largest at most twice the smallest, and each at most what rounding the "
+    "frequency w and the angle makes, |dw| + w 2^-24 in the worst pair, which is between 8.1e-8 and 8.2e-8 in the "
+    "worst head; 1e-10 is left to the rounding of cosines.",
+    how_zh="64 维与 128 维，底数 10000 与 500000，直到 1000、4096 … 10485759，以及 2 的幂之间的四处（76000 到 3715352"
+    "）各 1000 个位置：由 float32 角度得到的 cos、sin 的最大误差除以位置，同一种头中最大者不超过最小者的两倍，且每个都"
+    "不超过频率 w 与角度的舍入所造成的，即最坏的一对的 |dw| + w·2^-24；它在最坏的头中介于 8.1e-8 与 8.2e-8 之间。另留 "
+    "1e-10 给余弦的舍入。",
 )
 def float32_grows() -> Finding:
     numbers, good, worst = {}, True, 0.0
     for dim, base in ((DIM, BASE), (64, BASE), (DIM, 500_000.0), (64, 500_000.0)):
         # fewer positions may all miss the worst angles of the worst pair
-        errors = doubles([own_error(up_to(place, 1000), "float32", dim, base) / place for place in PLACES])
+        places = (*PLACES, *BETWEEN_POWERS)
+        errors = doubles([own_error(up_to(place, 1000), "float32", dim, base) / place for place in places])
         least, most = float(errors.min()), float(errors.max())
         right, rounded = ladder(dim, base), 1 / base ** (torch.arange(0, dim, 2).float() / dim)
         roundings = largest((rounded.double() - right).abs() + right * 2**-24)
         worst = max(worst, roundings)
-        good = good and most <= 1.4 * least and most - roundings < 1e-10
+        good = good and most <= 2 * least and most - roundings < 1e-10
         head = f"{dim} dimensions, base {base:,.0f}"
         numbers |= {f"least error per position, {head}": least, f"largest error per position, {head}": most}
         numbers |= {f"the two roundings make at most, {head}": roundings}
@@ -397,10 +403,10 @@ def _press(heads: int) -> list[float]:
 
 @about_kerple.holds_within(
     "precision.kerple-exact",
-    "KERPLE's biases, with p and a where it may start from, all differ in each head at distances up to 5,000, and are "
-    "those of float64 to a millionth of their size.",
-    "p 与 a 取初始范围内的值时，KERPLE 的每个头在直到 5000 的各个距离上的偏置互不相同，与 float64 的结果相差不到自身大"
-    "小的百万分之一。",
+    "KERPLE's biases, with the two numbers p and a of each head anywhere that training may start from, all differ in "
+    "each head at distances up to 5,000, and are those of float64 to a millionth of their size.",
+    "每个头的两个参数 p 与 a 取初始范围内的任何值时，KERPLE 的每个头在直到 5000 的各个距离上的偏置互不相同，与 float64 "
+    "的结果相差不到自身大小的百万分之一。",
     says="whorl 0.2, docs/encodings/kerple.md",
     how="Both kernels of 16 heads, p drawn between 0.01 and 2 and a between 0.01 and 1, at distances 0 … 5,000, "
     "positions around a million, against their formulas; and how many differ in the head with the fewest.",

@@ -252,7 +252,10 @@ def slopes_robust() -> Finding:
     differences = evidence.differences("slopes")
     if not differences:
         return needs_training("whorl lab ablate slopes --seeds 3")
-    numbers = {f"{one.setting}, bits per byte": one.mean for one in differences}
+    numbers: dict[str, float] = {}
+    for one in differences:
+        numbers |= {f"{one.setting} less press, bits per byte": one.mean}
+        numbers |= {f"low, {one.setting}": one.low, f"high, {one.setting}": one.high}
     worse = [one for one in differences if one.low > 0]
     said = "; ".join(f"{one.setting} differs by {one}" for one in worse or differences)
     text = Both(f"{said} bits per byte", f"与默认斜率之差（比特每字节）：{said}")

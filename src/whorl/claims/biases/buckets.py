@@ -50,7 +50,7 @@ def t5_edges() -> Finding:
     "t5.saturation",
     "T5's last bucket does not begin before max_distance, 128.",
     "T5 的最后一个桶不会在 max_distance = 128 之前开始。",
-    says=f"{RAFFEL}, section 2.1: ranges that grow up to an offset of 128, beyond which all offsets are alike",
+    says=f"{RAFFEL}, section 2.1, read so: ranges that grow up to an offset of 128, beyond which all offsets are alike",
     how="The distance from which all keys up to 9,999 share a bucket, 32 buckets, causal: it would have to be 128 or "
     "more. By the formula it is 16 x 8^(15/16), rounded up.",
     how_zh="32 个桶、因果：从哪个距离开始，直到 9999 的所有键落入同一个桶；须不小于 128 才算。按公式为 16 × 8^(15/16) "
@@ -59,9 +59,9 @@ def t5_edges() -> Finding:
 def t5_saturation() -> Finding:
     own = buckets(T5(heads=1), torch.arange(10_000))
     first = int((own != own[-1]).nonzero()[-1]) + 1
-    but = Both(f"from {first} on all keys share the last bucket", f"从 {first} 开始所有键都在最后一个桶中")
+    but = Both(f"from {first} on all keys share the last causal bucket", f"从 {first} 开始所有键都在最后一个因果桶中")
     right = math.ceil(16 * 8 ** (15 / 16))  # 16 buckets from 16 to 128 by equal ratios: where the last of them begins
-    return decide(first >= 128, {"all alike from": first}, but, instead=first == right and int(own[-1]) == 31)
+    return decide(first >= 128, {"causal: all alike from": first}, but, instead=first == right and int(own[-1]) == 31)
 
 
 @about_t5.holds_within(

@@ -213,12 +213,12 @@ def kerple_exponential() -> Finding:
     d = distances.double()
     off = largest((plain + d.log1p(), log + 1.5 * (0.5 * d).log1p(), power + 0.5 * d**1.5))
     numbers = {"numbers a head, log": per_head[0], "numbers a head, power": per_head[1]}
-    numbers |= {"bias at 2 over bias at 1": two / one, "off the formulas by": off}
+    numbers |= {"log, p = a = 1: bias at 2 over bias at 1": two / one, "off the formulas by": off}
     text = Both(
-        f"it is a bias inside the softmax, -r1 ln(1 + r2 d) or -r1 d^r2, of {per_head[0]:g} numbers a head; from 1 "
-        f"to 2 the first grows to {two / one:.2f} times, a line to 2",
-        f"它是 softmax 内的偏置 -r1 ln(1 + r2 d) 或 -r1 d^r2，每个头 {per_head[0]:g} 个数；距离从 1 到 2，前者变为 "
-        f"{two / one:.2f} 倍，直线则为 2 倍",
+        f"it is a bias inside the softmax, -r1 ln(1 + r2 d) or -r1 d^r2, of {per_head[0]:g} numbers a head; with r2 = "
+        f"1 the first grows from 1 to 2 to {two / one:.2f} times, a line to 2",
+        f"它是 softmax 内的偏置 -r1 ln(1 + r2 d) 或 -r1 d^r2，每个头 {per_head[0]:g} 个数；r2 = 1 时，距离从 1 到 2，"
+        f"前者变为 {two / one:.2f} 倍，直线则为 2 倍",
     )
     line, more = abs(two / one - 2) < 0.1, max(per_head) > 2
     return decide(line and more, numbers, text, instead=not line and not more and off < 1e-6)

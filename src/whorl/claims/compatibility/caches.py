@@ -26,18 +26,20 @@ def tokens() -> tuple[Tensor, Tensor, Tensor]:
     "Relative encodings do not suit a KV cache.",
     "相对位置编码不适合 KV 缓存。",
     says="study notes",
-    how="Every registered encoding that is relative: twelve tokens, near and far apart, fed to KVCache in pieces of 5, "
-    "1, 1, 5 against a full pass, to 1e-6. It would be so if one of them failed. Some must keep raw keys.",
+    how="Every registered encoding that is relative: twelve tokens, near and far apart, fed to KVCache in pieces of "
+    "5, 1, 1, 5 against a full pass, to 1e-6. It would be so if one of them failed. Some must keep keys as they were "
+    "before they are placed.",
     how_zh="每个已注册的相对编码：十二个词（远近都有）按 5、1、1、5 分批送入 KVCache，与整段计算比较，容差 1e-6。只要有"
-    "一种不符就算成立。其中须有保留未经变换的键的。",
+    "一种不符就算成立。其中须有保留放置前的键的。",
 )
 def relative_no_cache() -> Finding:
     relative = [name for name in registry.names() if build(name).claims.relative]
     good = [name for name in relative if flags.cached(build(name)).verdict.kind == "holds within"]
     raw = [name for name in good if KVCache(encoding=build(name)).policy == "raw"]
-    numbers = {"relative encodings": len(relative), "that decode as they prefill": len(good), "of raw keys": len(raw)}
-    text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} keep keys as they were"
-    but = Both(text, f"{len(good)} 种相对编码逐步解码都与整段计算一致；{', '.join(raw)} 保留未经变换的键")
+    numbers = {"relative encodings": len(relative), "that decode as they prefill": len(good)}
+    numbers["that place keys anew at each step"] = len(raw)
+    text = f"all {len(good)} relative encodings decode as they prefill; {', '.join(raw)} place keys anew at each step"
+    but = Both(text, f"{len(good)} 种相对编码逐步解码都与整段计算一致；{', '.join(raw)} 每一步重新放置键")
     return decide(len(good) < len(relative), numbers, but, instead=len(raw) > 0)
 
 

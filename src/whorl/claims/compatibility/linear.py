@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,9 @@ about_rope_and_xpos = About("rope", "xpos")
     "带 RoPE 的线性注意力，分块、并行、递推三种算法结果相同。",
     says="whorl 0.2, docs/performance.md",
     how="256 tokens, 2 heads of 16, by chunks of 16 and in one chunk, the first 32 one by one, five forms (that with "
-    "decay at 0.01), float64.",
-    how_zh="256 个词、2 个 16 维的头，按 16 分块与整块计算，前 32 个逐个计算，五种形式（带衰减的取 0.01），float64。",
+    "decay at 0.01), float64: differences over the largest entry of the same output.",
+    how_zh="256 个词、2 个 16 维的头，按 16 分块与整块计算，前 32 个逐个计算，五种形式（带衰减的取 0.01），float64：差"
+    "别除以同一输出的最大分量。",
 )
 def forms_agree() -> Finding:
     rope, (q, k, v), numbers = Rope(head_dim=DIM), tokens(), {}
@@ -42,8 +44,10 @@ def forms_agree() -> Finding:
         parallel = linear_attention(q, k, v, chunk=COUNT, **options)
         state = LinearState(**options)
         steps = torch.cat([state.step(*(x[:, :, i : i + 1] for x in (q, k, v))) for i in range(32)], dim=2)
-        # the denominator of "both" may cancel, and what float64 leaves grows with it
-        numbers[form] = largest((chunked - parallel, steps - chunked[:, :, :32]))
+        apart = torch.cat((chunked - parallel, steps - chunked[:, :, :32]), dim=2)
+        # the denominator of "both" may nearly cancel, and outputs grow with what float64 leaves of it
+        size = torch.cat((chunked, chunked[:, :, :32]), dim=2).abs().amax(-1, keepdim=True)
+        numbers[form] = largest(apart / size)
     return all_within(numbers, 1e-8)
 
 
@@ -183,15 +187,19 @@ def both_safe() -> Finding:
 
 @about_rope.holds(
     "linear.one-plus-cosine",
-    "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1, unless every key that a "
-    "query sees is exactly opposite to it once both are rotated.",
-    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键在旋转后都与它正好相反。",
+    "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1, unless all keys that a "
+    "query sees are opposite to it once both are rotated, exactly or so nearly that eps, 1e-6, counts beside the "
+    "weights' sum.",
+    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键在旋转后都与它正好相反，或接近到 eps"
+    "（1e-6）与权重之和相比不可忽略。",
     says="study notes, without the exception",
     how="256 tokens, 2 heads of 16, as they are (identity) and by elu + 1: no weight below zero, row sums of 1 to "
-    "1e-5, no denominator of zero. And a first key that is -3 times its query, identity: that row must sum to 0 to "
-    "1e-5, the others to 1 to 1e-5.",
+    "1e-5, no denominator of zero. And a first key that is opposite to its query, three times as long, identity: that "
+    "row must sum to 0 to 1e-5; to D / (D + 1e-6), D = 1 - cos(0.001), to 1e-5, where the key is off by 0.001 radian; "
+    "and to 1 there without eps. The other rows must sum to 1 to 1e-5.",
     how_zh="256 个词、2 个 16 维的头，原样（identity）与 elu + 1：没有负权重，每行之和为 1（容差 1e-5），没有为零的分"
-    "母。以及第一个键为其查询的 -3 倍（identity）：该行之和须为 0，其余各行须为 1（容差 1e-5）。",
+    "母。以及第一个键与其查询相反、长为三倍（identity）：该行之和须为 0；键偏离 0.001 弧度时须为 D / (D + 1e-6)，"
+    "D = 1 - cos(0.001)，不加 eps 则为 1；其余各行须为 1（容差都是 1e-5）。",
 )
 def one_plus_cosine() -> Finding:
     numbers, good = {}, True
@@ -201,26 +209,43 @@ def one_plus_cosine() -> Finding:
         negative, least, most, _, denominator = found.values()
         good = good and negative == 0 and max(abs(least - 1), abs(most - 1)) < 1e-5 and denominator > 0
         numbers |= {f"{name}, {feature}": number for name, number in found.items()}
-    q, k, v = tokens()
-    k = torch.cat((-3 * q[:, :, :1], k[:, :, 1:]), dim=2)
-    form = {"form": "one_plus_cosine", "feature": "identity", "return_stats": True}
-    rows = linear_attention(q, k, v, encoding=Rope(head_dim=DIM), **form)[1].row_sums
-    numbers["row sum with an opposite key alone"] = alone = largest(rows[..., 0])
-    good = good and alone < 1e-5 and largest(rows[..., 1:] - 1) < 1e-5
+    off = 0.001
+    nearly = 1 - math.cos(off)
+    for name, angle, eps, right in (
+        ("an opposite key alone", 0.0, 1e-6, 0.0),
+        ("a key nearly opposite", off, 1e-6, nearly / (nearly + 1e-6)),
+        ("a key nearly opposite, without eps", off, 0.0, 1.0),
+    ):
+        rows = _rows_of_opposite_key(angle, eps)
+        numbers[f"row sum with {name}"] = rows[0, 0, 0]
+        good = good and largest(rows[..., 0] - right) < 1e-5 and largest(rows[..., 1:] - 1) < 1e-5
     but = Both("a weight is negative, or a row does not sum to 1", "某个权重为负，或某行之和不为 1")
     return decide(good, numbers, but)
 
 
+def _rows_of_opposite_key(angle: float, eps: float) -> Tensor:
+    """Row sums where the first key, which its query sees alone, is ``angle`` off the opposite of that query."""
+    q, k, v = tokens()
+    here, side = q[:, :, :1], k[:, :, :1]
+    side = side - here * (side * here).sum(-1, keepdim=True) / here.square().sum(-1, keepdim=True)
+    side = side * here.norm(dim=-1, keepdim=True) / side.norm(dim=-1, keepdim=True)
+    k = torch.cat((-3 * (math.cos(angle) * here + math.sin(angle) * side), k[:, :, 1:]), dim=2)
+    form = {"form": "one_plus_cosine", "feature": "identity", "return_stats": True}
+    return linear_attention(q, k, v, encoding=Rope(head_dim=DIM), eps=eps, **form)[1].row_sums
+
+
 @about_rope.holds(
     "linear.one-plus-cosine-sharp",
-    "1 + cos(q, k) cannot be sharp as a softmax can: at the query's position an equal key weighs twice an orthogonal "
-    "one, however long both are.",
-    "1 + cos(q, k) 不能像 softmax 那样尖锐：在查询所在的位置，无论向量多长，相同的键只有正交的键的两倍权重。",
+    "1 + cos(q, k) does not get sharper as vectors get longer, as a softmax does: at the query's position an equal key "
+    "weighs twice an orthogonal one, however long both are.",
+    "1 + cos(q, k) 不会像 softmax 那样随向量变长而变得尖锐：在查询所在的位置，无论向量多长，相同的键只有正交的键的两倍"
+    "权重。",
     says="whorl 0.2, docs/performance.md",
     how="The weight of a key equal to the query over that of an orthogonal one, 8 dimensions, as they are (identity), "
-    "at equal positions and lengths 0.5, 1 and 1,000: 2 to 1e-6.",
+    "at equal positions and lengths 0.5, 1 and 1,000: 2 to 1e-6. Of a softmax it must be e^(length^2 / sqrt(8)), to "
+    "1e-6 of it, at lengths 1 and 4.",
     how_zh="8 维、原样（identity）、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2"
-    "（容差 1e-6）。",
+    "（容差 1e-6）。softmax 的须为 e^(长度² / √8)，长度取 1 与 4（相对容差 1e-6）。",
 )
 def one_plus_cosine_sharp() -> Finding:
     values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
@@ -231,7 +256,14 @@ def one_plus_cosine_sharp() -> Finding:
         ratios[f"equal key over orthogonal key, length {length:g}"] = float(weights[..., 0] / weights[..., 1])
     said = ", ".join(f"{ratio:.2f}" for ratio in ratios.values())
     text = Both(f"an equal key weighs {said} times an orthogonal one", f"相同的键是正交的键的 {said} 倍")
-    return decide(largest(doubles(list(ratios.values())) - 2) < 1e-6, ratios, text)
+    stays = largest(doubles(list(ratios.values())) - 2) < 1e-6
+    for length in (1.0, 4.0):
+        keys = length * values
+        weights = attention(keys[:, :, :1], keys, values, **at)
+        ratio = float(weights[..., 0] / weights[..., 1])
+        stays = stays and abs(ratio / math.exp(length**2 / math.sqrt(8)) - 1) < 1e-6
+        ratios[f"by a softmax, length {length:g}"] = ratio
+    return decide(stays, ratios, text)
 
 
 @about_rope.fails(
@@ -338,7 +370,8 @@ def cost() -> Finding:
     "note.only-rope-linear",
     "RoPE is the only relative encoding that works with linear attention.",
     "RoPE 是唯一可用于线性注意力的相对位置编码。",
-    says="study notes, after Su et al. 2021, RoFormer",
+    says="study notes, without the hedge of the RoFormer authors' README (github.com/ZhuiyiTechnology/roformer): to "
+    "the best of our knowledge",
     how="Every registered encoding that is relative and said to work there, 12 tokens, near and far apart: the linear "
     "form against the quadratic, to 1e-6. It is so if all that do are rotations or none; each other one must fade in "
     "every dimension, and not in all alike.",

@@ -141,8 +141,8 @@ def _falls(means: Iterable[float]) -> bool:
 
 @about_rope.depends(
     "decay.any-content",
-    "RoPE scores decay with the distance.",
-    "RoPE 的分数随距离衰减。",
+    "In heads of 128 dimensions, base 10,000, RoPE scores decay with the distance up to 511, as a trend.",
+    "128 维的头、底数 10000 时，直到距离 511，RoPE 的分数从趋势看随距离衰减。",
     says="Su et al. 2021, RoFormer, section 3.3, of long-term decay; study notes",
     how="128 dimensions, base 10,000, distances 0 … 511: means of |score| over 1-15, 16-31 … 256-511 for q = k = 1, "
     "whose scores are to be 2 sum_i cos(m w_i), to 1e-9; and where |score| is largest for a k that is q turned to "
@@ -174,9 +174,9 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
 
 @about_rope.depends(
     "decay.any-ladder",
-    "With almost any smooth monotone ladder of frequencies the bound on a RoPE score decays with the distance: linear, "
-    "power, exponential.",
-    "对几乎任何光滑单调的频率序列，RoPE 分数的上界都随距离衰减：线性、幂、指数均可。",
+    "With almost any smooth monotone ladder of 64 frequencies the bound on a RoPE score decays with the distance, as a "
+    "trend: linear, power, exponential.",
+    "对几乎任何由 64 个频率组成的光滑单调序列，RoPE 分数的上界从趋势看都随距离衰减：线性、幂、指数均可。",
     says="study notes, after Su 2021, kexue.fm 8231",
     how="The bound's factor mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, of w_i = 1 - i/n, (1 - i/n)^2 "
     "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511. By "
@@ -205,10 +205,10 @@ def any_ladder() -> Finding:
     again = round(2 * math.pi * 64)
     phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {again} positions"
     but = Both(
-        f"up to 511 that of the exponential ladder falls alone; that of the linear one is back at {peak:.2f} of 32.5 "
-        f"at distance {128 + back}: {phase}",
-        f"到 511 只有指数序列的一直下降；线性序列在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 32.5）："
-        f"等步长 1/64 每 2π·64 = {again} 个位置重新同相",
+        f"up to 511 only the exponential ladder's means fall each time; the linear one's factor is back at {peak:.2f} "
+        f"of 32.5 at distance {128 + back}: {phase}",
+        f"到 511 只有指数序列的各段均值逐段下降；线性序列的因子在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 "
+        f"32.5）：等步长 1/64 每 2π·64 = {again} 个位置重新同相",
     )
     right = largest(off) < EXACT and 128 + int(back) == again and far == ["exponential"]
     return depends(Both("the distance", "距离的范围"), near, len(far) == len(ladders), numbers, but, instead=right)
@@ -216,8 +216,9 @@ def any_ladder() -> Finding:
 
 @about_rope.depends(
     "decay.square-root",
-    "|S_j|, S_j the sum of e^(i m w) over the first j pairs, grows like the square root of j, as a random walk would.",
-    "|S_j|（S_j 为前 j 对的 e^(i m w) 之和）像随机游走那样按 √j 增长。",
+    "With 128 dimensions and base 10,000 |S_j|, S_j the sum of e^(i m w) over the first j pairs, grows like the square "
+    "root of j, as a random walk would.",
+    "128 维、底数 10000 时，|S_j|（S_j 为前 j 对的 e^(i m w) 之和）像随机游走那样按 √j 增长。",
     says="study notes, of large distances",
     how="128 dimensions, base 10,000: root mean square of |S_j| / sqrt(j) at distances 1 … 127 and 10,000 … 19,999. "
     "Within 0.05 of 1 over all j = 1 … 64, and within 0.15 at each j by itself, counts as so. By whorl's tables, whose "

@@ -82,11 +82,11 @@ def xpos_centre() -> Finding:
         "length 63 along the fastest pair, the last key turned so that it points as the first query does. Their "
         "score, which grows most, is finite, as is that of each with itself, and that of one query with a key as far "
         "again after it; one query more is refused, and two that lie as many positions apart. Beside it the position "
-        "where a key that is not centred overflows."
+        "where a key of that length that is not centred overflows."
     ),
     how_zh="一次调用恰为上限个 64 维的词，位置从 0 与从一百万开始：查询与键都只在最快的一对上、长度为 63，最后一个键转"
-    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是，单个查询与其后再远一倍的键的分数也是；再"
-    "多一个查询则被拒绝，相距如此之远的两个查询也被拒绝。并列出不取中心时键在何处溢出。",
+    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是，单个查询与其后再远一倍的键的分数也"
+    "是；再多一个查询则被拒绝，相距如此之远的两个查询也被拒绝。并列出不取中心时这样长的键在何处溢出。",
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64, layout="interleaved"), {}, 0
@@ -108,7 +108,7 @@ def xpos_overflow() -> Finding:
             apart = refusal(lambda q=q, k=k, at=ends: xpos.transform_qk(q[:, :, :2], k[:, :, :2], at, at))
             good += limit == known and finite and f"at most {limit} queries" in refused and bool(apart)
         numbers[f"queries, {word}"] = limit
-        numbers[f"a key not centred overflows at, {word}"] = math.log(torch.finfo(dtype).max) / rate
+        numbers[f"a key of length 63, not centred, overflows at, {word}"] = math.log(torch.finfo(dtype).max / 63) / rate
     but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")
     return decide(good == 4, numbers, but)
 

@@ -54,9 +54,9 @@ def factor_one() -> Finding:
     for scheme in schemes:
         name = f"{scheme.name} {getattr(scheme, 'variant', '')}".strip()
         factors = largest(doubles(scheme.factors(8192)) - 1)
-        numbers[name] = _off(scheme, 8192) + factors
+        numbers[f"{name}, off by"] = _off(scheme, 8192) + factors
     dynamic = DynamicNtk(factor=1.0, original_length=4096)
-    return all_within(numbers | {"dynamic_ntk within its length": _off(dynamic, 4096)}, 1e-12)
+    return all_within(numbers | {"dynamic_ntk within its length, off by": _off(dynamic, 4096)}, 1e-12)
 
 
 def _off(scaling: Scaling, length: int) -> float:
@@ -259,7 +259,7 @@ def llama3_bands() -> Finding:
         between = ~fast & ~slow
         wanted = 1 / s + (1 - 1 / s) * (trained / length[between] - 1) / 3
         off = {"kept": ratio[fast] - 1, "divided": ratio[slow] * s - 1, "blended": ratio[between] / wanted - 1}
-        found = {f"{name}, s = {s:g}": largest(difference) for name, difference in off.items()}
+        found = {f"{name}, off by, s = {s:g}": largest(difference) for name, difference in off.items()}
         good = good and max(found.values()) < 1e-9 and int(between.sum()) > 3
         numbers |= found | {f"pairs between, s = {s:g}": between.sum()}
     return decide(good, numbers, Both("a pair is scaled otherwise", "某一对的缩放不同"))
@@ -286,4 +286,4 @@ def resonance() -> Finding:
         changes.append(whole / plain - 1)
     numbers = {"wavelengths against whole ones": largest(apart), "tables one wavelength on": largest(repeated)}
     worst = largest(doubles(list(numbers.values())))
-    return within(worst, 1e-9, numbers | {"largest change of a wavelength": largest(changes)})
+    return within(worst, 1e-9, numbers | {"largest relative change of a wavelength": largest(changes)})

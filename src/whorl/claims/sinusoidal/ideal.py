@@ -57,8 +57,8 @@ def equal_offset() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.deterministic",
-    "The same position has the same code, bit for bit, whatever else is asked for beside it.",
-    "同一位置的编码逐位相同，与同时请求的其他位置无关。",
+    "The same whole position has the same code, bit for bit, whatever other whole positions are asked for beside it.",
+    "同一整数位置的编码逐位相同，与同时请求的其他整数位置无关。",
     how="Codes of 64 dimensions, float32: of 9 positions alone, in a range of 4,096, shuffled and in a batch; and of "
     "300 random ones below ten million, each alone, together, and beside every 2,000th position below ten million.",
     how_zh="64 维 float32 编码：9 个位置单独取、在 4096 个位置中取、打乱后取、在批中取；以及一千万以内的 300 个随机位置"
@@ -85,15 +85,17 @@ def deterministic() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.bounded",
-    "Codes stay within -1 and 1 at any position.",
-    "任何位置的编码都在 -1 与 1 之间。",
-    how="The largest entry of the codes of 128 dimensions, in both orders, of 1,000 positions from a million to a "
-    "thousand million: at most 1, and above 0.99.",
-    how_zh="从一百万到十亿的 1000 个位置的 128 维编码（两种次序）中最大的分量：不超过 1，且大于 0.99。",
+    "Codes in float32 stay within -1 and 1 at any position.",
+    "float32 的编码在任何位置都在 -1 与 1 之间。",
+    how="The largest entry of the codes of 128 dimensions in float32, in both orders, of 1,000 positions from a "
+    "million to a thousand million, and of 2,976,368, where rounding in float64 passes 1: at most 1, and above 0.99.",
+    how_zh="从一百万到十亿的 1000 个位置、以及 2976368（该处 float64 的舍入会超过 1）的 128 维 float32 编码（两种次序"
+    "）中最大的分量：不超过 1，且大于 0.99。",
 )
 def bounded() -> Finding:
     t = torch.linspace(1e6, 1e9, 1000, dtype=torch.float64).long()  # at 0 every cosine is 1, whatever the rest does
-    most = largest(codes(t, order=order) for order in ORDERS)
+    t = torch.cat((t, torch.tensor([2_976_368])))
+    most = largest(Sinusoidal(width=DIM, order=order).codes(t) for order in ORDERS)
     but = Both(f"an entry is {most:.3g}", f"某个分量为 {most:.3g}")
     return decide(most <= 1 and most > 0.99, {"largest entry": most}, but)
 
@@ -269,7 +271,7 @@ def cosine_vector() -> Finding:
     "ideal.cosine-sum",
     "In float32 the sum of the cosines cos w_i k identifies the distance |k|.",
     "在 float32 中，余弦 cos w_i k 之和就能确定距离 |k|。",
-    says="study notes",
+    says="study notes, a question; float32 by whorl 0.2",
     how="The sums of 64 cosines at distances 0 … 16,383, in float64 and rounded to float32 once: whether all are "
     "different. The sums are those of the definition, to 1e-9.",
     how_zh="距离 0 … 16383 处 64 个余弦之和，以 float64 求和后一次舍入为 float32：是否各不相同。和须与定义相符（容差 "

@@ -192,9 +192,9 @@ def alibi_faster() -> Finding:
 
 @About("rope", "sinusoidal", "learned").inconclusive(
     "note.ablation-tables",
-    "The base of RoPE, a norm of queries and keys, and the encoding of a classifier of short texts change the "
-    "result, as the quoted tables show.",
-    "RoPE 的底数、查询与键的归一化、短文本分类所用的编码都会改变结果，正如所引用的表格所示。",
+    "At the trained length the base of RoPE, a norm of queries and keys, and the encoding of a classifier of short "
+    "texts change the result, as the quoted tables show.",
+    "在训练长度处，RoPE 的底数、查询与键的归一化、短文本分类所用的编码都会改变结果，正如所引用的表格所示。",
     says="study notes, tables quoted without code",
     how="An ablation of the lab, three seeds: differences from the usual setting at the trained length, seed by "
     "seed, and of accuracies from RoPE's, with Student's 95 % intervals. Each table must have a setting whose "
@@ -214,7 +214,8 @@ def ablation_tables() -> Finding:
     numbers |= {f"{name}: whose interval leaves zero out": len(found) for name, found in apart.items()}
     said = "; ".join(f"{name} {len(apart[name])} of {len(found)}" for name, found in tables.items())
     text = Both(
-        f"settings that differ beyond their interval: {said}", f"差异超出区间的设置：{said.replace(' of ', '/')}"
+        f"settings that differ beyond their interval, losses at the trained length: {said}",
+        f"差异超出区间的设置（损失取训练长度处）：{said.replace(' of ', '/')}",
     )
     tied = [name for name in ("base", "norm") if all(one.tied for one in tables[name])]
     if not tied and not all(apart.values()):
