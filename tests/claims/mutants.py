@@ -31,6 +31,7 @@ from whorl.encodings import (
     learned,
     masks,
     position_remaps,
+    rotary,
     sandwich,
     score_scaling,
     shaw,
@@ -250,6 +251,16 @@ def an_interleaved_slice_that_turns_as_halves(patch: Patch) -> None:
 @mutant("rope.inverse", "rope.rerotate")
 def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
     everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
+
+
+@mutant("rope.inverse")
+def an_inverse_of_the_first_dimensions(patch: Patch) -> None:
+    own = rotary.rotate
+
+    def rotate(*given: Any, inverse: bool = False, start: int = 0, **options: Any) -> Any:
+        return own(*given, inverse=inverse, start=0 if inverse else start, **options)
+
+    patch.setattr(rotary, "rotate", rotate)
 
 
 @mutant("axial.one-axis-per-block", "note.kronecker")
@@ -548,6 +559,23 @@ def cosines_first(patch: Patch) -> None:
     with_codes(patch, change)
 
 
+@mutant("sinusoidal.orders")
+def cosines_before_sines_in_both_orders(patch: Patch) -> None:
+    def change(
+        own: Any, positions: Any, width: Any, base: Any, order: Any = "interleaved", *more: Any, **options: Any
+    ) -> Any:
+        out = own(positions, width, base, order, *more, **options)
+        dims = (-1, 2) if order == "interleaved" else (2, -1)
+        return out.unflatten(-1, dims).flip(-1 if order == "interleaved" else -2).flatten(-2)
+
+    with_codes(patch, change)
+
+
+@mutant("base.lower-bound")
+def bases_a_two_hundredth_larger(patch: Patch) -> None:
+    with_ladder(patch, lambda w: w * 1.005 ** (-torch.arange(len(w), dtype=w.dtype) / len(w)))
+
+
 @mutant("ideal.deterministic", "ideal.equal-offset", "sinusoidal.shift-matrix")
 def codes_with_noise(patch: Patch) -> None:
     def change(own: Any, *given: Any, **options: Any) -> Any:
@@ -645,6 +673,17 @@ def fast_pairs_that_yarn_speeds_up(patch: Patch) -> None:
         return found
 
     patch.setattr(yarn.Yarn, "frequencies", frequencies)
+
+
+@mutant("extension.yarn-temperature")
+def a_temperature_in_the_softmax_as_well(patch: Patch) -> None:
+    own = yarn.Yarn.factors
+
+    def factors(self: Any, *given: Any) -> Any:
+        found = own(self, *given)
+        return found._replace(softmax=found.attention**2)
+
+    patch.setattr(yarn.Yarn, "factors", factors)
 
 
 @mutant("extension.yarn-temperature")
@@ -874,6 +913,16 @@ def query_scales_on_keys(patch: Patch) -> None:
 def xpos_that_grows(patch: Patch) -> None:
     own = xpos.log_zeta
     patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [-each for each in own(pairs, gamma)])
+
+
+@mutant("xpos.factor", "xpos.centre")
+def xpos_queries_that_do_not_fade(patch: Patch) -> None:
+    def from_centre(queries: Any, keys: Any, *given: Any) -> Any:
+        before, *others = own(queries, keys, *given)
+        return 0 * before, *others
+
+    own = xpos.from_centre
+    patch.setattr(xpos, "from_centre", from_centre)
 
 
 @mutant("xpos.factor")
@@ -1137,6 +1186,15 @@ def sandwich_heads_off_by_one(patch: Patch) -> None:
 
 
 @mutant("sandwich.products")
+def sandwich_whose_heads_are_geometric(patch: Patch) -> None:
+    def weights(self: Any, head: Any) -> Any:
+        heads = self.config.heads
+        return heads / 8 * float(heads) ** (-head.double() / (heads - 1))  # the first and the last as they were
+
+    patch.setattr(sandwich.Sandwich, "weights", weights)
+
+
+@mutant("sandwich.products")
 def sandwich_that_does_not_count_its_heads(patch: Patch) -> None:
     patch.setattr(sandwich.Sandwich, "weights", lambda self, head: 1 / (head.double() + 1))
 
@@ -1234,6 +1292,16 @@ def a_window_one_too_wide(patch: Patch) -> None:
     patch.setattr(
         masks, "within", lambda distance, size, symmetric: (distance.abs() if symmetric else distance) <= size
     )
+
+
+@mutant("window.reach")
+def a_window_whose_keys_are_left_out_one_too_early(patch: Patch) -> None:
+    def window_reach(*given: Any, **options: Any) -> Any:
+        found = own(*given, **options)
+        return found._replace(before=found.before - 1)
+
+    own = masks.window_reach
+    everywhere(patch, own, window_reach)
 
 
 @mutant("window.reach")

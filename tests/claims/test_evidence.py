@@ -295,7 +295,8 @@ def ablation(**draws: tuple[float, float]) -> dict[str, Any]:
     """An ablation of slopes as the lab writes it, with the interval of each draw's difference from the usual ones."""
     rows: list[dict[str, Any]] = [{"setting": "press", "by_length": [{"length": 64, "difference": None}]}]
     for setting, (low, high) in draws.items():
-        difference = {"same_last": {"mean": (low + high) / 2, "low": low, "high": high, "n": 3}}
+        cell = {"mean": (low + high) / 2, "low": low, "high": high, "n": 3}
+        difference = {"same_last": cell, "non_overlapping": cell}
         rows.append({"setting": setting, "by_length": [{"length": 64, "difference": difference}]})
     return {"slopes": {"schema": "whorl-lab-ablate/1", "rows": rows}}
 
@@ -330,11 +331,12 @@ def test_ablations_decide_whether_base_norm_and_encoding_matter(base, norm, kind
 
 
 @pytest.mark.parametrize(
-    ("times", "memory", "kind"),
-    [((1.1, 0.8, 0.4), 0.3, "depends on"), ((0.9, 0.8, 0.4), 0.3, "holds"), ((1.1, 1.2, 1.3), 0.3, "fails")]
-    + [((0.9, 0.8, 0.4), 1.2, "fails")],
+    ("times", "memory", "folded", "kind"),
+    [((1.1, 0.8, 0.4), 0.3, 0.9, "depends on"), ((0.9, 0.8, 0.4), 0.3, 0.9, "holds")]
+    + [((1.1, 1.2, 1.3), 0.3, 0.9, "fails"), ((0.9, 0.8, 0.4), 1.2, 0.9, "fails")]
+    + [((0.9, 0.8, 0.4), 0.3, 1.9, "depends on")],
 )
-def test_benchmarks_decide_which_is_faster(times, memory, kind, monkeypatch, tmp_path):
+def test_benchmarks_decide_which_is_faster(times, memory, folded, kind, monkeypatch, tmp_path):
     monkeypatch.setattr(evidence, "folder", lambda: tmp_path / "experiments")
     (row,) = lab("note.alibi-faster").values()
     assert row.verdict.kind == "needs training"
@@ -344,7 +346,11 @@ def test_benchmarks_decide_which_is_faster(times, memory, kind, monkeypatch, tmp
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(json.dumps({"groups": [{"results": results}, {"results": []}]}))
     (row,) = lab("note.alibi-faster").values()
-    assert row.verdict.kind == kind and row.finding.source.count("benchmarks/") == 3
+    assert row.verdict.kind == "needs training"
+    alone = {"groups": [{"results": [{"name": "whorl, folded", "seconds": folded, "peak_memory": folded}]}]}
+    (tmp_path / evidence.FOLDED).write_text(json.dumps(alone))
+    (row,) = lab("note.alibi-faster").values()
+    assert row.verdict.kind == kind and row.finding.source.count("benchmarks/") == 4
 
 
 def test_what_would_train_an_encoding_can_be_run():

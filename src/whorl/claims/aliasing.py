@@ -170,16 +170,18 @@ def _lowest_sums(*cases: tuple[float, int]) -> dict[str, float]:
     "少需要 84000（两位有效数字）。",
     says=f"{MEN}, by its table of bases",
     how="The least sum below each length: not negative for these bases, and negative for all of 99 smaller ones, 1 %, "
-    "2 % … 99 % of each.",
-    how_zh="各长度以内该和的最小值：取这两个底数时不为负；底数取其 1%、2% … 99%（各 99 个）时都为负。",
+    "2 % … 99 % of each, and for 4,250 and 83,500, from which on two digits give these.",
+    how_zh="各长度以内该和的最小值：取这两个底数时不为负；底数取其 1%、2% … 99%（各 99 个），以及 4250 与 83500（自此起"
+    "两位有效数字才为这两个数）时，都为负。",
 )
 def lower_bound() -> Finding:
-    known = (4300.0, 1024), (84_000.0, 8192)
-    numbers = _lowest_sums(*known)
+    known = (4300.0, 4250.0, 1024), (84_000.0, 83_500.0, 8192)
+    numbers = _lowest_sums(*[(base, length) for base, _, length in known])
     good = all(value >= 0 for value in numbers.values())
-    for base, length in known:
-        most = float(doubles([lowest(base * percent / 100, length) for percent in range(1, 100)]).max())
-        numbers[f"largest least sum of 99 smaller bases, {length:,} positions"] = most
+    for base, rounded, length in known:
+        smaller = [rounded, *[base * percent / 100 for percent in range(1, 100)]]
+        most = float(doubles([lowest(one, length) for one in smaller]).max())
+        numbers[f"largest least sum of 100 smaller bases, {length:,} positions"] = most
         good = good and most < 0
     but = Both("a sum is negative, or is not for a smaller base", "某个和为负，或底数更小时不为负")
     return decide(good, numbers, but)
@@ -187,24 +189,22 @@ def lower_bound() -> Finding:
 
 @about_rope.holds(
     "base.gaps",
-    "The bases that serve a context, those whose sum_i cos(w_i m) is negative at no position m of it, have gaps: at "
-    "128 dimensions 4,300 serves 1,024 positions and 4,400 does not.",
-    "够用的底数（Σ_i cos(w_i m) 在上下文的任何位置 m 都不为负）并不连续：128 维时，4300 可用于 1024 个位置，4400 反而"
-    "不行。",
+    "The bases that serve a context, those whose sum_i cos(w_i m) is negative at no position m of it, may have gaps: "
+    "at 128 dimensions 4,300 and 10,000 serve 1,024 positions and 4,400 does not.",
+    "够用的底数（Σ_i cos(w_i m) 在上下文的任何位置 m 都不为负）之间可能有空隙：128 维时，4300 与 10000 可用于 1024 个位"
+    "置，其间的 4400 反而不行。",
     says="whorl 0.2, docs/concepts.md",
-    how="The least sum of 64 cosines with bases 4,200, 4,300 and 4,400 below 1,024 positions, and 83,000, 84,000 and "
-    "85,000 below 8,192: only the middle ones have none below zero.",
-    how_zh="64 个余弦之和的最小值：底数 4200、4300、4400 在 1024 个位置内，83000、84000、85000 在 8192 个位置内：只有居"
-    "中的不为负。",
+    how="The least sum of 64 cosines with bases 4,200, 4,300, 4,400 and 10,000 below 1,024 positions, and 83,000, "
+    "84,000, 85,000 and 150,000 below 8,192: negative for the first and the third, not for the second and the last.",
+    how_zh="64 个余弦之和的最小值：底数 4200、4300、4400、10000 在 1024 个位置内，83000、84000、85000、150000 在 8192 "
+    "个位置内：第一、第三个为负，第二、第四个不为负。",
 )
 def base_gaps() -> Finding:
-    cases = ((4200.0, 1024), (4300.0, 1024), (4400.0, 1024), (83_000.0, 8192), (84_000.0, 8192), (85_000.0, 8192))
-    numbers = _lowest_sums(*cases)
-    below, serves, above, below_8k, serves_8k, above_8k = numbers.values()
-    good = serves >= 0 > max(below, above) and serves_8k >= 0 > max(below_8k, above_8k)
-    return decide(
-        good, numbers, Both("a base beside it serves as well, or it does not", "相邻的底数也够用，或它本身不够用")
-    )
+    short = _lowest_sums(*((base, 1024) for base in (4200.0, 4300.0, 4400.0, 10_000.0)))
+    long = _lowest_sums(*((base, 8192) for base in (83_000.0, 84_000.0, 85_000.0, 150_000.0)))
+    good = all([least >= 0 for least in sums.values()] == [False, True, False, True] for sums in (short, long))
+    but = Both("other ones of these bases serve", "够用的是其中别的底数")
+    return decide(good, short | long, but)
 
 
 @about_rope.holds(
@@ -255,16 +255,18 @@ def still_half() -> Finding:
 
 @about_rope.depends(
     "aliasing.longest-wavelength",
-    "Positions are told apart up to the longest wavelength and no further: L_max = 2 pi / w.",
-    "只有最长波长以内的位置可以区分：L_max = 2π / w。",
+    "With 128 dimensions and base 10,000 positions are told apart up to the longest wavelength and no further: L_max = "
+    "2 pi / w.",
+    "128 维、底数 10000 时，只有最长波长以内的位置可以区分：L_max = 2π / w。",
     says="study notes",
     how="128 dimensions, base 10,000; told apart is at least half as far as neighbours are. The slowest pair alone: "
     "how many positions from 0 on are told apart from 0 and so from each other, which should be 54,410, those of one "
     "wavelength. All pairs: the nearest code to position 0 from one to two longest wavelengths on, which would have "
-    "to be nearer than 1. Wavelengths and cosines must be those of the definition, to 1e-9.",
+    "to be nearer than 1. Wavelengths and cosines must be those of the definition, to 1e-9. Of 8 dimensions each "
+    "wavelength is ten times the one before, and the code does come back at the longest.",
     how_zh="128 维，底数 10000；相距不小于相邻位置之距的一半才算可区分。只看最慢的一对：从 0 起有多少个位置可与 0（从而"
     "彼此）区分，应为一个波长的 54410 个。看全部各对：一到两个最长波长之间与位置 0 最近的编码，须近于 1 才算。各波长"
-    "与余弦须为定义所给的，容差 1e-9。",
+    "与余弦须为定义所给的，容差 1e-9。8 维时各波长依次为十倍，编码确实在最长的波长处重复。",
 )
 def longest_wavelength() -> Finding:
     rope = Rope(head_dim=128)

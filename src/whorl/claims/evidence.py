@@ -294,13 +294,13 @@ def difference_of(row: dict[str, Any], length: int | None = None) -> Difference:
     return Difference(row["setting"], *(float(cell[key]) for key in ("mean", "low", "high")))
 
 
-def differences(name: str) -> list[Difference]:
+def differences(name: str, score: str = SCORE) -> list[Difference]:
     """The differences of each other setting of an ablation at the trained length, in the order they were made."""
     made = []
     for row in ablations().get(name, {}).get("rows", []):
         at = row["by_length"][0]["difference"]
         if at is not None:
-            made.append(Difference(row["setting"], *(float(at[SCORE][key]) for key in ("mean", "low", "high"))))
+            made.append(Difference(row["setting"], *(float(at[score][key]) for key in ("mean", "low", "high"))))
     return made
 
 
@@ -329,6 +329,9 @@ BENCHMARKS = {
     n: f"benchmarks/results/2026-11-18-attention-{n}-{made}-h200.json"
     for n, made in ((2048, "bars"), (4096, "tuned"), (16_384, "tuned"))
 }
+
+# That of ALiBi alone in which it is folded into further dimensions as well, at 16,384 tokens.
+FOLDED = "benchmarks/results/2026-11-16-bias-16384-h200.json"
 
 
 def benchmark(path: str) -> dict[str, dict[str, Any]]:

@@ -185,8 +185,8 @@ def bfloat16_positions() -> Finding:
 
 @about_rope.fails(
     "precision.bfloat16-frequencies",
-    "Frequencies may be kept in bfloat16.",
-    "频率可以用 bfloat16 保存。",
+    "A model trained with exact frequencies may keep them in bfloat16.",
+    "以精确频率训练的模型可以改用 bfloat16 保存频率。",
     says=CASTS,
     how="Tables of a Rope of 128 dimensions whose frequencies went through bfloat16, against those of whorl's own, "
     "at 64 positions each up to 64, 1,000, 4,096 and 32,768: off by less than 2^-9 would do, and by as much as the "
@@ -212,14 +212,16 @@ def bfloat16_frequencies() -> Finding:
 
 @About("rope").holds(
     "precision.half-positions-refused",
-    "whorl's attention, rotations and codes added to the input refuse positions in bfloat16 and float16, and say why.",
-    "whorl 的注意力、旋转与加在输入上的编码拒绝 bfloat16 与 float16 的位置，并说明原因。",
+    "whorl's attention, rotations and codes added to the input, of torch's tensors, refuse positions in bfloat16 and "
+    "float16, and say why.",
+    "whorl 对 torch 张量的注意力、旋转与加在输入上的编码拒绝 bfloat16 与 float16 的位置，并说明原因。",
     says=WHORL,
     how="Four positions in each of the two types, given to tables(), rotate(), linear attention and a KVCache of a "
-    "RoPE, to attention with every registered encoding, as positions of queries and keys and of keys alone, and to "
-    "add_to_input of those that add to the input: every error names the reason.",
+    "RoPE, to attention with every registered encoding, as positions of queries and keys and of keys alone, to "
+    "add_to_input of those that add to the input and to rotate() of those that have it: every error names the reason.",
     how_zh="两种类型的四个位置，送入 RoPE 的 tables()、rotate()、线性注意力与 KVCache，配以每个已注册编码的 attention（"
-    "作为查询与键的位置，以及仅作为键的位置），以及各个加在输入上的编码的 add_to_input：每个报错都须说明原因。",
+    "作为查询与键的位置，以及仅作为键的位置），各个加在输入上的编码的 add_to_input，以及各"
+    "个有 rotate() 的编码的 rotate()：每个报错都须说明原因。",
 )
 def half_positions_refused() -> Finding:
     encodings = {name: build(name) for name in registry.names()}
@@ -243,6 +245,9 @@ def half_positions_refused() -> Finding:
             if first(one, Input):
                 x = torch.zeros(1, 4, sizes_of(one).width)
                 tries[f"{name}, input"] = lambda ids=ids, one=one, x=x: one.add_to_input(x, ids)
+            rotate = getattr(one, "rotate", None)
+            if rotate is not None:
+                tries[f"{name}, rotate"] = lambda ids=ids, rotate=rotate, q=given.q: rotate(q, ids)
         calls += len(tries)
         why = "Half precision cannot tell neighbouring positions apart"
         taken += [f"{name} in {dtype_name(dtype)}" for name, call in tries.items() if why not in refusal(call)]

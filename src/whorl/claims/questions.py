@@ -36,13 +36,13 @@ about_rope_and_sinusoidal = About("rope", "sinusoidal", says=ASKED)
     "Under noise of 0.5 in each entry, one sine and cosine with a period of 512 would tell as many of 512 positions "
     "apart as 32 frequencies.",
     "每个分量有 0.5 的噪声时，周期 512 的一个 sin/cos 对也能像 32 个频率那样区分 512 个位置。",
-    how="512 positions under noise of 0.5 in each of 64 entries, four draws: how many the nearest code finds again "
-    "with the ladder of 32 frequencies, and with one sine and cosine of period 512, repeated 32 times. The latter "
-    "would do if it found as many. Neighbours of its codes must be nearer to each other than 0.5 and those of the "
-    "ladder farther apart; the ladder's codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
-    how_zh="512 个位置，64 个分量各加 0.5 的噪声，抽样四次，用最近的编码找回位置：32 个频率的阶梯找回多少，周期 512 的"
-    "一个 sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于 0.5；阶梯"
-    "的编码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
+    how="512 positions under normal noise of deviation 0.5 in each of 64 entries, four draws: how many the nearest "
+    "code finds again with the ladder of 32 frequencies, and with one sine and cosine of period 512, repeated 32 "
+    "times. The latter would do if it found as many. Neighbours of its codes must be nearer to each other than 0.5 and "
+    "those of the ladder farther apart; the ladder's codes must be sines and cosines of t / 10,000^(2i/64), to 1e-9.",
+    how_zh="512 个位置，64 个分量各加标准差为 0.5 的正态噪声，抽样四次，用最近的编码找回位置：32 个频率的阶梯找回多少，"
+    "周期 512 的一个 sin/cos 对重复 32 次找回多少。后者找回的不少于前者才算可行。后者的相邻编码须近于 0.5，前者的须远于"
+    " 0.5；阶梯的编码须为 t / 10000^(2i/64) 的正弦与余弦，容差 1e-9。",
 )
 def one_frequency() -> Finding:
     many, single = recovered(64), recovered(64, "one")
@@ -358,9 +358,10 @@ def converges_faster() -> Finding:
 
 @about_rope_and_sinusoidal.holds(
     "question.rope-generalises",
-    "RoPE generalises to four times the trained length better than sinusoidal codes.",
-    "推广到训练长度的四倍时，RoPE 优于正弦编码。",
-    says="Press et al. 2021, ALiBi, section 2.2; four times is the lab's length",
+    "From the trained length to four times it the loss of a small model rises less with RoPE than with sinusoidal "
+    "codes.",
+    "从训练长度到其四倍，小模型的损失用 RoPE 时上升得比用正弦编码时少。",
+    says="Press et al. 2021, ALiBi, section 2.2, of larger models; four times is the lab's length",
     how="Rise of the loss at 4 times the trained length, sinusoidal less RoPE, in each comparison of the lab: their "
     "difference there less that at the trained length, each paired over seeds and samples of text as in the lab's "
     "report, with the widths of both intervals added. It is so where one lies above zero and none below.",
@@ -374,11 +375,12 @@ def rope_generalises() -> Finding:
 
 @about_rope.fails(
     "question.extrapolation-limit",
-    "A RoPE model holds to four times the length it was trained on.",
-    "RoPE 模型能保持到训练长度的四倍。",
-    how="Mean rise of the loss at 4 times the trained length, the largest of the lab's comparisons: at most "
-    f"{evidence.HELD:g} bits per byte count as held.",
-    how_zh=f"训练长度的 4 倍处损失的平均上升（取实验室各次比较中最大的）：不超过 {evidence.HELD:g} 比特每字节算保持。",
+    "A RoPE model, used as it was trained, holds to four times the length it was trained on.",
+    "RoPE 模型不作任何改动，能保持到训练长度的四倍。",
+    how="Mean rise of the loss of the same last bytes at 4 times the trained length, nothing changed after training, "
+    f"the largest of the lab's comparisons: at most {evidence.HELD:g} bits per byte count as held.",
+    how_zh="训练后不作改动，同样的末尾字节的损失在训练长度的 4 倍处的平均上升（取实验室各次比较中最大的）：不超过 "
+    f"{evidence.HELD:g} 比特每字节算保持。",
     trained=True,
 )
 def extrapolation_limit() -> Finding:

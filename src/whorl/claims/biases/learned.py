@@ -136,17 +136,16 @@ def fire_relative() -> Finding:
     "H 个头中第 h 个的 Sandwich 偏置等于 H/(8h) 乘以两个正弦编码的内积；128 维编码的内积在距离 0、1、8、64、512 处为 "
     "64、62.0937、45.7205、30.5201、14.0432。",
     says="Chi et al. 2022, Sandwich",
-    how="Biases of the first and the last of 8, of 12 and of 2 heads, codes of 128 dimensions, against H / (8h) times "
-    "these decimals.",
-    how_zh="8、12、2 个头中第一个与最后一个的偏置（编码为 128 维），与 H/(8h) 乘以这些小数比较。",
+    how="Biases of every head of 8, of 12 and of 2, codes of 128 dimensions, over H / (8h), against these decimals.",
+    how_zh="8、12、2 个头中每一个头的偏置（编码为 128 维）除以 H/(8h)，与这些小数比较。",
 )
 def sandwich_products() -> Finding:
     distances, known = torch.tensor([0, 1, 8, 64, 512]), doubles([64, 62.0937, 45.7205, 30.5201, 14.0432])
     numbers = {}
     for heads in (8, 12, 2):  # of 8 alone H / 8 is 1
         sandwich = Sandwich(heads=heads)
-        numbers[f"first of {heads}"] = largest(bias(sandwich, distances) / (heads / 8) - known)
-        numbers[f"last of {heads}"] = largest(bias(sandwich, distances, heads - 1) * 8 - known)
+        off = [bias(sandwich, distances, head) * 8 * (head + 1) / heads - known for head in range(heads)]
+        numbers[f"heads of {heads}"] = largest(off)
     return all_within(numbers, 5.1e-5)
 
 
@@ -189,13 +188,14 @@ def sandwich_falls() -> Finding:
     "KERPLE is phi(q) phi(k) e^(-lambda |i - j|) with O(L d) memory.",
     "KERPLE 是 φ(q)φ(k)e^(-λ|i-j|)，需要 O(L d) 内存。",
     says="study notes",
-    how="What is kept of both kernels, their parameters: more than 2 numbers a head would have to be; and the bias of "
-    "the log kernel, p = a = 1, at distances 1, 2 and 4: the exponent of a fading product is a line, which would "
-    "double it from 1 to 2, to a tenth. It is -ln(1 + d); and with p = 1.5 and a = 0.5 both kernels are the formulas "
-    "of KERPLE, -p ln(1 + a d) and -a d^p, to 1e-6. Of the power kernel only p = 1 is such a line.",
-    how_zh="两种核所保存的参数：每个头须多于 2 个才算；以及 p = a = 1 的对数核在距离 1、2、4 处的偏置：指数衰减的指数"
-    "是直线，距离从 1 到 2 应加倍（容差十分之一）。它须等于 -ln(1 + d)；p = 1.5、a = 0.5 时，两种核须为 KERPLE 的公式 "
-    "-p ln(1 + a d) 与 -a d^p（容差 1e-6）。幂核只有 p = 1 时才是这样的直线。",
+    how="Memory is taken as what both kernels keep, their parameters: it would have to be more than the 2 numbers a "
+    "head that they have whatever L and d; and the bias of the log kernel, p = a = 1, at distances 1, 2 and 4: the "
+    "exponent of a fading product is a line, which would double it from 1 to 2, to a tenth. It is -ln(1 + d); and with "
+    "p = 1.5 and a = 0.5 both kernels are the formulas of KERPLE, -p ln(1 + a d) and -a d^p, to 1e-6. Of the power "
+    "kernel only p = 1 is such a line.",
+    how_zh="内存指两种核自身所存的参数：每个头 2 个，与 L、d 无关，须多于此才算；以及 p = a = 1 的对数核在距离 1、2、4 "
+    "处的偏置：指数衰减的指数是直线，距离从 1 到 2 应加倍（容差十分之一）。它须等于 -ln(1 + d)；p = 1.5、a = 0.5 时，两"
+    "种核须为 KERPLE 的公式 -p ln(1 + a d) 与 -a d^p（容差 1e-6）。幂核只有 p = 1 时才是这样的直线。",
 )
 def kerple_exponential() -> Finding:
     kernels = [Kerple(heads=8, variant=variant) for variant in ("log", "power")]

@@ -8,22 +8,26 @@ from torch import Tensor
 from whorl import Encoding, NoPE, Rope, Sinks, Window, attention
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import doubles, largest, normal
+from whorl.claims.rotation.turning import EXACT
 
 about_none = About("none")
 
 
 @About("window", "sinks").holds(
     "window.reach",
-    "A window of w shows a query w keys at most, its own among them, a symmetric one 2w - 1, and sinks show it the "
-    "first ones as well.",
-    "窗口 w 让查询最多看到 w 个键（含自身），对称窗口最多 2w - 1 个，sinks 还让它看到最前面的几个。",
+    "Under a causal mask a window of w shows a query w keys at most, its own among them; without one a symmetric "
+    "window shows 2w - 1 at most; sinks show the keys at the first positions as well.",
+    "在因果掩码下，窗口 w 让查询最多看到 w 个键（含自身）；没有因果掩码时，对称窗口最多 2w - 1 个；sinks 还让它看到最前"
+    "几个位置上的键。",
     says="Jiang et al. 2023, Mistral 7B, figure 1; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
     "docs/encodings/window.md",
     how="Keys that have a weight in attention of 100 tokens, for each query: with windows 1, 16 and 40, and the same "
     "with 4 sinks, causal, and with symmetric windows, not causal; which ones, and how many the query at 50 has with "
-    "window 16.",
+    "window 16. Outputs of the path that attention takes by itself, of 600 tokens and of one after 1,000, must be "
+    "those of a softmax over these keys, to 1e-9.",
     how_zh="100 个词的注意力中有权重的键，对每个查询：窗口 1、16、40，以及再加 4 个 sinks（因果），和对称窗口（非因"
-    "果）；看是哪些键，以及窗口 16 时第 50 个查询有几个。",
+    "果）；看是哪些键，以及窗口 16 时位置 50 的查询有几个。attention 自行选择的路径的输出（600 个词，以及 1000 个键之后"
+    "的一个查询），须与只在这些键上的 softmax 相同，容差 1e-9。",
 )
 def window_reach() -> Finding:
     i = torch.arange(100)[:, None]
@@ -43,8 +47,24 @@ def window_reach() -> Finding:
         good = good and all(torch.equal(own, wanted) for own, wanted in cases.values())
         numbers = {f"keys of the query at 50, {name}": int(own[50].sum()) for name, (own, _) in cases.items()}
     counts = list(numbers.values())
-    but = Both(f"the query at 50 sees {counts}, or others", f"第 50 个查询看到 {counts} 个，或是别的键")
-    return decide(good and counts == [16, 31, 20], numbers, but)
+    off = largest(_off_softmax(queries, keys, w) for queries, keys in ((600, 600), (1, 1001)))
+    numbers["outputs off a softmax over these keys by"] = off
+    but = Both(f"the query at 50 sees {counts}, or others", f"位置 50 的查询看到 {counts} 个，或是别的键")
+    return decide(good and counts == [16, 31, 20] and off < EXACT, numbers, but)
+
+
+def _off_softmax(queries: int, keys: int, size: int) -> Tensor:
+    """Causal outputs with a window, and with 4 sinks, less those of a softmax over the keys that each shows."""
+    i, j = torch.arange(keys - queries, keys), torch.arange(keys)
+    q, k, v = normal(1, 1, queries, 8), *normal(2, 1, 1, keys, 8, seed=1)
+    near = (j <= i[:, None]) & (j > i[:, None] - size)
+    wanted = {Window(size=size): near, Sinks(size=size, count=4): near | ((j < 4) & (j <= i[:, None]))}
+    off = []
+    for encoding, seen in wanted.items():
+        weights = (q @ k.mT / 8**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+        own = attention(q, k, v, encoding=encoding, causal=True)
+        off.append(own - weights @ v)
+    return torch.stack(off)
 
 
 @about_none.holds_within(

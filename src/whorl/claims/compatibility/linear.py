@@ -137,14 +137,21 @@ def stats(form: Form, feature: Feature = "elu+1") -> dict[str, float]:
     "With RoPE in the numerator alone weights may be negative and rows need not sum to 1: they are no probability.",
     "只在分子中使用 RoPE 时，权重可能为负、每行之和不一定为 1：不再是概率分布。",
     says=f"{SU}, which says so of equation 19",
-    how="256 tokens, 2 heads of 16, elu + 1: more than 1 % of the weights are negative, and some row sums to less "
-    "than 0.99.",
-    how_zh="256 个词、2 个 16 维的头，elu + 1：超过 1% 的权重为负，且有某行之和小于 0.99。",
+    how="256 tokens, causal, 2 heads of 16, elu + 1: more than 1 % of the weights are negative, and some row sums to "
+    "less than 0.99; share and sums as counted from whole matrices, to 1e-7.",
+    how_zh="256 个词、因果、2 个 16 维的头，elu + 1：超过 1% 的权重为负，且有某行之和小于 0.99；占比与各行之和均与由完"
+    "整矩阵数出的相同，容差 1e-7。",
 )
 def numerator_probability() -> Finding:
     negative, least, most, *_ = stats("numerator").values()
+    rope, ids, (a, b) = Rope(head_dim=DIM), torch.arange(COUNT), (elu(x) + 1 for x in tokens()[:2])
+    weights = (rope.rotate(a, ids) @ rope.rotate(b, ids).mT).tril() / (a @ b.mT).tril().sum(-1, keepdim=True)
+    rows, past = weights.sum(-1), torch.ones(COUNT, COUNT).tril().bool()
+    share = (weights[..., past] < 0).double().mean()
+    off = largest(doubles([negative, least, most]) - torch.stack((share, rows.min(), rows.max())))
     text = Both(f"rows sum to {least:.2f} … {most:.2f}", f"每行之和为 {least:.2f} … {most:.2f}")
-    return decide(negative > 0.01 and least < 0.99, stats("numerator"), text)
+    numbers = stats("numerator") | {"off the whole matrices by": off}
+    return decide(negative > 0.01 and least < 0.99 and off < 1e-7, numbers, text)
 
 
 @about_rope.holds(

@@ -55,9 +55,9 @@ def _differences(h: Tensor) -> Tensor:
 @about_rope.fails(
     "note.abel-reindexing",
     "In the Abel proof, sum_(i<n) S_(i+1) h_i - sum_(i<n) S_i h_i may be written with sum_(i=1..n) S_i h_(i-1) in "
-    "place of its second sum (h and S as in decay.abel-identity).",
+    "place of its second sum (h and S as in decay.abel-identity, n = d/2, S_0 = 0).",
     "Abel 证明中，Σ_(i<n) S_(i+1) h_i - Σ_(i<n) S_i h_i 的第二个和可以写成 Σ_(i=1..n) S_i h_(i-1)（h、S 同 "
-    "decay.abel-identity）。",
+    "decay.abel-identity，n = d/2，S_0 = 0）。",
     says="study notes, one line of the proof",
     how="200 random q, k of 128 dimensions at distance 16: that line against the score, to 1e-6. The line must be 0, "
     "and the one with the second sum as it was must be the score, as must Re sum_i h_i e^(i m w), to 1e-6 each.",

@@ -144,12 +144,12 @@ def _falls(means: Iterable[float]) -> bool:
     "In heads of 128 dimensions, base 10,000, RoPE scores decay with the distance up to 511, as a trend.",
     "128 维的头、底数 10000 时，直到距离 511，RoPE 的分数从趋势看随距离衰减。",
     says="Su et al. 2021, RoFormer, section 3.3, of long-term decay; study notes",
-    how="128 dimensions, base 10,000, distances 0 … 511: means of |score| over 1-15, 16-31 … 256-511 for q = k = 1, "
-    "whose scores are to be 2 sum_i cos(m w_i), to 1e-9; and where |score| is largest for a k that is q turned to "
-    "fit at distance 256, which is to be |q|^2 there, to 1e-9.",
-    how_zh="128 维、底数 10000、距离 0 … 511：q = k = 1 时 |分数| 在 1-15、16-31 … 256-511 各段上的均值，分数须"
-    "为 2 Σ_i cos(m w_i)（容差 1e-9）；以及把 q 转到恰好在距离 256 处匹配的 k，其 |分数| 在何处最大，在该处须为 |q|²"
-    "（容差 1e-9）。",
+    how="128 dimensions, base 10,000, distances 0 … 511: whether means of |score| over 1-15, 16-31 … 256-511 fall "
+    "from each to the next, for q = k = 1, whose scores are to be 2 sum_i cos(m w_i), to 1e-9, and for a k that is q "
+    "turned to fit at distance 256, where |score| is to be largest, and |q|^2, to 1e-9.",
+    how_zh="128 维、底数 10000、距离 0 … 511：|分数| 在 1-15、16-31 … 256-511 各段上的均值是否逐段下降：一是 q = k = 1"
+    "，其分数须为 2 Σ_i cos(m w_i)（容差 1e-9）；二是把 q 转到恰好在距离 256 处匹配的 k，其 |分数| 须在该处最大，且为 "
+    "|q|²（容差 1e-9）。",
 )
 def any_content() -> Finding:
     curve = _curve(ones(), ones())
@@ -161,9 +161,9 @@ def any_content() -> Finding:
     numbers |= {"fitted k: score at 0 over |q|^2": made[0], "at 256": made[256]}
     text = "k = R_256 q scores |q|^2 at distance 256, the largest score there is, and less at every smaller one"
     but = Both(text, "k = R_256 q 在距离 256 处得到最大的分数 |q|²，在更近处都更小")
-    falls, elsewhere = _falls(smooth.values()), int(made[:512].argmax()) != 256
-    told = off < EXACT and abs(float(made[256]) - 1) < EXACT
-    return depends(Both("q and k", " q 与 k"), falls, elsewhere, numbers, but, instead=told)
+    told = off < EXACT and abs(float(made[256]) - 1) < EXACT and int(made[:512].argmax()) == 256
+    falls, fitted_falls = _falls(smooth.values()), _falls(_means(made).values())
+    return depends(Both("q and k", " q 与 k"), falls, fitted_falls, numbers, but, instead=told)
 
 
 def _curve(q: Tensor, k: Tensor) -> Tensor:

@@ -42,10 +42,11 @@ def _last_position(factor: float) -> float:
     "A factor taken from the length that the data had serves better than one taken from the window.",
     "按数据实际长度取的因子比按窗口取的效果更好。",
     says="study notes, which call it unproven",
-    how="Bits per byte at 128 of models of 2 layers and width 64 after 300 updates on 48 of a window of 64: "
-    "Linear(8/3) less Linear(2), five seeds, paired; Student's 95 % interval must lie below zero.",
-    how_zh="2 层、宽 64 的模型，窗口 64、训练到 48、300 步，在长度 128 处：Linear(8/3) 与 Linear(2) 的比特每字节"
-    "之差，五个种子配对；Student 95% 区间须在零以下。",
+    how="Bits per byte of the last 16 of 128 bytes, by models of 2 layers and width 64 after 300 updates on 48 of a "
+    "window of 64 and none after scaling: Linear(8/3) less Linear(2), five seeds, paired; Student's 95 % interval must "
+    "lie below zero.",
+    how_zh="2 层、宽 64 的模型，窗口 64、训练到 48、300 步，缩放后不再训练：128 个字节中最后 16 个的比特每字节，"
+    "Linear(8/3) 减去 Linear(2)，五个种子配对；Student 95% 区间须在零以下。",
     trained=True,
 )
 def factor_from_data_helps() -> Finding:
@@ -85,9 +86,10 @@ def pi_untrained() -> Finding:
     "as well.",
     "不经训练，NTK-aware 缩放在训练长度的四倍处优于不作处理，小模型也如此。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5, whose title says more: extension.ntk-minimal",
-    how="Bits per byte at 4 times the trained length with nothing less those with NTK, in each comparison of the "
-    f"lab, of small models. {evidence.JUDGED.en}",
-    how_zh=f"实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用 NTK 的比特每字节之差。{evidence.JUDGED.zh}",
+    how="Bits per byte at 4 times the trained length with nothing less those with NTK of factor 4, in each comparison "
+    f"of the lab, of small models. {evidence.JUDGED.en}",
+    how_zh="实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用因子为 4 的 NTK 的比特每字节之差。"
+    f"{evidence.JUDGED.zh}",
     trained=True,
 )
 def ntk_untrained() -> Finding:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl import DynamicNtk, Linear, Llama3, LongRope, Ntk, NtkByParts, Resonance, Rope, Yarn
+from whorl import DynamicNtk, Linear, Llama3, LongRope, Ntk, NtkByParts, Resonance, Rope, Yarn, attention
 from whorl.claims.ledger import NOTHING, About, Both, Finding, all_within, close, decide, within
 from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.rotary.frequencies import wavelengths
@@ -187,24 +187,28 @@ def yarn_short() -> Finding:
 
 @About("rope").holds_within(
     "extension.yarn-temperature",
-    "YaRN multiplies cos and sin by 0.1 ln s + 1, and so every score of a head that is rotated whole by its square.",
-    "YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而在全部维度都旋转的头中把每个分数乘以它的平方。",
+    "YaRN multiplies cos and sin by 0.1 ln s + 1, unless a config gives another number, and so every score of a head "
+    "that is rotated whole by its square.",
+    "除非配置另给一个数，YaRN 把 cos 和 sin 乘以 0.1 ln s + 1，从而在全部维度都旋转的头中把每个分数乘以它的平方。",
     says=f"{PENG}, section 3.4",
     how="Scores of nine random q, k of 128 dimensions with Yarn(16), Yarn(2.5) and Yarn(40) over those of the same "
-    "frequencies without a factor, and the tables of the two against each other.",
-    how_zh="九组 128 维随机 q、k 用 Yarn(16)、Yarn(2.5)、Yarn(40) 的分数，除以频率相同而不带因子的分数；"
-    "并比较两者的表。",
+    "frequencies without a factor, the tables of the two against each other, and the weights of attention against a "
+    "softmax of those scores over sqrt(128).",
+    how_zh="九组 128 维随机 q、k 用 Yarn(16)、Yarn(2.5)、Yarn(40) 的分数，除以频率相同而不带因子的分数；比较两者的表；"
+    "并把 attention 的权重与这些分数除以 √128 后的 softmax 比较。",
 )
 def yarn_temperature() -> Finding:
     q, k, ids, off, means = normal(9, DIM), normal(9, DIM, seed=1), torch.arange(9) * 777, [], []
     for s in (16.0, 2.5, 40.0):
         yarn = Rope(head_dim=DIM, scaling=Yarn(factor=s, original_length=4096))
         bare = Rope(head_dim=DIM, frequencies=tuple(yarn.frequencies().tolist()))
-        ratio = (yarn.rotate(q, ids) @ yarn.rotate(k, ids).mT) / (bare.rotate(q, ids) @ bare.rotate(k, ids).mT)
-        factor = 0.1 * math.log(s) + 1
+        turned, unscaled = (rope.rotate(q, ids) @ rope.rotate(k, ids).mT for rope in (yarn, bare))
+        given, factor = (x[None, None] for x in (q, k, k)), 0.1 * math.log(s) + 1
+        _, weights = attention(*given, encoding=yarn, causal=False, positions=ids, return_weights=True)
         own, plain = (torch.stack(rope.tables(ids, dtype=torch.float64)) for rope in (yarn, bare))
-        off += [ratio / factor**2 - 1, own - factor * plain]
-        means.append(ratio.mean())
+        off += [turned / unscaled / factor**2 - 1, own - factor * plain]
+        off += [weights[0, 0] - (factor**2 * unscaled / DIM**0.5).softmax(-1)]
+        means.append((turned / unscaled).mean())
     worst, wanted = largest(off), (0.1 * math.log(16) + 1) ** 2
     return within(worst, 1e-9, {"scores are multiplied by": means[0], "(0.1 ln 16 + 1)^2": wanted, "off by": worst})
 

@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from whorl import Rope, Yarn, rerotate
+from whorl import DynamicNtk, Rope, Yarn, rerotate
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, shared, within
 from whorl.claims.probes import doubles, ladder, largest, normal, turned
 from whorl.kernels.choose import Impl
@@ -177,21 +177,31 @@ def norm() -> Finding:
     "Gradients keep their length on the way back through the rotation: many turns do not make them vanish.",
     "梯度反向穿过旋转时长度不变：转很多圈不会使梯度消失。",
     says="study notes, which also say in another place that many turns make gradients vanish",
-    how=f"Vector-Jacobian products of 100 random gradients of {SIZES}, at positions up to a million, by autograd.",
-    how_zh=f"100 个 {SIZES_ZH}的随机梯度的向量-雅可比积（自动求导），位置直到一百万。",
+    how=f"Vector-Jacobian products of 100 random gradients of {SIZES}, at positions up to a million, by autograd: "
+    "their lengths, and each against R_m^T times the gradient, to 1e-9.",
+    how_zh=f"100 个 {SIZES_ZH}的随机梯度的向量-雅可比积（自动求导），位置直到一百万：比较其长度，并逐一与 R_m^T 乘以该"
+    "梯度比较，容差 1e-9。",
 )
 def gradient_norm() -> Finding:
-    ratios = (gradient_ratio(rope, m) for rope in ropes() for m in PLACES)
-    return close((ratio - 1 for ratio in ratios), 1e-12, "largest relative change")
+    lengths, off = [], []
+    for rope, m in product(ropes(), PLACES):
+        x, given = vectors(rope), vectors(rope, seed=1)
+        back = gradient(rope, m, x, given)
+        lengths.append(back.norm(dim=-1) / given.norm(dim=-1) - 1)
+        off.append(back - given @ matrix(rope, m))  # R_m^T g, row by row
+    numbers = {"largest relative change": largest(lengths), "off R_m^T g by": largest(off)}
+    if not numbers["off R_m^T g by"] < EXACT:
+        return decide(False, numbers, Both("the gradient is not R_m^T times it", "梯度不等于 R_m^T 乘以它"))
+    return within(numbers["largest relative change"], 1e-12, numbers)
 
 
-def gradient_ratio(rope: Rope, position: int) -> Tensor:
-    """|gradient at the input| / |gradient at the output| of 100 vectors turned to this position."""
+def gradient(rope: Rope, position: int, x: Tensor, given: Tensor) -> Tensor:
+    """The gradient at vectors that are turned to this position, of that given of the turned ones."""
     with torch.enable_grad():
-        x, given = vectors(rope).requires_grad_(), vectors(rope, seed=1)
+        x = x.clone().requires_grad_()
         # a sum, as passing the gradient itself would have torch import a whole algebra system
         (back,) = torch.autograd.grad((at(rope, x, position) * given).sum(), x)
-    return back.norm(dim=-1) / given.norm(dim=-1)
+    return back
 
 
 @about_rope.holds_within(
@@ -234,20 +244,27 @@ def three_forms() -> Finding:
 @about_rope.holds_within(
     "rope.inverse",
     "The inverse rotation undoes the rotation, an attention factor included.",
-    "逆旋转可完全还原，包括注意力缩放因子。",
+    "逆旋转可还原旋转，包括注意力缩放因子。",
     says="whorl 0.2, docs/rotary.md",
-    how="rotate and rotate(inverse=True) of nine vectors of 64 dimensions up to position 8,000, plain and with "
-    "Yarn(8), in three layouts.",
-    how_zh="九个 64 维向量、位置直到 8000：rotate 与 rotate(inverse=True)，普通与带 Yarn(8)，三种排列。",
+    how="rotate and rotate(inverse=True) in float64 of four heads of nine vectors of 64 dimensions up to position "
+    "8,000: plain and with Yarn(8) in three layouts, the last half of the head alone, two of the four heads alone, and "
+    "DynamicNtk(2) of 64 tokens at length 500.",
+    how_zh="四个头、各九个 64 维向量、位置直到 8000，float64：rotate 与 rotate(inverse=True)；普通与带 Yarn(8) 各三种排"
+    "列，只旋转后一半维度，只旋转四个头中的两个，以及 64 个词的 DynamicNtk(2) 在长度 500 处。",
 )
 def inverse() -> Finding:
-    x, ids = normal(9, 64), torch.arange(9) * 1000
+    x, ids = normal(4, 9, 64), torch.arange(9) * 1000
+    yarn = Yarn(factor=8.0, original_length=1024)
     ropes = [
         Rope(head_dim=64, layout=layout, scaling=scaling)
-        for scaling in (None, Yarn(factor=8.0, original_length=1024))
+        for scaling in (None, yarn)
         for layout in ("half", "interleaved", "interleaved_to_half")
     ]
-    return close((rope.rotate(rope.rotate(x, ids), ids, inverse=True) - x for rope in ropes), 1e-12)
+    ropes += [Rope(head_dim=64, rotary_dim=32, slice="trailing", scaling=yarn), Rope(head_dim=64, rotated_heads=(0, 2))]
+    ropes += [Rope(head_dim=64, scaling=DynamicNtk(factor=2.0, original_length=64))]
+    turned = [rope.rotate(x, ids, length=500) for rope in ropes]
+    undone = [rope.rotate(y, ids, inverse=True, length=500) for rope, y in zip(ropes, turned, strict=True)]
+    return close((y - x for y in undone), 1e-12)
 
 
 @About("rope").holds_within(
