@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from measured import document, named, table, written
 
 SETTINGS = {"press": "Press et al."}
@@ -66,14 +68,20 @@ def matching() -> list[str]:
 def question(name: str, length: str = "64") -> list[str]:
     """The losses of a question's settings at a length, and the difference of each from the first."""
     rows = document("trained-questions")["questions"][name]["rows"]
-    made = []
-    for row in rows:
-        cell = row["by_length"][length] if "by_length" in row else row
-        less = "" if cell["difference"] is None else bracket(cell["difference"], "+.4f")
-        made.append(
-            [row["setting"] + (f", {row['factor']:.3g}" if row.get("factor") else ""), bracket(cell["loss"]), less]
-        )
+    cells = [row["by_length"][length] if "by_length" in row else row for row in rows]
+    made = [
+        [row["setting"] + (f", {row['factor']:.3g}" if row.get("factor") else ""), bracket(cell["loss"]), _less(cell)]
+        for row, cell in zip(rows, cells, strict=True)
+    ]
+    if all("all tokens" in cell for cell in cells):
+        made = [[*row, _less(cell["all tokens"])] for row, cell in zip(made, cells, strict=True)]
+        return table(["", f"at {length}", "difference", "difference over all bytes"], made)
     return table(["", f"at {length}", "difference"], made)
+
+
+def _less(cell: dict[str, Any]) -> str:
+    """The difference from the first setting, which has none."""
+    return "" if cell["difference"] is None else bracket(cell["difference"], "+.4f")
 
 
 def position_by_depth() -> list[str]:

@@ -73,26 +73,39 @@ class Runs:
 
 
 def paired(runs: Runs, encodings: Encodings) -> list[Answer]:
-    """Bits per byte by length of each encoding, and of all but the first the difference from it, seed by seed."""
-    by_name = {name: _bits(runs.of(encoding)) for name, encoding in encodings.items()}
-    usual = next(iter(by_name.values()))
+    """Bits per byte by length of each encoding, and of all but the first the difference from it, seed by seed.
+
+    They are of the last tokens, the same at every length, and beside them of all tokens.
+    """
+    found = {name: runs.of(encoding) for name, encoding in encodings.items()}
+    last, whole = (_by_length(found, score) for score in (SCORE, "non_overlapping"))
     return [
         {
             "setting": name,
             "encoding": encodings[name],
-            "by_length": {
-                str(length): {"loss": interval(values), "difference": _difference(values, usual[length])}
-                for length, values in bits.items()
-            },
+            "by_length": {length: {**cell, "all tokens": whole[name][length]} for length, cell in cells.items()},
         }
-        for name, bits in by_name.items()
+        for name, cells in last.items()
     ]
 
 
-def _bits(results: list[RunResult]) -> dict[int, list[float | None]]:
+def _by_length(found: dict[str, list[RunResult]], score: str) -> dict[str, Answer]:
+    """The loss of each encoding by one score and length, and the difference from the first."""
+    by_name = {name: _bits(results, score) for name, results in found.items()}
+    usual = next(iter(by_name.values()))
+    return {
+        name: {
+            str(length): {"loss": interval(values), "difference": _difference(values, usual[length])}
+            for length, values in bits.items()
+        }
+        for name, bits in by_name.items()
+    }
+
+
+def _bits(results: list[RunResult], score: str) -> dict[int, list[float | None]]:
     """By length, one number for each seed; None where an encoding has no such position."""
     tables = [result.evaluations[0]["by_length"] for result in results]
-    return {rows[0]["length"]: [row["bits_per_byte"][SCORE] for row in rows] for rows in zip(*tables, strict=True)}
+    return {rows[0]["length"]: [row["bits_per_byte"][score] for row in rows] for rows in zip(*tables, strict=True)}
 
 
 def _difference(values: Sequence[float | None], usual: Sequence[float | None]) -> Answer | None:

@@ -253,6 +253,56 @@ def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
     everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
 
 
+@mutant("cache.growing-length")
+def dynamic_ntk_that_never_grows(patch: Patch) -> None:
+    patch.setattr(dynamic_ntk.DynamicNtk, "frequencies", lambda self, ladder, length=None: ladder.frequencies())
+
+
+@mutant("ideal.unique")
+def positions_of_codes_in_bfloat16(patch: Patch) -> None:
+    with_codes(patch, lambda own, positions, *given, **options: own(positions.bfloat16().long(), *given, **options))
+
+
+@mutant("question.order")
+def a_rope_that_does_not_turn(patch: Patch) -> None:
+    patch.setattr(Rotary, "rotate", lambda self, x, *given, **options: x)
+
+
+@mutant("transformer-xl.term")
+def transformer_xl_of_one_base(patch: Patch) -> None:
+    own = transformer_xl.frequencies_on
+    everywhere(patch, own, lambda width, base, *given: own(width, 1e4, *given))
+
+
+@mutant("deberta.buckets")
+def deberta_that_clips_and_has_no_buckets(patch: Patch) -> None:
+    own = deberta.Deberta.add_terms
+
+    def add_terms(self: Any, pairs: Any) -> Any:
+        kept, self._starts = self._starts, None
+        out = own(self, pairs)
+        self._starts = kept
+        return out
+
+    patch.setattr(deberta.Deberta, "add_terms", add_terms)
+
+
+@mutant("note.only-rope-linear")
+def xpos_that_fades_all_pairs_alike(patch: Patch) -> None:
+    patch.setattr(xpos, "log_zeta", lambda pairs, gamma: [-0.1] * pairs)
+
+
+@mutant("linear.one-plus-cosine")
+def one_plus_cosine_without_the_rotation(patch: Patch) -> None:
+    own = linear.make_terms
+
+    def make_terms(rule: Any, *given: Any, **options: Any) -> Any:
+        plain = dataclasses.replace(rule, encoding=None) if rule.form == "one_plus_cosine" else rule
+        return own(plain, *given, **options)
+
+    patch.setattr(linear, "make_terms", make_terms)
+
+
 @mutant("rope.inverse")
 def an_inverse_of_the_first_dimensions(patch: Patch) -> None:
     own = rotary.rotate

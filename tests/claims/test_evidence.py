@@ -122,9 +122,9 @@ def test_every_result_that_was_read_is_named(id, experiments):
 
 
 @pytest.mark.parametrize(
-    ("run", "kind"), [({}, "fails"), ({"test_triples": 0}, "holds"), ({"answers_b": 1.0}, "holds")]
+    ("run", "kind"), [({}, "fails"), ({"test_triples": 0}, "inconclusive"), ({"answers_b": 1.0}, "inconclusive")]
 )
-def test_a_task_whose_runs_are_not_of_triples_would_be_of_pairs(run, kind, experiments):
+def test_a_task_whose_runs_are_not_of_triples_shows_nothing(run, kind, experiments):
     triples = {"train_triples": 400, "test_triples": 240, "answers_b": 0.5}
     experiments("matching.json", {"runs": [triples, triples | run]})
     assert lab("note.cail-pairs")["note.cail-pairs"].verdict.kind == kind
@@ -223,7 +223,7 @@ def answers(**differences: tuple[float, float]) -> dict[str, Any]:
         row = {
             "setting": "of the data",
             "difference": gap,
-            "by_length": {length: {"difference": gap} for length in ("64", "256")},
+            "by_length": {length: {"difference": gap, "all tokens": {"difference": gap}} for length in ("64", "256")},
         }
         rows = [{"setting": "usual", "difference": None}, *[row] * (2 if question == "slow_pairs" else 1)]
         more = {"stages": [], "longest less those beside": gap}
@@ -254,6 +254,19 @@ def test_small_runs_decide_a_question(id, question, interval, kind, experiments)
     row = lab(id)[id]
     assert row.verdict.kind == kind and row.finding.source == "experiments/trained-questions.json"
     assert row.as_expected == (kind == row.claim.expected)
+
+
+@pytest.mark.parametrize("all_bytes", [(-0.1, 0.1), (0.1, 0.3)])
+def test_slow_pairs_are_judged_by_the_last_bytes_and_by_all(all_bytes, experiments):
+    found = answers(slow_pairs=(-0.3, -0.1))
+    low, high = all_bytes
+    for row in found["questions"]["slow-pairs"]["rows"][1:]:
+        row["by_length"]["64"]["all tokens"] = {
+            "difference": {"mean": (low + high) / 2, "low": low, "high": high, "n": 5}
+        }
+    experiments("trained-questions.json", found)
+    (row,) = lab("question.slow-pairs-hurt").values()
+    assert row.verdict.kind == "inconclusive"
 
 
 @pytest.mark.parametrize(

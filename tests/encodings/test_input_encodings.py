@@ -255,7 +255,7 @@ def test_codes_are_added_with_one_rounding(dtype):
     torch.testing.assert_close(got.double(), expected, rtol=ROUNDING[dtype], atol=1e-7)
 
 
-@pytest.mark.parametrize("width", [6, 7])
+@pytest.mark.parametrize("width", [1, 6, 7])
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_prefix_of_long_equals_short_and_rows_of_a_batch_are_their_own(order, width):
     encoding = Sinusoidal(width=width, order=order)

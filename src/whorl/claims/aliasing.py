@@ -126,10 +126,10 @@ def ambiguous() -> Finding:
 
 @about_rope.holds(
     "aliasing.critical-dimension",
-    "2 ceil(d/2 log_base(L / 2 pi)) dimensions, d at most, see a full turn in training on L > 2 pi positions: for base "
-    "10,000, 92 of 128 at L = 4,096 and 82 at 2,048.",
-    "以 L > 2π 个位置训练，转满一圈的维数为 2⌈d/2·log_base(L/2π)⌉（至多 d）：底数 10000、128 维时，L = 4096 为 92，"
-    "2048 为 82。",
+    "2 ceil(d/2 log_base(L / 2 pi)) dimensions, d at most, are of pairs whose wavelength the L > 2 pi positions of "
+    "training hold: for base 10,000, 92 of 128 at L = 4,096 and 82 at 2,048.",
+    "以 L > 2π 个位置训练，波长不超过 L 的各对共有 2⌈d/2·log_base(L/2π)⌉ 维（至多 d）：底数 10000、128 维时，L = 4096 "
+    "为 92，2048 为 82。",
     says=LIU,
     how="The formula against a count of whorl's wavelengths and known values: at base 10,000 heads of 128 at 4,096 and "
     "2,048, of 64 at 512 and 128, of 32 at 64; at base 500,000 heads of 128 at 8,192, at a million of 64 at 512; at "
@@ -233,8 +233,9 @@ def _first_base(dim: int, length: int) -> float:
 
 @about_rope.holds(
     "base.still-half",
-    "With half of the pairs standing still sum_i cos(w_i m) is never negative: every base serves every context.",
-    "若有一半的对不旋转，Σ_i cos(w_i m) 永不为负：任何底数都适用于任何长度。",
+    "With half of the pairs standing still sum_i cos(w_i m) is never negative: by that criterion every base serves "
+    "every context.",
+    "若有一半的对不旋转，Σ_i cos(w_i m) 永不为负：按此标准，任何底数都适用于任何长度。",
     says="Su 2024, kexue.fm 10122",
     how="The least sum of cosines over 16,384 positions with Proportional(fraction=0.5), heads of 64, bases 10, "
     "1,000 and 100,000: none below zero, while base 10 with all pairs turning has one. 16 pairs that stand still add "
@@ -298,9 +299,9 @@ def longest_wavelength() -> Finding:
 
 @about_rope.fails(
     "note.longest-62832",
-    "The longest wavelength, and so L_max, is 2 pi 10,000 = 62,832.",
-    "最长波长（即 L_max）为 2π·10000 = 62832。",
-    says="study notes, for d = 128",
+    "With 128 dimensions the longest wavelength, and so L_max, is 2 pi 10,000 = 62,832.",
+    "128 维时最长波长（即 L_max）为 2π·10000 = 62832。",
+    says="study notes",
     how="The longest wavelength of a RoPE of 128 dimensions against 62,832, to one part in a hundred; it and those of "
     "wider ones must be 2 pi 10,000^(1 - 2/d), to 1e-9 of it.",
     how_zh="128 维 RoPE 的最长波长与 62832 比较（容差百分之一）；它与更宽时的最长波长须为 2π·10000^(1 - 2/d)，相对容差 "

@@ -275,6 +275,15 @@ def ablations() -> dict[str, dict[str, Any]]:
     return document("ablations.json")
 
 
+def rise_in_ablations(name: str, setting: str) -> float | None:
+    """The rise of a setting's loss from the trained length to twice it, bits per byte; None where there is none."""
+    for row in ablations().get(name, {}).get("rows", []):
+        if row["setting"] == setting:
+            short, twice = (row["by_length"][i][SCORE]["mean"] for i in (0, 1))
+            return twice - short
+    return None
+
+
 QUESTIONS = "experiments/trained-questions.json"
 
 
@@ -288,9 +297,13 @@ def answer_command(question: str) -> str:
     return f"python experiments/trained_questions.py {question}"
 
 
-def difference_of(row: dict[str, Any], length: int | None = None) -> Difference:
-    """The paired difference of a row of an answer from the usual setting, at one length where it has several."""
-    cell = (row if length is None else row["by_length"][str(length)])["difference"]
+def difference_of(row: dict[str, Any], length: int | None = None, *, whole: bool = False) -> Difference:
+    """The paired difference of a row of an answer from the usual setting, at one length where it has several.
+
+    It is of the last tokens, the same at every length, or of all tokens of the ``whole`` texts.
+    """
+    at = row if length is None else row["by_length"][str(length)]
+    cell = (at["all tokens"] if whole else at)["difference"]
     return Difference(row["setting"], *(float(cell[key]) for key in ("mean", "low", "high")))
 
 

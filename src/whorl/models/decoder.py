@@ -133,6 +133,9 @@ class Decoder(nn.Module):
     def step(self, tokens: Tensor, caches: list[KVCache], *, positions: Maybe = None, key_mask: Maybe = None) -> Tensor:
         """Logits of the next tokens (batch, new), which the caches keep: those of a full pass over all tokens so far.
 
+        Where an encoding depends on the length, as dynamic NTK does past the one it was trained on, that is so at one
+        ``length``: layers above the first keep what was made at the length of its step.
+
         Positions go on from the real tokens of each row unless given, and ``key_mask`` is False where new tokens are
         padding. Given positions are not known to go on, so that kernels of decoding do not take such a step.
 

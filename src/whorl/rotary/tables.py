@@ -119,7 +119,7 @@ def _join_blocks(out: Tensor, first: int, coarse: Tensor, fine: Tensor) -> None:
             blocks, rows = 1, slice(low % BLOCK, min(BLOCK, end - block * BLOCK))
         cos, sin = coarse[:, block - start : block - start + blocks, None]
         left, right = scratch[:, :blocks, : rows.stop - rows.start]
-        target = out[:, low - first : low - first + left.shape[0] * left.shape[1]].view(2, blocks, -1, pairs)
+        target = out[:, low - first : low - first + left.shape[0] * left.shape[1]].view(2, *left.shape)
         _join(target, (cos, sin), (fine[0, rows], fine[1, rows]), left, right)
         block += blocks
 

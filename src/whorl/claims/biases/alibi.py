@@ -184,16 +184,18 @@ def receptive_field() -> Finding:
 
 @about_alibi.holds_within(
     "alibi.key-form",
-    "Under a causal mask slope times key position gives the same weights as slope times distance, but for rounding: a "
-    "softmax drops what a row shares.",
-    "因果掩码下，“斜率×键位置”与“斜率×距离”给出相同权重，只差舍入：softmax 会消去一行共有的常数。",
+    "Under a causal mask adding slope times key position gives the same weights as taking off slope times distance, "
+    "but for rounding, which in float32 at 600 keys is below 1e-4 of a weight and grows with the position: a softmax "
+    "drops what a row shares.",
+    "因果掩码下，加上“斜率×键位置”与减去“斜率×距离”给出相同权重，只差舍入：softmax 会消去一行共有的常数。float32、600 "
+    "个键时舍入不到权重的 1e-4，并随位置增大。",
     says=f"{PRESS}, the authors' code",
     how="Softmax of random scores plus key_bias against that of scores plus score_bias, 600 keys, queries at 0, 7, 300 "
-    "and 599: 8 and 12 heads, to 1e-4 of each weight. Products of the latter with positions are rounded in float32, by "
-    "more the farther they are; slopes of 8 heads are powers of two, and there 1e-6 is the bound.",
+    "and 599: 8 and 12 heads, to 1e-4 of each weight. Products of slopes of 12 heads with positions are rounded in "
+    "float32, by more the farther they are; slopes of 8 heads are powers of two, and there 1e-6 is the bound.",
     how_zh="600 个键，查询在 0、7、300、599 处：随机分数加 key_bias 的 softmax 与加 score_bias 的 softmax 比较，8 头与 "
-    "12 头每个权重相差不到自身的 1e-4。后者与位置的乘积在 float32 中有舍入，位置越远越大；8 头的斜率为 2 的幂，容差为 "
-    "1e-6。",
+    "12 头每个权重相差不到自身的 1e-4。12 头的斜率与位置的乘积在 float32 中有舍入，位置越远越大；8 头的斜率为 2 的幂，"
+    "容差为 1e-6。",
 )
 def key_form() -> Finding:
     ids, rows = torch.arange(600), torch.tensor([0, 7, 300, 599])

@@ -88,7 +88,7 @@ def t5_unscaled() -> Finding:
     "below that length; where it is twice a trained length of up to half a million, it does.",
     "32 个因果桶时，若 max_distance 小于训练长度，T5 在该长度之外不会读到从未训练过的数；若为训练长度（不超过五十万）的"
     "两倍，则会读到。",
-    says="whorl 0.2, docs/encodings/t5.md",
+    says="whorl 0.2, docs/encodings/t5.md, of where the last bucket begins; the lengths by this ledger",
     how="Buckets that a text of the trained length reaches against those of the first 3,000 distances and of 3,000 "
     "evenly spaced ones up to five times the length: trained lengths 18, 24, 64, 65, 512, 5,000 and 500,000, each with "
     "every max_distance from 17 to one less, or 20 of them evenly spaced, and with twice the length. Equal is not "

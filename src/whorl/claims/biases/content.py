@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import torch
+from torch import Tensor
 
-from whorl import Cope, ForgettingGate, Shaw, TransformerXL
+from whorl import Cope, Deberta, ForgettingGate, Shaw, TransformerXL
 from whorl.claims.ledger import About, Both, Finding, close, decide, within
 from whorl.claims.probes import doubles, ladder, largest, normal
 from whorl.encodings import deberta
@@ -45,22 +46,28 @@ def shaw_clip() -> Finding:
     "Transformer-XL's score is (q + u) . k + (q + v) . W r_(i-j), where r is the sinusoidal code of the distance.",
     "Transformer-XL 的分数是 (q + u)·k + (q + v)·W r_(i-j)，其中 r 是距离的正弦编码。",
     says="Dai et al. 2019, Transformer-XL, section 3.3",
-    how="adjust_scores against the formula, both divided by sqrt(8), pair by pair, 2 heads of 8, positions 0, 1, 5, "
-    "30 and 31, keys before and after the query.",
-    how_zh="2 个 8 维的头，位置 0、1、5、30、31：adjust_scores 与公式（都除以 √8）逐对比较，键在查询之前与之后都取。",
+    how="adjust_scores against the formula, both divided by sqrt(8), pair by pair, 2 heads of 8, bases 10,000 and 100, "
+    "positions 0, 1, 5, 30 and 31, keys before and after the query.",
+    how_zh="2 个 8 维的头，底数 10000 与 100，位置 0、1、5、30、31：adjust_scores 与公式（都除以 √8）逐对比较，键在查询"
+    "之前与之后都取。",
 )
 def transformer_xl_term() -> Finding:
-    xl = TransformerXL(heads=2, head_dim=8).double()
+    return close((_off_transformer_xl(base) for base in (10_000.0, 100.0)), 1e-9)
+
+
+def _off_transformer_xl(base: float) -> Tensor:
+    """Scores less those of the formula."""
+    xl = TransformerXL(heads=2, head_dim=8, base=base).double()
     for seed, parameter in enumerate(xl.parameters(), start=11):  # u and v have one shape, and must not be alike
         parameter.copy_(normal(*parameter.shape, seed=seed))
     q, k, ids = normal(1, 2, 5, 8), normal(1, 2, 5, 8, seed=1), torch.tensor([0, 1, 5, 30, 31])
     scale = 8**-0.5  # not 1: every term must be scaled as q . k is
     own = xl.adjust_scores(scale * q @ k.mT, q, k, ids, ids, scale=scale)
-    t = (ids[:, None] - ids).double()[..., None] * ladder(16)
+    t = (ids[:, None] - ids).double()[..., None] * ladder(16, base)
     code = torch.cat((t.sin(), t.cos()), -1)
     place = torch.einsum("hqd,hdw,qkw->hqk", (q + xl.position_bias[:, None])[0], xl.projection, code)
     wanted = (q + xl.content_bias[:, None]) @ k.mT + place
-    return close(own - scale * wanted, 1e-9)
+    return own - scale * wanted
 
 
 @About("deberta").holds(
@@ -71,9 +78,11 @@ def transformer_xl_term() -> Finding:
     says="He et al. 2020, DeBERTa, the code of version 2 as released in January 2021, and transformers 5.22; the code "
     "of DeBERTaV3, of March 2023, clamps distances to 511 first, which puts 512 into 255",
     how="bucket() of these distances, of 0 and 1, and of their negatives; and of every distance below 512 against "
-    "r up to 128 and 128 + ceil(127 ln(r / 128) / ln(511 / 128)) beyond.",
+    "r up to 128 and 128 + ceil(127 ln(r / 128) / ln(511 / 128)) beyond. And which row of its table a query of Deberta "
+    "reads for each from -600 to 600: that of its bucket, up to 255, the last there is.",
     how_zh="这些距离、0 与 1 及其相反数的 bucket()；以及 512 以内的每个距离：到 128 为止为 r，之后为 "
-    "128 + ⌈127 ln(r / 128) / ln(511 / 128)⌉。",
+    "128 + ⌈127 ln(r / 128) / ln(511 / 128)⌉。再看 -600 到 600 的每个距离，Deberta 的查询读取表中哪一行：须为其桶所对应"
+    "的，直到最后的 255。",
 )
 def deberta_buckets() -> Finding:
     distances = torch.tensor([0, 1, 128, 150, 200, 256, 511, 512])
@@ -85,8 +94,23 @@ def deberta_buckets() -> Finding:
     right = [r if r <= 128 else 128 + math.ceil(127 * math.log(r / 128) / ratio) for r in every.tolist()]
     agree = int((deberta.bucket(every, 256, starts) == torch.tensor(right)).sum())
     numbers |= {"distances that agree with the formula, of 512": agree}
+    last = torch.tensor([*right, *[256] * 89])  # of distances 0 … 600
+    numbers["rows off their buckets by"] = off = _rows_off(torch.cat((-last.flip(0), last[1:])).clamp(max=255))
     but = Both(f"they are {own}, or others are not the formula's", f"实际为 {own}，或其余的与公式不符")
-    return decide(own == known and mirrored == [-b for b in known] and agree == 512, numbers, but)
+    return decide(own == known and mirrored == [-b for b in known] and agree == 512 and off == 0, numbers, but)
+
+
+def _rows_off(buckets: Tensor) -> float:
+    """How far the row that a query reads at distances -600 … 600 is from these, in a table of its own row numbers."""
+    one = Deberta(heads=1, head_dim=1, position_to_content=None)
+    assert one.position_key is not None
+    one.relative.copy_(torch.arange(-256.0, 256.0)[:, None])
+    one.position_key.weight.fill_(1.0)
+    one.position_key.bias.zero_()
+    q, scores = torch.ones(1, 1, 1, 1), torch.zeros(1, 1, 1, 1201)
+    keys = torch.ones(1, 1, 1201, 1)
+    read = one.adjust_scores(scores, q, keys, torch.tensor([600]), 600 - torch.arange(-600, 601), scale=1.0)
+    return largest(read[0, 0, 0] - buckets)
 
 
 @About("cope").holds_within(

@@ -46,9 +46,8 @@ def window_reach() -> Finding:
         }
         good = good and all(torch.equal(own, wanted) for own, wanted in cases.values())
         numbers = {f"keys of the query at 50, {name}": int(own[50].sum()) for name, (own, _) in cases.items()}
-    counts = list(numbers.values())
     off = largest(_off_softmax(queries, keys, w) for queries, keys in ((600, 600), (1, 1001)))
-    numbers["outputs off a softmax over these keys by"] = off
+    counts, numbers = list(numbers.values()), numbers | {"outputs off a softmax over these keys by": off}
     but = Both(f"the query at 50 sees {counts}, or others", f"位置 50 的查询看到 {counts} 个，或是别的键")
     return decide(good and counts == [16, 31, 20] and off < EXACT, numbers, but)
 
@@ -92,19 +91,34 @@ def shuffled(causal: bool) -> Tensor:
 
 @about_none.holds(
     "none.causal-order",
-    "A causal mask alone tells the order: with it, shuffled tokens do not give shuffled outputs.",
-    "仅有因果掩码也能体现顺序：此时打乱输入，输出并非同样打乱。",
-    says="Haviv et al. 2022, on models without position encodings",
+    "A causal mask tells the order: with it, shuffled tokens do not give shuffled outputs. What one layer gives a "
+    "token does not depend on the order of those before it; what two give does.",
+    "因果掩码能体现顺序：此时打乱输入，输出并非同样打乱。单层给一个词的输出与它之前各词的次序无关，两层的则有关。",
+    says="Haviv et al. 2022, on models without position encodings; of one layer and two Irie 2025, arXiv 2501.00659",
     how="16 tokens, 2 heads of 8, and a random order: outputs of shuffled tokens less shuffled outputs reach more "
-    "than 0.1 with a causal mask, and stay below 1e-12 without.",
+    "than 0.1 with a causal mask, and stay below 1e-12 without. With the mask, and the 15 first tokens shuffled, the "
+    "last output moves by less than 1e-12 after one attention, and by more than 0.1 after a second one whose queries, "
+    "keys and values are what the first one gave.",
     how_zh="16 个词、2 个 8 维的头与一个随机次序：打乱后的输出与打乱的输出之差，在因果掩码下超过 0.1，没有掩码时小于 "
-    "1e-12。",
+    "1e-12。有掩码且只打乱前 15 个词时，最后一个输出在一次注意力后变化不到 1e-12，再以其输出为查询、键、值作第二次注意"
+    "力后变化超过 0.1。",
 )
 def causal_order() -> Finding:
     apart, without = largest(shuffled(causal=True)), largest(shuffled(causal=False))
+    one, two = _moved_by_those_before()
     numbers = {"largest difference, causal": apart, "without a mask": without}
-    but = Both("order leaves no trace", "次序没有留下痕迹")
-    return decide(apart > 0.1 and without < 1e-12, numbers, but)
+    numbers |= {"last output, those before it shuffled": one, "after two layers": two}
+    but = Both("order leaves no trace, or one already in one layer", "次序没有留下痕迹，或在单层中已留下")
+    return decide(min(apart, two) > 0.1 and max(without, one) < 1e-12, numbers, but)
+
+
+def _moved_by_those_before() -> tuple[float, float]:
+    """How far the last output of one attention, and of two, moves where the tokens before it are shuffled."""
+    given = normal(3, 1, 2, 16, 8)
+    order = torch.cat((torch.randperm(15, generator=torch.Generator().manual_seed(3)), torch.tensor([15])))
+    one, other = (attention(*x, encoding=NoPE(), causal=True) for x in (given, given[:, :, :, order]))
+    two, others = (attention(x, x, x, encoding=NoPE(), causal=True) for x in (one, other))
+    return largest((one - other)[:, :, -1]), largest((two - others)[:, :, -1])
 
 
 @about_none.holds_within(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import elu
+from torch.nn.functional import elu, normalize
 from torch.overrides import TorchFunctionMode
 
 from whorl import Encoding, LinearState, NoPE, Rope, XPos, attention, linear_attention, registry
@@ -17,7 +17,7 @@ from whorl.claims.compatibility.caches import COUNT, DIM, tokens
 from whorl.claims.flag_linear import linear
 from whorl.claims.ledger import About, Both, Finding, all_within, decide, shared, within
 from whorl.claims.probes import build, doubles, largest, normal
-from whorl.encodings.parts import Fade, Input, first
+from whorl.encodings.parts import Placement, SoftmaxScale, settled
 
 LONG = 2048  # where a product of all chunks with all would show; at 256 it is lost beside the rest
 LINEAR = 2.2  # work that grows by less when the length doubles counts as linear
@@ -156,13 +156,17 @@ def numerator_probability() -> Finding:
 
 @about_rope.holds(
     "linear.both-safe",
-    "Rotated products in the denominator as well risk dividing by zero: they cancel, and change sign.",
-    "分母也用旋转后的内积有除以零的风险：它们会相互抵消，还会变号。",
+    "Rotated products in the denominator as well risk dividing by zero: they can cancel and change sign. Those of "
+    "random tokens do in heads of 4 dimensions within 256 tokens; in heads of 64 they stay above zero there.",
+    "分母也用旋转后的内积有除以零的风险：它们可能相互抵消、变号。随机的词在 4 维的头中 256 个词以内就会如此，在 64 维的"
+    "头中此时都大于零。",
     says=f"{SU}, which keeps the denominator for this reason",
-    how="256 x 50 tokens of 4 dimensions, elu + 1: some denominators are below a thousandth of the most they could "
-    "be, some are negative; every plain one is above zero; all as summed from whole matrices, to 1e-9.",
+    how="256 x 50 tokens of 4 dimensions, elu + 1: some denominators are below a thousandth of the most they could be, "
+    "some are negative; every plain one is above zero; all as summed from whole matrices, to 1e-9. Of as many of 64 "
+    "dimensions none is negative, and one is where elu + 1 leaves nothing but the first of the fastest pair.",
     how_zh="4 维、256 × 50 个词，elu + 1：有的分母小于其可能最大值的千分之一，有的为负；不旋转的分母都为正；"
-    "均与完整矩阵求和的结果比较，容差 1e-9。",
+    "均与完整矩阵求和的结果比较，容差 1e-9。同样多的 64 维的词没有一个为负；若 elu + 1 只留下最快一对的第一维，则有分母"
+    "为负。",
 )
 def both_safe() -> Finding:
     given, rope, ids = normal(3, 50, 1, COUNT, 4, seed=22), Rope(head_dim=4), torch.arange(COUNT)
@@ -176,11 +180,16 @@ def both_safe() -> Finding:
     most = a.norm(dim=-1) * b.norm(dim=-1).cumsum(-1)
     off = largest((found.denominators - both, plain.denominators - unturned))
     right = off < 1e-9 and zeros == int((both.abs() < most / 1000).sum())
+    right = right and abs(float(found.min_denominator - both.abs().min())) < 1e-9
+    usual, fast = _denominators(*normal(3, 50, 1, COUNT, 64, seed=22)), _denominators(*_fastest_pair_alone())
+    right = right and float(usual.min()) > 0 > float(fast.min())
     numbers = {
         "near-zero denominators": zeros,
         "negative denominators": negative,
         "least |denominator|": found.min_denominator,
         "least plain denominator": plain.denominators.min(),
+        "least denominator, heads of 64": usual.min(),
+        "least of the fastest pair alone, heads of 64": fast.min(),
         "largest |row sum - 1|": largest(sums - 1),
         "denominators against whole matrices": off,
         "tokens": found.denominators.numel(),
@@ -192,21 +201,36 @@ def both_safe() -> Finding:
     return decide(zeros > 0 and negative > 0 and right and float(plain.denominators.min()) > 0, numbers, text)
 
 
+def _denominators(*given: Tensor) -> Tensor:
+    """Those of form ``both``, heads of 64."""
+    return linear_attention(*given, encoding=Rope(head_dim=64), form="both", return_stats=True)[1].denominators
+
+
+def _fastest_pair_alone() -> tuple[Tensor, Tensor, Tensor]:
+    """Four tokens of which elu + 1 leaves the first dimension alone, and of keys only the first's."""
+    q = torch.full((1, 1, 4, 64), -30.0, dtype=torch.float64)
+    k = q.clone()
+    q[..., 0], k[:, :, 0, 0] = 10, 10
+    return q, k, k
+
+
 @about_rope.holds(
     "linear.one-plus-cosine",
-    "1 + cos(q, k) with RoPE stays a probability: no weight is negative and rows sum to 1, unless all keys that a "
-    "query sees are opposite to it once both are rotated, exactly or so nearly that eps, 1e-6, counts beside the "
-    "weights' sum.",
-    "带 RoPE 的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键在旋转后都与它正好相反，或接近到 eps"
-    "（1e-6）与权重之和相比不可忽略。",
+    "1 + cos(q, k) with RoPE, no temperature in it, stays a probability: no weight is negative and rows sum to 1, "
+    "unless all keys that a query sees are opposite to it once both are rotated, exactly or so nearly that eps, 1e-6, "
+    "counts beside the weights' sum.",
+    "带 RoPE（不含温度因子）的 1 + cos(q, k) 仍是概率：权重非负，每行和为 1，除非查询看到的键在旋转后都与它正好相反，或"
+    "接近到 eps（1e-6）与权重之和相比不可忽略。",
     says="study notes, without the exception",
-    how="256 tokens, 2 heads of 16, as they are (identity) and by elu + 1: no weight below zero, row sums of 1 to "
-    "1e-5, no denominator of zero. And a first key that is opposite to its query, three times as long, identity: that "
-    "row must sum to 0 to 1e-5; to D / (D + 1e-6), D = 1 - cos(0.001), to 1e-5, where the key is off by 0.001 radian; "
-    "and to 1 there without eps. The other rows must sum to 1 to 1e-5.",
-    how_zh="256 个词、2 个 16 维的头，原样（identity）与 elu + 1：没有负权重，每行之和为 1（容差 1e-5），没有为零的分"
-    "母。以及第一个键与其查询相反、长为三倍（identity）：该行之和须为 0；键偏离 0.001 弧度时须为 D / (D + 1e-6)，"
-    "D = 1 - cos(0.001)，不加 eps 则为 1；其余各行须为 1（容差都是 1e-5）。",
+    how="256 tokens, 2 heads of 16, float64, as they are (identity) and by elu + 1: no weight below zero, row sums of "
+    "1 to 1e-5, no denominator of zero; weights, read off with one-hot values, are 1 + cos over their sum, to 1e-5. "
+    "And a first key that is opposite to its query, three times as long, identity: that row must sum to 0 to 1e-5; to "
+    "D / (D + 1e-6), D = 1 - cos(0.001), to 1e-5, where the key is off by 0.001 radian; and to 1 there without eps. "
+    "The other rows must sum to 1 to 1e-5.",
+    how_zh="256 个词、2 个 16 维的头，float64，原样（identity）与 elu + 1：没有负权重，每行之和为 1（容差 1e-5），没有"
+    "为零的分母；用独热的值读出的权重为 1 + cos 除以其和（容差 1e-5）。以及第一个键与其查询相反、长为三倍（identity）："
+    "该行之和须为 0；键偏离 0.001 弧度时须为 D / (D + 1e-6)，D = 1 - cos(0.001)，不加 eps 则为 1；其余各行须为 1（容差"
+    "都是 1e-5）。",
 )
 def one_plus_cosine() -> Finding:
     numbers, good = {}, True
@@ -216,6 +240,8 @@ def one_plus_cosine() -> Finding:
         negative, least, most, _, denominator = found.values()
         good = good and negative == 0 and max(abs(least - 1), abs(most - 1)) < 1e-5 and denominator > 0
         numbers |= {f"{name}, {feature}": number for name, number in found.items()}
+        numbers[f"weights off theirs, {feature}"] = apart = _off_one_plus_cosine(feature)
+        good = good and apart < 1e-5
     off = 0.001
     nearly = 1 - math.cos(off)
     for name, angle, eps, right in (
@@ -228,6 +254,17 @@ def one_plus_cosine() -> Finding:
         good = good and largest(rows[..., 0] - right) < 1e-5 and largest(rows[..., 1:] - 1) < 1e-5
     but = Both("a weight is negative, or a row does not sum to 1", "某个权重为负，或某行之和不为 1")
     return decide(good, numbers, but)
+
+
+def _off_one_plus_cosine(feature: Feature) -> float:
+    """How far weights, read off with one-hot values, are from 1 + cos of rotated features over their sum."""
+    q, k, _ = tokens()
+    rope, ids = Rope(head_dim=DIM), torch.arange(COUNT)
+    a, b = (rope.rotate(normalize(feature_map(x, feature), dim=-1), ids) for x in (q, k))
+    wanted = (1 + a @ b.mT).tril()
+    one_hot = torch.eye(COUNT, dtype=q.dtype).expand(*q.shape[:2], COUNT, COUNT)
+    own = linear_attention(q, k, one_hot, encoding=rope, form="one_plus_cosine", feature=feature)
+    return largest(own - wanted / wanted.sum(-1, keepdim=True))
 
 
 def _rows_of_opposite_key(angle: float, eps: float) -> Tensor:
@@ -380,10 +417,10 @@ def cost() -> Finding:
     says="study notes, without the hedge of the RoFormer authors' README (github.com/ZhuiyiTechnology/roformer): to "
     "the best of our knowledge",
     how="Every registered encoding that is relative and said to work there, 12 tokens, near and far apart: the linear "
-    "form against the quadratic, to 1e-6. It is so if all that do are rotations or none; each other one must fade in "
-    "every dimension, and not in all alike.",
-    how_zh="每个声明可用的已注册相对编码，12 个词（远近都有）：线性形式与平方形式比较，容差 1e-6。若可用的只有旋转与不"
-    "加编码，则成立；其余的每一维都须衰减，且快慢不全相同。",
+    "form against the quadratic, and attention against products of placed queries and keys, to 1e-6. It is so if all "
+    "that do are rotations or none; each other one must fade in every dimension, and not in all alike.",
+    how_zh="每个声明可用的已注册相对编码，12 个词（远近都有）：线性形式与平方形式比较，注意力与放好位置的查询、键的内积"
+    "比较，容差 1e-6。若可用的只有旋转与不加编码，则成立；其余的每一维都须衰减，且快慢不全相同。",
 )
 def only_rope_linear() -> Finding:
     works = []
@@ -392,7 +429,7 @@ def only_rope_linear() -> Finding:
         stated = encoding.claims.relative and encoding.claims.linear_attention
         if stated and linear(encoding, True).verdict.kind == "holds within":
             works.append(name)
-    others = [name for name in works if first(build(name), Input, Fade)]
+    others = [name for name in works if not _turns_only(build(name))]
     numbers = {"relative encodings that work": len(works), "that are no RoPE, nor none": len(others)}
     but = Both(
         f"{', '.join(others)} works as well: it fades its sums dimension by dimension",
@@ -400,3 +437,9 @@ def only_rope_linear() -> Finding:
     )
     rates = [build(name).linear_decay() or (0.0,) for name in others]
     return decide(not others, numbers, but, instead=all(max(own) < 0 and len(set(own)) > 1 for own in rates))
+
+
+def _turns_only(encoding: Encoding) -> bool:
+    """Whether all that an encoding does to queries and keys is to turn them."""
+    turned = [part for part in settled(encoding) if not isinstance(part, SoftmaxScale)]
+    return all(isinstance(part, Placement) and part.rotary is not None for part in turned)

@@ -116,9 +116,9 @@ def ntk_ends() -> Finding:
     "s 时才是 s² - s + 1。",
     says="transformers 5.22, dynamic RoPE after emozilla 2023",
     how="Frequencies of 128 dimensions at base 10,000 and of 64 at 500,000, for factors of 4 and 2 and original "
-    "lengths of 4,096 and 1,000: at 1 and at the original length, and at 4, 2.5 and 1.001 times it.",
-    how_zh="128 维、底数 10000 与 64 维、底数 500000，因子 4 与 2，原长度 4096 与 1000：在长度 1 与原长度处，以及在原长"
-    "度的 4 倍、2.5 倍、1.001 倍处的频率。",
+    "lengths of 4,096 and 1,000: all at 1 and at the original length, and the slowest at 4, 2.5 and 1.001 times it.",
+    how_zh="128 维、底数 10000 与 64 维、底数 500000，因子 4 与 2，原长度 4096 与 1000：在长度 1 与原长度处的全部频率，"
+    "以及在原长度的 4 倍、2.5 倍、1.001 倍处最慢一对的频率。",
 )
 def dynamic_within() -> Finding:
     numbers, apart = {}, []
@@ -216,8 +216,8 @@ def yarn_temperature() -> Finding:
 @about_rope.holds_within(
     "extension.longrope-factor",
     "LongRoPE switches its factors past the original length and multiplies cos and sin by sqrt(1 + ln s / ln L), "
-    "unless a config gives another number.",
-    "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)，除非配置另给一个数。",
+    "unless a config gives another number, or one for each of the two.",
+    "LongRoPE 超过原长度后切换因子，并把 cos、sin 乘以 √(1 + ln s / ln L)，除非配置另给一个数，或为两种因子各给一个。",
     says="Ding et al. 2024, LongRoPE, as released with Phi-3",
     how="Tables of 64 dimensions at positions 5 and 700 for lengths L and L + 1, with L = 4,096 and s = 32 and with "
     "L = 1,000 and s = 2.5, against cosines and sines, times that root, of angles divided by the short and by the long "

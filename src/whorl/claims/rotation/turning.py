@@ -76,8 +76,8 @@ def phases(positions: Tensor, frequencies: Tensor) -> Tensor:
 
 @about_rope.holds(
     "rope.identity-at-zero",
-    "At position 0 nothing is turned: f(q, 0) = q.",
-    "在位置 0 不旋转：f(q, 0) = q。",
+    "At position 0 nothing is turned: f(q, 0) = q, without scaling and in layouts that keep the order.",
+    "在位置 0 不旋转：f(q, 0) = q（不加缩放，且排列不改变次序）。",
     says=f"{SU}, the initial condition of section 3.4.1",
     how="Five random float32 vectors of 64 dimensions at position 0, in the half and the interleaved layout, "
     "compared bit for bit.",

@@ -92,23 +92,27 @@ def when_small() -> Finding:
 
 @about_sinusoidal.depends(
     "note.taylor-cross-term",
-    "Of the terms of a score's Taylor expansion in p_m and p_n, p_m . H p_n is the one that carries relative position.",
-    "把分数对 p_m、p_n 作 Taylor 展开，承载相对位置的是 p_m · H p_n 这一项。",
+    "Of the terms of a score's Taylor expansion in sinusoidal codes p_m and p_n of an even width, p_m . H p_n is the "
+    "one that carries relative position.",
+    "把分数对偶数宽度的正弦编码 p_m、p_n 作 Taylor 展开，承载相对位置的是 p_m · H p_n 这一项。",
     says="study notes, after Su 2021, kexue.fm 8231",
-    how="The share of the variance of p_m . H p_n, 128 dimensions, 256 x 256 positions, that m - n explains: 1 to "
-    "1e-9 with H = 1; with eight random H it would have to be above 0.9. The codes are those of the definition, to "
-    "1e-9.",
+    how="The share of the variance of p_m . H p_n, 128 dimensions, 256 x 256 positions, that m - n explains: 1 to 1e-9 "
+    "with H = 1; with eight random H it would have to be above 0.9. Beside it that share of terms of m alone, with "
+    "eight random vectors. The codes are those of the definition, to 1e-9.",
     how_zh="128 维、256 × 256 个位置：p_m · H p_n 的方差中由 m - n 解释的比例：H = 1 时为 1（容差 1e-9）；八个随机 H 时"
-    "须大于 0.9 才算。编码须与定义相符（容差 1e-9）。",
+    "须大于 0.9 才算。并列出只含 m 的项（八个随机向量）的该比例。编码须与定义相符（容差 1e-9）。",
 )
 def taylor_cross_term() -> Finding:
     p = codes(torch.arange(256))
     off = largest(p - defined(torch.arange(256)))
     plain, mixed = share(p @ p.mT), share(p @ (normal(8, DIM, DIM, seed=6) @ p.mT))
-    numbers = {"share of m - n, H = 1": plain, "share of m - n, random H": mixed, "codes off the definition by": off}
+    one = share((p @ normal(8, DIM, 1, seed=7)).expand(8, 256, 256))
+    numbers = {"share of m - n, H = 1": plain, "share of m - n, random H": mixed, "of terms of m alone": one}
+    numbers["codes off the definition by"] = off
     text = Both(
-        f"with H = 1 it is a function of m - n alone; with random projections between only {mixed:.2f} of it is",
-        f"H = 1 时它只是 m - n 的函数；中间有随机投影时只剩 {mixed:.2f} 由 m - n 决定",
+        "with H = 1 it is a function of m - n alone; with random projections between m - n explains "
+        f"{mixed:.2f} of its variance, and {one:.2f} of that of terms of m alone",
+        f"H = 1 时它只是 m - n 的函数；中间有随机投影时 m - n 只解释其方差的 {mixed:.2f}，而只含 m 的项为 {one:.2f}",
     )
     alone = plain > 1 - 1e-9 and off < 1e-9
     return depends(Both("the projections H", "投影矩阵 H"), alone, mixed > 0.9, numbers, text)

@@ -118,10 +118,11 @@ def inner_products() -> Finding:
 
 @About("sinusoidal", "rope").holds(
     "sinusoidal.first-negative",
-    "The sum of 64 cosines, base 10,000, first falls below zero at distance 1707: if it must not be negative, "
-    "a longer context needs another base.",
-    "底数 10000 的 64 个余弦之和在距离 1707 处首次小于零：若要求该和不为负，更长的上下文需要另一个底数。",
-    says="study notes; Men et al. 2024, arXiv 2405.14591, by whose table 4,096 positions need a base of 27,000",
+    "The sum of 64 cosines, base 10,000, first falls below zero at the whole distance 1707: if it must not be "
+    "negative, a longer context needs another base.",
+    "底数 10000 的 64 个余弦之和在整数距离 1707 处首次小于零：若要求该和不为负，更长的上下文需要另一个底数。",
+    says="study notes; Men et al. 2024, arXiv 2405.14591, by whose table 4,096 positions need a base of 2.7e4, to two "
+    "digits",
     how="The first of 65,536 products of sinusoidal codes of 128 dimensions below zero, and the first of 4,096 sums "
     "of a RoPE's cosines.",
     how_zh="65536 个 128 维正弦编码内积中第一个小于零的，以及 RoPE 的 4096 个余弦之和中第一个小于零的。",

@@ -14,6 +14,7 @@ from whorl.claims import evidence
 from whorl.claims.ledger import About, Both, Finding, close, decide, depends, needs_training, shared
 from whorl.claims.probes import generator, ladder, largest, normal
 from whorl.claims.sinusoidal.codes import DIM, ORDERS, SIZES, codes, defined, drawn, products
+from whorl.encodings.sinusoidal import Arrangement, sinusoidal
 
 NOISE = 0.5
 about_sinusoidal = About("sinusoidal", says="study notes")
@@ -22,19 +23,25 @@ about_sinusoidal = About("sinusoidal", says="study notes")
 @about_sinusoidal.holds(
     "ideal.unique",
     "Every position has a code of its own: of 65,536 codes of 128 dimensions the nearest to any is its neighbour's, "
-    "and that is not near.",
-    "每个位置的编码都唯一：65536 个 128 维编码中，离任一编码最近的是相邻位置的编码，而且并不近。",
+    "1.95 away.",
+    "每个位置的编码都唯一：65536 个 128 维编码中，离任一编码最近的是相邻位置的编码，相距 1.95。",
     says="study notes, the list of what an encoding should do",
-    how="|p_0 - p_k| from 65,536 products (distances depend on k alone), d = 128: least at k = 1, and more than 1 "
-    "there.",
-    how_zh="d = 128，由 65536 个内积得到 |p_0 - p_k|（距离只取决于 k）：在 k = 1 处最小，且大于 1。",
+    how="d = 128, base 10,000: |p_0 - p_k| for k below 65,536, least at k = 1 (that such distances depend on k alone "
+    "is ideal.equal-offset); and |p_t - p_(t+1)| at each of the positions, 1.9526 to 1e-4.",
+    how_zh="d = 128，底数 10000：k < 65536 的 |p_0 - p_k| 在 k = 1 处最小（这类距离只取决于 k，见 ideal.equal-offset）"
+    "；每个位置的 |p_t - p_(t+1)| 须为 1.9526（容差 1e-4）。",
 )
 def unique() -> Finding:
-    apart = (2 * (DIM / 2 - products()[1:])).clamp(min=0).sqrt()
+    every = codes(torch.arange(65_536))
+    apart, steps = (every[1:] - every[0]).norm(dim=-1), every.diff(dim=0).norm(dim=-1)
     nearest = 1 + int(apart.argmin())
-    numbers = {"distance to the neighbour": apart[0], "nearest at": nearest, "nearest but it": apart[1:].min()}
-    but = Both(f"the code {nearest} positions on is nearest", f"最近的是相隔 {nearest} 的编码")
-    return decide(nearest == 1 and float(apart[0]) > 1, numbers, but)
+    numbers = {"nearest to 0 at": nearest, "nearest but it": apart[1:].min()}
+    numbers |= {"least distance of neighbours": steps.min(), "largest distance of neighbours": steps.max()}
+    but = Both(
+        f"the code {nearest} positions on is nearest, or neighbours are not all as far",
+        "最近的不是相邻位置，或相邻距离不一",
+    )
+    return decide(nearest == 1 and largest(steps - 1.9526) < 1e-4, numbers, but)
 
 
 @about_sinusoidal.holds_within(
@@ -57,30 +64,42 @@ def equal_offset() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.deterministic",
-    "The same whole position has the same code, bit for bit, whatever other whole positions are asked for beside it.",
-    "同一整数位置的编码逐位相同，与同时请求的其他整数位置无关。",
-    how="Codes of 64 dimensions, float32: of 9 positions alone, in a range of 4,096, shuffled and in a batch; and of "
-    "300 random ones below ten million, each alone, together, and beside every 2,000th position below ten million.",
-    how_zh="64 维 float32 编码：9 个位置单独取、在 4096 个位置中取、打乱后取、在批中取；以及一千万以内的 300 个随机位置"
-    "：逐个单独取、一起取、与一千万以内每隔 2000 的位置一起取。",
+    "The same position, given as an integer, has the same code, bit for bit, whatever other integers are asked for "
+    "beside it.",
+    "以整数类型给出的同一位置，编码逐位相同，与同时请求的其他整数位置无关。",
+    says="study notes, of deterministic; bit for bit, and whatever is beside it, whorl 0.2",
+    how="Codes of 64 dimensions of both orders, in float32 and in float64: of 9 positions alone, in a range of 4,096, "
+    "shuffled and in a batch; and of 300 random ones below ten million, each alone, together, and beside every 2,000th "
+    "position below ten million.",
+    how_zh="两种次序的 64 维编码，float32 与 float64：9 个位置单独取、在 4096 个位置中取、打乱后取、在批中取；以及一千"
+    "万以内的 300 个随机位置：逐个单独取、一起取、与一千万以内每隔 2000 的位置一起取。",
 )
 def deterministic() -> Finding:
-    own, t = Sinusoidal(width=64), torch.tensor([0, 3, 511, 512, 513, 1000, 2047, 2048, 4000])
-    alone = torch.cat([own.codes(one[None]) for one in t])
-    order = torch.randperm(4096, generator=generator())
+    same = sum(_ways_that_agree(order, dtype) for order in ORDERS for dtype in (torch.float32, torch.float64))
+    but = Both("a code depends on what is beside it", "编码与同时请求的位置有关")
+    return decide(same == 20, {"ways that agree, of 20": same}, but)
+
+
+def _ways_that_agree(order: Arrangement, dtype: torch.dtype) -> int:
+    """In how many of five ways to ask for positions the codes are those of each position asked for alone."""
+
+    def own(positions: Tensor) -> Tensor:
+        return sinusoidal(positions, 64, order=order, dtype=dtype)
+
+    near = torch.tensor([0, 3, 511, 512, 513, 1000, 2047, 2048, 4000])
+    shuffled = torch.randperm(4096, generator=generator())
+    alone = torch.cat([own(one[None]) for one in near])
     ways = (
-        own.codes(torch.arange(4096))[t],
-        own.codes(order)[order.argsort()][t],
-        own.codes(torch.arange(4096).view(4, 1024)).flatten(0, 1)[t],
+        own(torch.arange(4096))[near],
+        own(shuffled)[shuffled.argsort()][near],
+        own(torch.arange(4096).view(4, 1024)).flatten(0, 1)[near],
     )
     same = sum(torch.equal(alone, way) for way in ways)
     far = drawn(300, 10_000_000, seed=7)
-    alone = torch.cat([own.codes(one[None]) for one in far])
+    alone = torch.cat([own(one[None]) for one in far])
     # so many that tables are made in other ways: of the steps of 512 positions as well, and of steps of those
-    beside = own.codes(torch.cat((far, torch.arange(0, 10_000_000, 2000))))[:300]
-    same += sum(torch.equal(alone, way) for way in (own.codes(far), beside))
-    but = Both("a code depends on what is beside it", "编码与同时请求的位置有关")
-    return decide(same == 5, {"ways that agree, of 5": same}, but)
+    beside = own(torch.cat((far, torch.arange(0, 10_000_000, 2000))))[:300]
+    return same + sum(torch.equal(alone, way) for way in (own(far), beside))
 
 
 @about_sinusoidal.holds(
@@ -106,9 +125,10 @@ def bounded() -> Finding:
 
 @about_sinusoidal.holds(
     "ideal.neighbours-close",
-    "Neighbours are close: at d = 128 the distance of codes grows with each of the first ten steps, from 1.95 to "
-    "6.51, below its mean.",
-    "相邻位置的编码相近：d = 128 时，前十步内编码距离从 1.95 逐步增大到 6.51，小于其均值。",
+    "Neighbours are close: at d = 128, base 10,000, the distance of codes grows with each of the first ten steps, from "
+    "1.95 to 6.51, below its mean of 11.29 over 65,536 positions.",
+    "相邻位置的编码相近：d = 128、底数 10000 时，前十步内编码距离从 1.95 逐步增大到 6.51，小于 65536 个位置上的均值 "
+    "11.29。",
     how="|p_0 - p_k| for k = 1 … 10, the first and the last to 1e-4, all below the mean over 65,536 positions, d = "
     "128.",
     how_zh="d = 128，k = 1 … 10 时的 |p_0 - p_k|，首末两个精确到 1e-4，都须小于 65536 个位置上的均值。",

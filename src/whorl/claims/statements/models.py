@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from whorl import T5, Alibi, Learned, Rope, Sinusoidal, attention
+from whorl import read as read_model
 from whorl.claims import evidence
 from whorl.claims.biases.masks import shuffled
 from whorl.claims.ledger import BETWEEN, About, Both, Finding, decide, depends, inconclusive, needs_training
 from whorl.claims.probes import generator, largest, normal, turned
 from whorl.claims.rotation.turning import plain
 from whorl.claims.statements.frequencies import NOTES
-from whorl.dialects.families import ALIBI, LEARNED, SINUSOIDAL, UNROTATED
+from whorl.dialects.families import ALIBI, UNROTATED
 
 about_rope = About("rope")
 
@@ -20,30 +21,32 @@ about_rope = About("rope")
     "note.t5-stores-length",
     "T5 stores O(L) biases.",
     "T5 要存储 O(L) 个偏置。",
-    how="Parameters of T5's bias a head, and distinct biases of 64, 1,024 and 16,384 keys: more than 1,000 of the "
-    "last would grow with the length. Of 1,024 and of 16,384 keys there are 32, as many as parameters.",
-    how_zh="T5 偏置每个头的参数个数，以及 64、1024、16384 个键时不同偏置的个数：最后一个超过 1000 才算随长度增长。"
-    "1024 与 16384 个键时须为 32 个，与参数一样多。",
+    how="What T5's bias holds a head, parameters and buffers, with no length and with 16,384; and distinct biases of "
+    "64, 1,024 and 16,384 keys: more than 1,000 of the last would grow with the length. Of 1,024 and of 16,384 keys "
+    "there are 32, as many as parameters.",
+    how_zh="T5 偏置每个头所存的数（参数与缓冲区），不给长度与长度 16384 时；以及 64、1024、16384 个键时不同偏置的个数："
+    "最后一个超过 1000 才算随长度增长。1024 与 16384 个键时须为 32 个，与参数一样多。",
 )
 def t5_stores_length() -> Finding:
-    t5 = T5(heads=8)
-    numbers = {"parameters a head": t5.table.numel() / 8}
+    t5, numbers = T5(heads=8), {}
+    for name, one in (("numbers a head", t5), ("numbers a head, length 16,384", T5(heads=8, length=16_384))):
+        numbers[name] = sum(x.numel() for x in (*one.parameters(), *one.buffers())) / 8
     for keys in (64, 1024, 16_384):
         numbers[f"biases, {keys:,} keys"] = len(t5.score_bias(torch.tensor([keys - 1]), torch.arange(keys))[0].unique())
-    text = f"{numbers['parameters a head']:.0f} numbers a head, whatever the length"
-    but = Both(text, f"每个头 {numbers['parameters a head']:.0f} 个数，与长度无关")
-    stored, _, near, far = numbers.values()
-    return decide(far > 1000, numbers, but, instead=stored == near == far == 32)
+    text = f"{numbers['numbers a head']:.0f} numbers a head, whatever the length"
+    but = Both(text, f"每个头 {numbers['numbers a head']:.0f} 个数，与长度无关")
+    stored, with_length, _, near, far = numbers.values()
+    return decide(far > 1000, numbers, but, instead=stored == with_length == near == far == 32)
 
 
 @About("sinusoidal", "learned", says=NOTES).fails(
     "note.bert-sinusoidal",
     "BERT uses sinusoidal positions.",
     "BERT 使用正弦位置编码。",
-    how="BERT-base uncased has 109,482,240 parameters; its sizes make so many only with a learned table of 512 x 768. "
-    "And whorl must read its family so.",
-    how_zh="BERT-base（uncased）有 109,482,240 个参数；按其尺寸，只有加上 512 × 768 的可学习表才是这个数。且 whorl "
-    "须如此读取该系列。",
+    how="BERT-base uncased has 109,482,240 parameters without the heads of its pre-training (transformers' BertModel); "
+    "its sizes make so many only with a learned table of 512 x 768. And whorl must read its family so.",
+    how_zh="BERT-base（uncased）不计预训练的输出头有 109,482,240 个参数（transformers 的 BertModel）；按其尺寸，只有加"
+    "上 512 × 768 的可学习表才是这个数。且 whorl 须如此读取该系列。",
 )
 def bert_sinusoidal() -> Finding:
     width, layers, inner, vocab = 768, 12, 3072, 30_522
@@ -71,16 +74,24 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
     """Whether a model has as many parameters as were published with sinusoids, or with a learned table."""
     encodings = Learned(width=width, length=length), Sinusoidal(width=width)
     table, waves = (rest + sum(p.numel() for p in encoding.parameters()) for encoding in encodings)
-    read = UNROTATED[family]
-    numbers = {"published": published, "with a learned table": table, "with sinusoids": waves}
-    numbers |= {"whorl reads a learned table": float(read == LEARNED)}
+    sizes = {
+        "hidden_size": width,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 12,
+        "max_position_embeddings": length,
+    }
+    sizes |= {"n_embd": width, "n_head": 12, "n_layer": 12, "n_positions": length}  # as GPT-2 calls them
+    (read,) = read_model({"model_type": family, **sizes}).groups[0].layers.encodings
+    sizes_read = [value.value for value in read.settings.values()]
+    numbers = {"of the model, without heads": published, "with a learned table": table, "with sinusoids": waves}
+    numbers |= {"whorl reads a learned table": float(read.name == "learned")}
     text = Both(
         f"with sinusoids it would have {waves:,} parameters; it has {table:,}, a learned row for each of {length} "
         "positions",
         f"若用正弦编码应有 {waves:,} 个参数；实际为 {table:,}，即 {length} 个位置各有一行可学习的向量",
     )
-    so = read == LEARNED and waves == rest and table == published
-    return decide(waves == published or read == SINUSOIDAL, numbers, text, instead=so)
+    so = read.name == "learned" and sizes_read == [width, length] and waves == rest and table == published
+    return decide(waves == published or read.name == "sinusoidal", numbers, text, instead=so)
 
 
 @About("alibi", "rope", says=NOTES).fails(
