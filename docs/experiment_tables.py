@@ -86,8 +86,16 @@ def _less(cell: dict[str, Any]) -> str:
 
 def position_by_depth() -> list[str]:
     """R² of the position after each layer."""
-    layers = document("trained-questions")["questions"]["position-by-depth"]["layers"]
-    return table(["after layer", *map(str, range(len(layers)))], [["R²", *(f"{cell['mean']:.3f}" for cell in layers)]])
+    rows = document("trained-questions")["questions"]["position-by-depth"]["rows"]
+    made = [
+        [
+            f"codes times {row['scale']:g}",
+            *(f"{cell['mean']:.3f}" for cell in row["layers"]),
+            bracket(row["last less first"], "+.4f"),
+        ]
+        for row in rows
+    ]
+    return table(["R² after layer", *map(str, range(len(rows[0]["layers"]))), "last less first"], made)
 
 
 def stages() -> list[str]:

@@ -142,10 +142,19 @@ def learned_frequencies(runs: Runs) -> Answer:
 
 
 def within_the_length(runs: Runs) -> Answer:
-    """Learned positions, sinusoidal codes and RoPE at the length they were trained on."""
-    scaled = {"name": "sinusoidal", "scale": SMALL["width"] ** -0.5}  # the size of embeddings, as compare has it
-    learned = {"name": "learned", "length": TRAINED}
-    return {"rows": paired(runs, {"learned": learned, "sinusoidal": scaled, "rope": {"name": "rope"}})}
+    """Learned positions, sinusoidal codes and RoPE at the length they were trained on.
+
+    The codes are divided by the root of the width, as ``compare`` has them, which makes them 4.4 times as large as
+    embeddings and learned positions are at the start; and beside that they are about as large.
+    """
+    learned, codes = {"name": "learned", "length": TRAINED}, {"name": "sinusoidal"}
+    encodings = {
+        "learned": learned,
+        "sinusoidal": {**codes, "scale": SMALL["width"] ** -0.5},
+        "rope": {"name": "rope"},
+        "sinusoidal, times 0.03": {**codes, "scale": 0.03},
+    }
+    return {"rows": paired(runs, encodings)}
 
 
 def factor_from_data(runs: Runs) -> Answer:
@@ -200,16 +209,21 @@ def inputs_of_blocks(model: Decoder, tokens: Tensor) -> list[Tensor]:
 
 
 def position_by_depth(runs: Runs) -> Answer:
-    """The share of the variance of the position that a linear map reads off hidden states, layer by layer."""
-    scaled = {"name": "sinusoidal", "scale": SMALL["width"] ** -0.5}
-    by_seed, layers, seeds = [], 6, SEEDS[:3]
-    for result in runs.of(scaled, layers=layers, seeds=seeds):
-        run = runs.loaded(result)
-        states = inputs_of_blocks(run.model, texts(run, runs, TRAINED))
-        by_seed.append([_read_off(state.double()) for state in states])
-    by_layer = [interval(list(values)) for values in zip(*by_seed, strict=True)]
-    change = interval([values[-1] - values[0] for values in by_seed])
-    return {"settings": small(layers=layers), "seeds": list(seeds), "layers": by_layer, "last less first": change}
+    """The share of the variance of the position that a linear map reads off hidden states, layer by layer.
+
+    With sinusoidal codes divided by the root of the width, as ``compare`` has them, and as they are defined.
+    """
+    rows, layers = [], 6
+    for scale in (SMALL["width"] ** -0.5, 1.0):
+        by_seed = []
+        for result in runs.of({"name": "sinusoidal", "scale": scale}, layers=layers):
+            run = runs.loaded(result)
+            states = inputs_of_blocks(run.model, texts(run, runs, TRAINED))
+            by_seed.append([_read_off(state.double()) for state in states])
+        by_layer = [interval(list(values)) for values in zip(*by_seed, strict=True)]
+        change = interval([values[-1] - values[0] for values in by_seed])
+        rows.append({"scale": scale, "layers": by_layer, "last less first": change})
+    return {"settings": small(layers=layers), "rows": rows}
 
 
 def _read_off(states: Tensor) -> float:

@@ -20,6 +20,7 @@ from whorl.attend.features import feature_map
 from whorl.attend.softmax import attention
 from whorl.claims.flags import of_registry
 from whorl.claims.probes import build
+from whorl.claims.rotation import turning
 from whorl.dialects.families import ALIBI, UNROTATED
 from whorl.encodings import (
     alibi,
@@ -253,6 +254,100 @@ def an_inverse_that_forgets_the_factor(patch: Patch) -> None:
     everywhere(patch, rotation.inverse_tables, lambda cos, sin: (cos, -sin))
 
 
+@mutant("kerple.alibi")
+def kerple_without_the_scale(patch: Patch) -> None:
+    patch.setattr(kerple.Kerple, "softmax_scale", lambda self, head_dim, length=None: 1.0)
+
+
+@mutant("precision.half-input")
+def queries_and_keys_rotated_in_bfloat16(patch: Patch) -> None:
+    own = rotary.rotate_qk
+
+    def rotate_qk(q: Any, k: Any, cos: Any, sin: Any, *given: Any, **options: Any) -> Any:
+        half = q.dtype in (torch.bfloat16, torch.float16)
+        cos, sin = (x.to(q.dtype).to(x.dtype) if half else x for x in (cos, sin))
+        return own(q, k, cos, sin, *given, **options)
+
+    patch.setattr(rotary, "rotate_qk", rotate_qk)
+
+
+@mutant("aliasing.wavelengths")
+def tables_that_turn_three_times_as_fast(patch: Patch) -> None:
+    with_tables(patch, lambda positions: 3 * positions, before=True)
+
+
+@mutant("forgetting.alibi", "forgetting_gate.formula")
+def a_gate_that_forgets_the_scores(patch: Patch) -> None:
+    own = forgetting_gate.ForgettingGate.add_terms
+    patch.setattr(forgetting_gate.ForgettingGate, "add_terms", lambda self, pairs: own(self, pairs) - pairs.scores)
+
+
+@mutant("linear.relative")
+def keys_out_of_order_without_a_mask(patch: Patch) -> None:
+    own = linear_forms.all_keys
+    everywhere(patch, own, lambda a, b, *given, **options: own(a, b.roll(1, -1), *given, **options))
+
+
+@mutant("note.decay-not-linear")
+def decay_by_the_whole_matrix(patch: Patch) -> None:
+    own = linear_forms.past_keys
+
+    def past_keys(a: Any, b: Any, *given: Any, **options: Any) -> Any:
+        torch.einsum("...id,...jd->...ij", a, b)
+        return own(a, b, *given, **options)
+
+    everywhere(patch, own, past_keys)
+
+
+@mutant("precision.cast")
+def mixed_rope_that_is_cast(patch: Patch) -> None:
+    patch.setattr(MixedRope, "_apply", nn.Module._apply)
+
+
+@mutant("question.every-layer", "question.order")
+def queries_and_keys_that_stay(patch: Patch) -> None:
+    patch.setattr(Rotary, "rotate", lambda self, x, *given, **options: x)
+    patch.setattr(Rotary, "transform_qk", lambda self, q, k, *given, **options: (q, k))
+
+
+@mutant("rope.partial")
+def queries_and_keys_turned_in_their_first_dimensions(patch: Patch) -> None:
+    own = rotary.rotate_qk
+    patch.setattr(rotary, "rotate_qk", lambda *given, start=0, **options: own(*given, start=0, **options))
+
+
+@mutant("ideal.equal-offset")
+def codes_that_stand_still_far_out(patch: Patch) -> None:
+    with_codes(patch, lambda own, positions, *given, **options: own(positions.clamp(max=65_536), *given, **options))
+
+
+@mutant("rope.rerotate")
+def keys_that_all_move_as_the_first_does(patch: Patch) -> None:
+    def moved_alike(keys: Any, one: Any, other: Any, positions: Any, *, new_positions: Any, **options: Any) -> Any:
+        alike = positions + (new_positions - positions)[..., :1]
+        return own(keys, one, other, positions, new_positions=alike, **options)
+
+    own = turning.rerotate
+    patch.setattr(turning, "rerotate", moved_alike)
+
+
+@mutant("alibi.bias-unscaled")
+def alibi_that_is_folded_without_the_scale(patch: Patch) -> None:
+    own = alibi.Alibi.fold
+    patch.setattr(alibi.Alibi, "fold", lambda self, q, k, dtype=torch.float32, scale=1.0: own(self, q, k, dtype, 1.0))
+
+
+@mutant("linear.cost")
+def denominators_by_the_whole_matrix(patch: Patch) -> None:
+    own = linear_forms.sums_of_weights
+
+    def sums_of_weights(a: Any, b: Any, *given: Any, **options: Any) -> Any:
+        torch.einsum("...id,...jd->...ij", a, b.expand_as(a))
+        return own(a, b, *given, **options)
+
+    everywhere(patch, own, sums_of_weights)
+
+
 @mutant("cache.growing-length")
 def dynamic_ntk_that_never_grows(patch: Patch) -> None:
     patch.setattr(dynamic_ntk.DynamicNtk, "frequencies", lambda self, ladder, length=None: ladder.frequencies())
@@ -261,11 +356,6 @@ def dynamic_ntk_that_never_grows(patch: Patch) -> None:
 @mutant("ideal.unique")
 def positions_of_codes_in_bfloat16(patch: Patch) -> None:
     with_codes(patch, lambda own, positions, *given, **options: own(positions.bfloat16().long(), *given, **options))
-
-
-@mutant("question.order")
-def a_rope_that_does_not_turn(patch: Patch) -> None:
-    patch.setattr(Rotary, "rotate", lambda self, x, *given, **options: x)
 
 
 @mutant("transformer-xl.term")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cmath
 import math
 
 import torch
@@ -15,6 +16,7 @@ from whorl.rotary.scalings.base import Scaling
 
 MEN = "Men et al. 2024, arXiv 2405.14591"
 LIU = "Liu et al. 2023, arXiv 2310.05209"
+PARTS = (0.1, 0.5, 1.0)  # of a wavelength
 about_rope = About("rope")
 
 
@@ -24,9 +26,10 @@ about_rope = About("rope")
     "每一对每 2π / w_i 个位置重复一次：d = 8、底数 10000 时为 6.283、62.83、628.3、6283.2。",
     says="study notes",
     how="Wavelengths of Rope(head_dim=8); and for heads of 8, 10 and 128 dimensions (bases 10,000, 100 and 500,000) "
-    "cos and sin of each pair at positions 3 and 777.25: the same one wavelength on, negated half a wavelength on.",
+    "cos and sin of each pair at positions 3 and 777.25: turned by a tenth of, half and one full turn where they are a "
+    "tenth of, half and one wavelength on.",
     how_zh="Rope(head_dim=8) 的各波长；以及 8、10、128 维（底数 10000、100、500000）的头在位置 3 与 777.25 处每一对的 "
-    "cos 与 sin：一个波长之后相同，半个波长之后反号。",
+    "cos 与 sin：再走十分之一、二分之一与一个波长，恰转过十分之一、二分之一与一整圈。",
 )
 def repeats() -> Finding:
     own = wavelengths(frequencies(8))
@@ -37,11 +40,11 @@ def repeats() -> Finding:
         length = wavelengths(rope.frequencies())
         for start in (3.0, 777.25):
             first = torch.full_like(length, start)
-            here, on, half = (
-                torch.stack(rope.tables(positions, dtype=torch.float64)).diagonal(dim1=1, dim2=2)
-                for positions in (first, first + length, first + length / 2)
+            here, *later = (
+                torch.complex(*rope.tables(first + part * length, dtype=torch.float64)).diagonal()
+                for part in (0.0, *PARTS)
             )
-            off += [on - here, half + here]
+            off += [on - here * cmath.exp(2j * math.pi * part) for part, on in zip(PARTS, later, strict=True)]
     worst = largest(off)
     return within(worst, 1e-9, {f"pair {i}": own[i] for i in range(4)} | {"largest difference": worst})
 
@@ -95,8 +98,8 @@ def untrained_pairs() -> Finding:
 
 @about_rope.fails(
     "aliasing.ambiguous",
-    "Once a pair's angle has passed 2 pi, positions become ambiguous.",
-    "某一对的角度一旦超过 2π，位置就有歧义。",
+    "With 128 dimensions and base 10,000 positions become ambiguous once a pair's angle has passed 2 pi.",
+    "128 维、底数 10000 时，某一对的角度一旦超过 2π，位置就有歧义。",
     says="study notes",
     how="cos and sin of 64 pairs at positions 1 … 65,535, past a full turn of every pair, against those at 0, since "
     "only differences of positions count: a position would have to be nearer than 0.1; and the fastest pair alone at "

@@ -233,9 +233,11 @@ def short_name(source: str) -> str:
 
 # How ``judge`` decides, for the claims that it decides.
 JUDGED = Both(
-    "Each difference is paired over seeds and samples of text, as in the lab's report, and the comparisons are judged "
-    "together (Holm, 5 %): it is so where one shows it and none the contrary.",
-    "每个差按种子与文本样本配对，与实验室报告相同；各次比较一并判定（Holm，5%）：有比较显示如此、且没有显示相反的，才算成立。",
+    "Scored are the same last bytes of each text, not the whole text. Each difference is paired over seeds and samples "
+    "of text, as in the lab's report, and the comparisons are judged together (Holm, 5 %): it is so where one shows it "
+    "and none the contrary.",
+    "计分的是每段文本同样的末尾字节，而非整段文本。每个差按种子与文本样本配对，与实验室报告相同；各次比较一并判定（Holm，5%"
+    "）：有比较显示如此、且没有显示相反的，才算成立。",
 )
 
 

@@ -121,10 +121,10 @@ def regions(encoding: whorl.Encoding) -> Tensor:
 def gated() -> Tensor:
     """What the gates of some tokens leave of each pair."""
     encoding = filled(whorl.ForgettingGate(heads=HEADS, width=DIM))
-    q, k, _ = queries_keys_values()
+    (q, k, _), scale = queries_keys_values(), encoding.softmax_scale(DIM)
     kept = encoding.remember(wave(1, TOKENS, DIM, seed=4))
-    zeros = torch.zeros(1, HEADS, TOKENS, TOKENS, dtype=torch.float64)
-    return encoding.adjust_scores(zeros, q, k, IN_ORDER, IN_ORDER, kept, scale=encoding.softmax_scale(DIM))[0]
+    scores = scale * q @ k.mT
+    return (encoding.adjust_scores(scores, q, k, IN_ORDER, IN_ORDER, kept, scale=scale) - scores)[0]
 
 
 def directions(encoding: whorl.MixedRope) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from whorl import Alibi, Kerple, KVCache, Rope, attention, linear_attention, registry
+from whorl import Alibi, Encoding, Kerple, KVCache, MixedRope, Rope, XPos, attention, linear_attention, registry
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide, depends, within
 from whorl.claims.probes import build, doubles, generator, ladder, largest, normal, refusal, sizes_of, tokens, turned
 from whorl.encodings.parts import Input, first
@@ -51,23 +51,24 @@ def own_error(positions: Tensor, angles: Literal["exact", "float32"], dim: int =
 
 @about_rope.holds_within(
     "precision.exact-tables",
-    "cos and sin of whorl's tables of a plain RoPE differ from float64's by at most 3.1e-8 at positions up to five "
-    "million: float32's rounding of numbers just below 1, 3.0e-8, and 1e-9 for the angles.",
-    "whorl 的普通 RoPE 的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 3.1e-8：float32 对略小于 1 的数的舍"
-    "入 3.0e-8，外加角度的 1e-9。",
+    "cos and sin of whorl's tables of a plain RoPE, of up to 256 dimensions and base 10,000 or more, differ from "
+    "float64's by at most 3.1e-8 at positions up to five million: float32's rounding of numbers just below 1, 3.0e-8, "
+    "and 1e-9 for the angles.",
+    "whorl 的普通 RoPE（不超过 256 维、底数不小于 10000）的 cos、sin 表在直到五百万的位置上与 float64 的值相差不超过 "
+    "3.1e-8：float32 对略小于 1 的数的舍入 3.0e-8，外加角度的 1e-9。",
     says="whorl 0.2, docs/concepts.md",
-    how="Tables of 128 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 … "
-    "10,485,759, at 1,000 in a row up to 5,000,000, which are made by blocks, and at 4,096 random ones below five "
+    how="Tables of 128 and 256 dimensions at base 10,000 and of 64 at 500,000, at 64 positions each up to 1,000, 4,096 "
+    "… 10,485,759, at 1,000 in a row up to 5,000,000, which are made by blocks, and at 4,096 random ones below five "
     "million, against float64; half a float32 step just below 1 is 3.0e-8, and 1e-9 is left to the angles in float64.",
-    how_zh="128 维、底数 10000 与 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，直到 5000000 的"
-    "连续 1000 个位置（按块生成），以及五百万以内 4096 个随机位置的表，与 float64 比较；float32 略小于 1 处的半步为 "
-    "3.0e-8，另留 1e-9 给 float64 的角度。",
+    how_zh="128 维与 256 维、底数 10000，以及 64 维、底数 500000：位置 1000、4096 … 10485759 各自之前的 64 个位置，直到"
+    " 5000000 的连续 1000 个位置（按块生成），以及五百万以内 4096 个随机位置的表，与 float64 比较；float32 略小于 1 处"
+    "的半步为 3.0e-8，另留 1e-9 给 float64 的角度。",
 )
 def exact_tables() -> Finding:
     places = {f"error at {place:,}": up_to(place) for place in PLACES}
     places["error at 1,000 positions up to 5,000,000"] = up_to(5_000_000, 1000)
     places["error at 4,096 random positions"] = torch.randint(5_000_000, (4096,), generator=generator(9))
-    heads = ((DIM, BASE), (64, 500_000.0))
+    heads = ((DIM, BASE), (2 * DIM, BASE), (64, 500_000.0))
     errors = {name: doubles([own_error(at, "exact", *head) for head in heads]) for name, at in places.items()}
     return all_within({name: largest(each) for name, each in errors.items()}, 3.1e-8)
 
@@ -263,10 +264,10 @@ def half_positions_refused() -> Finding:
     "bfloat16、float16 的查询和键以 float32 旋转，只舍入一次。",
     says=WHORL,
     how="64 half-precision vectors of 128 dimensions at positions from 100,000, in the half and the interleaved "
-    "layout, against products with e^(i m w) in float64: the error over half a step of the type at that entry, or over "
-    "1e-6 where half a step is less.",
-    how_zh="位置 100000 起的 64 个 128 维半精度向量，半分与交错两种排列，与 float64 的 e^(i m w) 乘积比较：误差除以该类"
-    "型在该分量处的半步；半步不足 1e-6 时除以 1e-6。",
+    "layout, by rotate() and as queries and as keys by transform_qk(), against products with e^(i m w) in float64: the "
+    "error over half a step of the type at that entry, or over 1e-6 where half a step is less.",
+    how_zh="位置 100000 起的 64 个 128 维半精度向量，半分与交错两种排列，用 rotate()，以及作为查询与键用 transform_qk()"
+    "，与 float64 的 e^(i m w) 乘积比较：误差除以该类型在该分量处的半步；半步不足 1e-6 时除以 1e-6。",
 )
 def half_input() -> Finding:
     ids, numbers = torch.arange(100_000, 100_064), {}
@@ -277,36 +278,50 @@ def half_input() -> Finding:
         rounding = (below * torch.finfo(dtype).eps / 2).clamp(min=1e-6)
         pairs = torch.arange(DIM).view(-1, 2).mT.flatten()  # (0, 2, …, 1, 3, …): where half has the two of a pair
         got = {
-            "interleaved": Rope(head_dim=DIM, layout="interleaved").rotate(x, ids),
-            "half": Rope(head_dim=DIM).rotate(x[:, pairs].contiguous(), ids)[:, pairs.argsort()],
+            "interleaved": _by_every_call(Rope(head_dim=DIM, layout="interleaved"), x, ids),
+            "half": _by_every_call(Rope(head_dim=DIM), x[:, pairs].contiguous(), ids)[..., pairs.argsort()],
         }
         for layout, y in got.items():
             numbers[f"error over one rounding, {dtype_name(dtype)}, {layout}"] = largest((y.double() - true) / rounding)
     return all_within(numbers, 1.05)
 
 
+def _by_every_call(rope: Rope, x: Tensor, ids: Tensor) -> Tensor:
+    """Vectors turned by ``rotate``, and as queries and as keys by ``transform_qk``."""
+    q, k = rope.transform_qk(x[None, None], x[None, None], ids, ids)
+    return torch.stack((rope.rotate(x, ids), q[0, 0], k[0, 0]))
+
+
 @About("rope").holds(
     "precision.cast",
-    "Casting a model to bfloat16 does not touch its frequencies, learned ones included.",
-    "把模型整体转成 bfloat16 不会改动频率，可学习的频率也不例外。",
+    "Casting a model to bfloat16 does not touch the frequencies of whorl's encodings, learned ones included.",
+    "把模型整体转成 bfloat16 不会改动 whorl 各编码的频率，可学习的频率也不例外。",
     says=WHORL,
-    how="Tables of 128 dimensions at positions 1,000 … 1,063 before and after .bfloat16() of a decoder with a plain "
-    "and with a learnable RoPE whose numbers have moved, bit for bit; its projections are bfloat16 then.",
-    how_zh="带有普通 RoPE 与参数已移动的可学习 RoPE（128 维，位置 1000 … 1063）的解码器，.bfloat16() 前后的表逐位比较；"
-    "此时其投影已是 bfloat16。",
+    how="What RoPE, learnable RoPE, learnable xPos and mixed RoPE, their learned numbers moved, make of 64 vectors of "
+    "128 dimensions at positions 1,000 … 1,063, before and after .bfloat16() of a decoder with each, bit for bit; its "
+    "projections are bfloat16 then.",
+    how_zh="带有 RoPE、可学习的 RoPE、可学习的 xPos、混合 RoPE（可学习的数已移动）的解码器：.bfloat16() 前后，位置 "
+    "1000 … 1063 处 64 个 128 维向量的旋转结果逐位比较；此时其投影已是 bfloat16。",
 )
 def cast() -> Finding:
-    same, ids = 0, torch.arange(1000, 1064)
-    for learnable in (False, True):
-        rope = Rope(head_dim=DIM, learnable=learnable)
-        if learnable:
-            rope.log_scale.add_(0.01 * normal(DIM // 2, seed=6).float())
-        before = torch.stack(rope.tables(ids))
-        model = Decoder(vocab=4, layers=1, width=DIM, heads=1, encoding=rope).bfloat16()
-        others = {each.dtype for name, each in model.named_parameters() if "log_scale" not in name}
-        same += torch.equal(before, torch.stack(rope.tables(ids))) and others == {torch.bfloat16}
-    but = Both("a cast changes the tables", "转换改变了表")
-    return decide(same == 2, {"tables that stay, of 2": same}, but)
+    learned = {"learnable": True}
+    encodings = Rope(head_dim=DIM), Rope(head_dim=DIM, **learned), XPos(head_dim=DIM, **learned)
+    same = sum(_stays_in_a_cast(one) for one in (*encodings, MixedRope(head_dim=DIM, heads=1)))
+    but = Both("a cast changes what is rotated", "转换改变了旋转结果")
+    return decide(same == 4, {"encodings that stay, of 4": same}, but)
+
+
+def _stays_in_a_cast(encoding: Encoding) -> bool:
+    """Whether casting the model around it leaves each bit of what an encoding places."""
+    for number in encoding.parameters():
+        number.add_(0.01 * normal(*number.shape, seed=6).float())
+    x, ids = normal(1, 1, 64, DIM).float(), torch.arange(1000, 1064).expand(encoding.axes, 64)
+    ids = ids if encoding.axes > 1 else ids[0]
+    before = torch.stack(encoding.transform_qk(x, x, ids, ids))
+    model = Decoder(vocab=4, layers=1, width=DIM, heads=1, encoding=encoding).bfloat16()
+    own = {id(number) for number in encoding.parameters()}
+    others = {number.dtype for number in model.parameters() if id(number) not in own}
+    return torch.equal(before, torch.stack(encoding.transform_qk(x, x, ids, ids))) and others == {torch.bfloat16}
 
 
 def distinct(rows: Tensor) -> int:

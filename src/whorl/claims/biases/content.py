@@ -157,8 +157,9 @@ def forgetting_alibi() -> Finding:
     gate.gate.weight.zero_()
     gate.gate.bias.copy_(doubles(biases))
     kept, ids = gate.remember(normal(1, 60, 8)), torch.arange(60)
-    zeros, x = torch.zeros(1, 3, 60, 60, dtype=torch.float64), normal(1, 3, 60, 4)
-    own = gate.adjust_scores(zeros, x, x, ids, ids, kept, scale=0.5)[0].tril()
+    x = normal(1, 3, 60, 4)
+    scores = x @ x.mT / 2
+    own = (gate.adjust_scores(scores, x, x, ids, ids, kept, scale=0.5) - scores)[0].tril()
     slopes = doubles([-math.log(1 / (1 + math.exp(-each))) for each in biases])
     worst = largest(own + slopes[:, None, None] * (ids[:, None] - ids).double().tril())
     numbers = {f"slope of bias {each:g}": slope for each, slope in zip(biases, slopes, strict=True)}

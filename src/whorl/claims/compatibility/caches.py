@@ -46,8 +46,8 @@ def relative_no_cache() -> Finding:
 
 @about_rope.fails(
     "cache.rotated-keys-stay",
-    "With dynamic NTK, keys rotated once may stay in the cache, whatever the length that is served.",
-    "使用动态 NTK 时，键旋转一次后即可一直留在缓存中，与所服务的长度无关。",
+    "With dynamic NTK, keys rotated once are those that any later length needs, so they may stay in the cache.",
+    "使用动态 NTK 时，旋转一次的键就是以后任何长度所需的键，因此可以一直留在缓存中。",
     says="transformers 4.31, LlamaDynamicNTKScalingRotaryEmbedding, by caching rotated keys",
     how="Keys of 8 tokens of 16 dimensions at positions 248 … 255 rotated by dynamic NTK with factors 1, 2 and 8, "
     "trained on 256, at length 256 and at 512: it would be so if with one factor they were equal to 1e-9 and KVCache "

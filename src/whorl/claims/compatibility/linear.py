@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -56,17 +57,17 @@ def forms_agree() -> Finding:
     "Rotated after the feature map, linear attention weights depend on the distance only.",
     "在特征映射之后旋转，线性注意力的权重只取决于距离。",
     says=f"{SU}, equation 19, by equation 16",
-    how="Outputs of 64 tokens, 2 heads of 16, elu + 1, at positions from 0 and from 1, 37 and 1,000, with bases "
-    "10,000 and 100: the same; and at distances three times as large: other by more than 0.01.",
-    how_zh="64 个词、2 个 16 维的头，elu + 1，底数 10000 与 100，位置从 0 与从 1、37、1000 开始的输出：相同；距离扩大"
-    "到三倍时的输出：相差超过 0.01。",
+    how="Outputs of 64 tokens, 2 heads of 16, elu + 1, with a causal mask and without, at positions from 0 and from 1, "
+    "37 and 1,000, bases 10,000 and 100: the same; and at distances three times as large: other by more than 0.01.",
+    how_zh="64 个词、2 个 16 维的头，elu + 1，有因果掩码与没有，底数 10000 与 100，位置从 0 与从 1、37、1000 开始的输出"
+    "：相同；距离扩大到三倍时的输出：相差超过 0.01。",
 )
 def linear_relative() -> Finding:
     given, ids, shifted, spread = [x[:, :, :64] for x in tokens()], torch.arange(64), [], []
-    for base in (10_000.0, 100.0):
+    for base, causal in product((10_000.0, 100.0), (True, False)):
         rope = Rope(head_dim=DIM, base=base)
         here, apart, *there = (
-            linear_attention(*given, encoding=rope, positions=at)
+            linear_attention(*given, encoding=rope, positions=at, causal=causal)
             for at in (ids, 3 * ids, *(ids + s for s in (1, 37, 1000)))
         )
         shifted += [each - here for each in there]
@@ -280,27 +281,36 @@ def _rows_of_opposite_key(angle: float, eps: float) -> Tensor:
 
 @about_rope.holds(
     "linear.one-plus-cosine-sharp",
-    "1 + cos(q, k) does not get sharper as vectors get longer, as a softmax does: at the query's position an equal key "
-    "weighs twice an orthogonal one, however long both are.",
-    "1 + cos(q, k) 不会像 softmax 那样随向量变长而变得尖锐：在查询所在的位置，无论向量多长，相同的键只有正交的键的两倍"
-    "权重。",
+    "1 + cos(q, k) of vectors as they are does not get sharper as they get longer, as a softmax does: at the query's "
+    "position an equal key weighs twice an orthogonal one, however long both are. By elu + 1 it does, up to these two "
+    "times.",
+    "对原样的向量，1 + cos(q, k) 不会像 softmax 那样随其变长而变得尖锐：在查询所在的位置，无论向量多长，相同的键只有正"
+    "交的键的两倍权重。经 elu + 1 则会变尖锐，但至多为这两倍。",
     says="whorl 0.2, docs/performance.md",
     how="The weight of a key equal to the query over that of an orthogonal one, 8 dimensions, as they are (identity), "
-    "at equal positions and lengths 0.5, 1 and 1,000: 2 to 1e-6. Of a softmax it must be e^(length^2 / sqrt(8)), to "
-    "1e-6 of it, at lengths 1 and 4.",
-    how_zh="8 维、原样（identity）、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2"
-    "（容差 1e-6）。softmax 的须为 e^(长度² / √8)，长度取 1 与 4（相对容差 1e-6）。",
+    "at equal positions and lengths 0.5, 1 and 1,000: 2 to 1e-6. By elu + 1 it must rise from length to length, 1, 4 "
+    "and 1,000, and not pass 2. Of a softmax it must be e^(length^2 / sqrt(8)), to 1e-6 of it, at lengths 1 and 4.",
+    how_zh="8 维、原样（identity）、位置相同、向量长度 0.5、1、1000：与查询相同的键的权重除以与之正交的键的权重：为 2（"
+    "容差 1e-6）。经 elu + 1 须随长度（1、4、1000）增大且不超过 2。softmax 的须为 e^(长度² / √8)，长度取 1 与 4（相对容"
+    "差 1e-6）。",
 )
 def one_plus_cosine_sharp() -> Finding:
     values, place = torch.eye(8, dtype=torch.float64)[None, None], torch.zeros(8, dtype=torch.int64)
     at, ratios = {"positions": place[:1], "key_positions": place, "encoding": Rope(head_dim=8), "causal": False}, {}
-    for length in (0.5, 1.0, 1000.0):
+
+    def ratio_at(length: float, feature: Feature) -> float:
         keys = length * values
-        weights = linear_attention(keys[:, :, :1], keys, values, form="one_plus_cosine", feature="identity", **at)
-        ratios[f"equal key over orthogonal key, length {length:g}"] = float(weights[..., 0] / weights[..., 1])
+        weights = linear_attention(keys[:, :, :1], keys, values, form="one_plus_cosine", feature=feature, **at)
+        return float(weights[..., 0] / weights[..., 1])
+
+    for length in (0.5, 1.0, 1000.0):
+        ratios[f"equal key over orthogonal key, length {length:g}"] = ratio_at(length, "identity")
     said = ", ".join(f"{ratio:.2f}" for ratio in ratios.values())
     text = Both(f"an equal key weighs {said} times an orthogonal one", f"相同的键是正交的键的 {said} 倍")
     stays = largest(doubles(list(ratios.values())) - 2) < 1e-6
+    mapped = {f"by elu + 1, length {length:g}": ratio_at(length, "elu+1") for length in (1.0, 4.0, 1000.0)}
+    short, middle, long = mapped.values()
+    stays, ratios = stays and short < middle < long <= 2, ratios | mapped
     for length in (1.0, 4.0):
         keys = length * values
         weights = attention(keys[:, :, :1], keys, values, **at)
@@ -316,12 +326,12 @@ def one_plus_cosine_sharp() -> Finding:
     "φ(q)φ(k)e^(-λ|i-j|) 不是线性的：需要完整的矩阵。",
     says="study notes",
     how="256 tokens, 2 heads of 16, lambda = 0.02 and 2, with a causal mask and without: the linear form against the "
-    "matrix, to 1e-6; and multiplications of matrix products, lambda = 0.02, chunks of 32, at 512 tokens over those "
-    "at 256 and at 4,096 over those at 2,048, with the mask and without: 2.2 or more would not be linear, and 1.8 or "
-    "less no doubling.",
+    "matrix, to 1e-6; and multiplications of matrix products, lambda = 0.02, chunks of 32, at 512 tokens over those at "
+    "256 and at 4,096 over those at 2,048, with the mask and without, and entries of the largest product: 2.2 or "
+    "more would not be linear, and 1.8 or less no doubling.",
     how_zh="256 个词、2 个 16 维的头，λ = 0.02 与 2，有因果掩码与没有：线性形式与完整矩阵比较（容差 1e-6）；以及分块 "
-    "32、λ = 0.02 时 512 个词与 256 个词、4096 个词与 2048 个词的矩阵乘积中的乘法次数之比（有掩码与没有）：达到 2.2 才"
-    "算不是线性，不超过 1.8 则不算加倍。",
+    "32、λ = 0.02 时 512 个词与 256 个词、4096 个词与 2048 个词的矩阵乘积中的乘法次数之比（有掩码与没有），以及最大"
+    "乘积的元素数之比：达到 2.2 才算不是线性，不超过 1.8 则不算加倍。",
 )
 def decay_not_linear() -> Finding:
     (q, k, v), ids, apart = tokens(), torch.arange(COUNT), []
@@ -339,36 +349,41 @@ def decay_not_linear() -> Finding:
     text = f"the sums are the same to {worst:.0e}, and work doubles with the length"
     numbers = {"largest difference": worst, "largest growth of the work at twice the length": growth}
     but = Both(
-        f"for j before i, e^(-l(i-j)) = e^(-li) e^(lj): {text}",
-        f"j 在 i 之前时 e^(-l(i-j)) = e^(-li) e^(lj)：两者只差 {worst:.0e}，计算量随长度加倍",
+        f"for j before i, e^(-lambda (i-j)) = e^(-lambda i) e^(lambda j), and the other way round after it: {text}",
+        f"j 在 i 之前时 e^(-λ(i-j)) = e^(-λi) e^(λj)，之后则相反：两者只差 {worst:.0e}，计算量随长度加倍",
     )
     return decide(worst > 1e-6 or growth >= LINEAR, numbers, but, instead=min(growths) > 1.8)
 
 
 class Multiplications(TorchFunctionMode):
-    """Counts the multiplications of matrix products; torch's own counter would import a compiler to do it."""
+    """Counts the multiplications of matrix products, and keeps the entries of the largest product.
+
+    Torch's own counter would import a compiler to do it.
+    """
 
     PRODUCTS = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__)
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.count = self.largest = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         if func in self.PRODUCTS:
             self.count += out.numel() * args[0].shape[-1]
+        if func in (*self.PRODUCTS, torch.einsum, torch.bmm, torch.baddbmm):
+            self.largest = max(self.largest, out.numel())
         return out
 
 
 def _growth(call: Callable[[Tensor, Tensor, Tensor], Any], count: int = COUNT) -> float:
-    """The growth of the multiplications when the length doubles from this one."""
+    """The growth of the multiplications or of the largest product, when the length doubles from this one."""
     found = []
     for length in (count, 2 * count):
         with Multiplications() as counter:
             call(*normal(3, 1, 1, length, DIM))
-        found.append(counter.count)
-    return found[1] / found[0]
+        found.append((counter.count, counter.largest))
+    return max(twice / once for once, twice in zip(*found, strict=True))
 
 
 def _linear(
@@ -390,9 +405,9 @@ def _softmax(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     says="whorl 0.2, docs/performance.md; the study notes say that xPos costs O(L^2)",
     how="Multiplications of matrix products, counted at 256 and at 512 tokens of 16 dimensions, chunks of 32: between "
     "1.8 and 2.2 times as many with RoPE and with xPos, also from 2,048 to 4,096 tokens, and between 3.5 and 4.5 times "
-    "as many in a softmax.",
+    "as many in a softmax; and so the entries of the largest product.",
     how_zh="16 维、分块 32，统计 256 与 512 个词时矩阵乘积的乘法次数：RoPE 与 xPos 的为 1.8 到 2.2 倍（从 2048 到 4096 "
-    "个词也是），softmax 的为 3.5 到 4.5 倍。",
+    "个词也是），softmax 的为 3.5 到 4.5 倍；最大乘积的元素数也如此。",
 )
 def cost() -> Finding:
     encodings = {"RoPE": Rope(head_dim=DIM), "xPos": XPos(head_dim=DIM)}

@@ -177,22 +177,17 @@ def _curve(q: Tensor, k: Tensor) -> Tensor:
     "With almost any smooth monotone ladder of 64 frequencies the bound on a RoPE score decays with the distance, as a "
     "trend: linear, power, exponential.",
     "对几乎任何由 64 个频率组成的光滑单调序列，RoPE 分数的上界从趋势看都随距离衰减：线性、幂、指数均可。",
-    says="study notes, after Su 2021, kexue.fm 8231",
+    says="study notes, of the bound; Su 2021, kexue.fm 8231, of an integral, the limit of many frequencies",
     how="The bound's factor mean |S_j|, S_j the sum of e^(i m w) over the first j pairs, of w_i = 1 - i/n, (1 - i/n)^2 "
     "and 10000^(-i/n), n = 64 pairs: whether its means over distances 1-15, 16-31 … fall up to 127, and up to 511. By "
     "whorl's tables, which must give what the definition gives, to 1e-9; the linear one must peak where its steps are "
-    "in phase.",
+    "in phase. Beside it how many of the three fall up to 511 with n = 256.",
     how_zh="w_i = 1 - i/n、(1 - i/n)²、10000^(-i/n)，n = 64：上界的因子 mean |S_j|（S_j 为前 j 对的 e^(i m w) 之和）在"
     "距离 1-15、16-31 … 各段上的均值，到 127 与到 511 是否逐段下降。由 whorl 的表算出，须与定义所给的相同（容差 1e-9）"
-    "；线性序列的峰须在各步重新同相之处。",
+    "；线性序列的峰须在各步重新同相之处。并列出 n = 256 时三者中到 511 逐段下降的个数。",
 )
 def any_ladder() -> Finding:
-    parts = [i / 64 for i in range(64)]
-    ladders = {
-        "linear": tuple(1 - t for t in parts),
-        "power": tuple((1 - t) ** 2 for t in parts),
-        "exponential": tuple(10_000.0**-t for t in parts),
-    }
+    ladders = _ladders(64)
     numbers, near, far, off = {}, True, [], []
     for name, steps in ladders.items():
         curve = bound(given=steps)
@@ -204,14 +199,26 @@ def any_ladder() -> Finding:
     numbers |= {"linear: at this distance": 128 + back, "off the definition by": largest(off)}
     again = round(2 * math.pi * 64)
     phase = f"equal steps of 1/64 are in phase again after 2 pi 64 = {again} positions"
+    finer = sum(_falls(_means(bound(512, steps)).values()) for steps in _ladders(256).values())
+    numbers["ladders of 256 frequencies that fall up to 511"] = finer
     but = Both(
         f"up to 511 only the exponential ladder's means fall each time; the linear one's factor is back at {peak:.2f} "
-        f"of 32.5 at distance {128 + back}: {phase}",
+        f"of 32.5 at distance {128 + back}: {phase}; with 256 frequencies {finer} of the 3 fall",
         f"到 511 只有指数序列的各段均值逐段下降；线性序列的因子在距离 {128 + back} 处回升到 {peak:.2f}（距离 0 处为 "
-        f"32.5）：等步长 1/64 每 2π·64 = {again} 个位置重新同相",
+        f"32.5）：等步长 1/64 每 2π·64 = {again} 个位置重新同相；256 个频率时 3 种中有 {finer} 种逐段下降",
     )
     right = largest(off) < EXACT and 128 + int(back) == again and far == ["exponential"]
     return depends(Both("the distance", "距离的范围"), near, len(far) == len(ladders), numbers, but, instead=right)
+
+
+def _ladders(count: int) -> dict[str, tuple[float, ...]]:
+    """Three ladders of so many frequencies, from 1 down."""
+    parts = [i / count for i in range(count)]
+    return {
+        "linear": tuple(1 - t for t in parts),
+        "power": tuple((1 - t) ** 2 for t in parts),
+        "exponential": tuple(10_000.0**-t for t in parts),
+    }
 
 
 @about_rope.depends(

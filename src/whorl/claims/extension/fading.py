@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from whorl import XPos, attention
+from whorl import XPos, attention, linear_attention
 from whorl.claims.ledger import About, Both, Finding, all_within, close, decide
 from whorl.claims.probes import doubles, largest, normal, refusal
 from whorl.errors import dtype_name
@@ -44,9 +44,8 @@ def _axes(pairs: int) -> tuple[Tensor, Tensor]:
 
 @About("xpos").holds_within(
     "xpos.centre",
-    "xPos scores of keys up to the query do not depend on which queries are computed together: queries and keys share "
-    "one centre.",
-    "xPos 中查询与其之前（含自身）的键的分数与哪些查询一起计算无关：查询与键共用一个中心。",
+    "xPos scores of keys up to the query do not depend on which queries are computed together.",
+    "xPos 中查询与其之前（含自身）的键的分数与哪些查询一起计算无关。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how="Scores of 40 queries, 64 dimensions, 100 positions apart, at once against one at a time and in two halves, "
     "each time with all 40 keys, of which those up to the query are compared.",
@@ -70,23 +69,25 @@ def xpos_centre() -> Finding:
 @About("xpos").holds(
     "xpos.overflow",
     (
-        "Centred on its queries, a call of xPos with the paper's settings takes 32,862 neighbouring ones in float32 "
+        "Centred on its queries, XPos.transform_qk with the paper's settings takes 32,862 neighbouring ones in float32 "
         "and 1,134 in float16, wherever they begin, and refuses more, or on the CPU any that lie farther apart; no "
-        "score overflows where |q| and |k| are at most 63."
+        "score overflows where |q| and |k| are at most 63. Attention splits its queries and takes more."
     ),
-    "以查询为中心时，采用论文设置的 xPos 一次调用在 float32 下可容纳 32862 个相邻的查询、float16 下 1134 个，"
-    "无论从何处开始，更多则拒绝，在 CPU 上相距更远也拒绝；|q| 与 |k| 都不超过 63 时分数都不溢出。",
+    "以查询为中心时，采用论文设置的 XPos.transform_qk 在 float32 下可容纳 32862 个相邻的查询、float16 下 1134 个，无论"
+    "从何处开始，更多则拒绝，在 CPU 上相距更远也拒绝；|q| 与 |k| 都不超过 63 时分数都不溢出。attention 会把查询分段，可"
+    "以更多。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how=(
         "That many tokens, 64 dimensions, at positions from 0 and from a million, in one call: queries and keys of "
         "length 63 along the fastest pair, the last key turned so that it points as the first query does. Their "
         "score, which grows most, is finite, as is that of each with itself, and that of one query with a key as far "
         "again after it; one query more is refused, and two that lie as many positions apart. Beside it the position "
-        "where a key of that length that is not centred overflows."
+        "where a key of that length that is not centred overflows, and attention of 1,135 tokens in float16, finite."
     ),
     how_zh="一次调用恰为上限个 64 维的词，位置从 0 与从一百万开始：查询与键都只在最快的一对上、长度为 63，最后一个键转"
-    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是，单个查询与其后再远一倍的键的分数也"
-    "是；再多一个查询则被拒绝，相距如此之远的两个查询也被拒绝。并列出不取中心时这样长的键在何处溢出。",
+    "到与第一个查询同向。二者的分数增长最多，须为有限，首尾两词各与自身的分数也是，单个查询与其后再远一倍的键的分数也是"
+    "；再多一个查询则被拒绝，相距如此之远的两个查询也被拒绝。并列出不取中心时这样长的键在何处溢出；以及 float16 下 "
+    "1135 个词的 attention，须为有限。",
 )
 def xpos_overflow() -> Finding:
     xpos, numbers, good = XPos(head_dim=64, layout="interleaved"), {}, 0
@@ -109,8 +110,9 @@ def xpos_overflow() -> Finding:
             good += limit == known and finite and f"at most {limit} queries" in refused and bool(apart)
         numbers[f"queries, {word}"] = limit
         numbers[f"a key of length 63, not centred, overflows at, {word}"] = math.log(torch.finfo(dtype).max / 63) / rate
+    more = attention(*normal(3, 1, 1, 1135, 64).half(), encoding=xpos, causal=True)
     but = Both("a limit is elsewhere, or a number within it overflows", "上限在别处，或上限之内就溢出")
-    return decide(good == 4, numbers, but)
+    return decide(good == 4 and bool(more.isfinite().all()), numbers, but)
 
 
 @about_xpos.holds(
@@ -119,10 +121,10 @@ def xpos_overflow() -> Finding:
     "xPos 使查询之前的键衰减、之后的键增大，因此只适用于因果注意力。",
     says="whorl 0.2, docs/encodings/xpos.md",
     how="What is left of each pair's score, 16 dimensions, for keys 512 before and 512 after a query at 1,000, beside "
-    "another at 3,000: less than of a key at the query, and more; and whether attention refuses it without a causal "
-    "mask.",
+    "another at 3,000: less than of a key at the query, and more; and whether attention and linear attention refuse it "
+    "without a causal mask.",
     how_zh="16 维，位置 1000 的查询（另有位置 3000 的）之前 512 与之后 512 处的键：每一对的分数各剩多少，须分别小"
-    "于、大于查询处的键；以及没有因果掩码时注意力是否拒绝它。",
+    "于、大于查询处的键；以及没有因果掩码时注意力与线性注意力是否拒绝它。",
 )
 def xpos_causal_only() -> Finding:
     xpos = XPos(head_dim=16, layout="interleaved")
@@ -134,7 +136,10 @@ def xpos_causal_only() -> Finding:
     size = torch.hypot(*parts)
     before, after = size[0] / size[1], size[2] / size[1]
     x = normal(1, 1, 3, 16)
-    refused = "causal" in refusal(lambda: attention(x, x, x, encoding=xpos, causal=False))
+    refused = all(
+        "causal" in refusal(lambda call=call: call(x, x, x, encoding=xpos, causal=False))
+        for call in (attention, linear_attention)
+    )
     numbers = {"fastest pair, key 512 before": before[0], "fastest pair, key 512 after": after[0]}
     numbers |= {"slowest pair, key 512 before": before[-1], "slowest pair, key 512 after": after[-1]}
     text = Both(

@@ -67,13 +67,14 @@ def factor_from_data_helps() -> Finding:
 
 @about_rope.inconclusive(
     "extension.pi-untrained",
-    "Without any training, interpolation (PI) is better than nothing at four times the trained length, in small models "
-    "as well.",
-    "不经训练，线性插值（PI）在训练长度的四倍处也优于不作处理，小模型也如此。",
+    "Without any training, interpolation (PI) is better than nothing at four times the trained length, on the last "
+    "tokens of a text, in small models as well.",
+    "不经训练，线性插值（PI）在训练长度的四倍处，对文本末尾的词也优于不作处理，小模型也如此。",
     says="Chen et al. 2023, PI, of step 0 of its fine-tuning",
-    how="Bits per byte at 4 times the trained length with nothing less those with PI, in each comparison of the "
-    f"lab, of small models. {evidence.JUDGED.en}",
-    how_zh=f"实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用 PI 的比特每字节之差。{evidence.JUDGED.zh}",
+    how="Bits per byte at 4 times the trained length with nothing less those with PI of factor 4, in each comparison "
+    f"of the lab, of small models. {evidence.JUDGED.en}",
+    how_zh=f"实验室各次比较（小模型）中，训练长度的 4 倍处不处理与用因子为 4 的 PI 的比特每字节之差。"
+    f"{evidence.JUDGED.zh}",
     trained=True,
 )
 def pi_untrained() -> Finding:
@@ -103,13 +104,13 @@ def ntk_untrained() -> Finding:
     "不经训练，NTK-aware 缩放即可用于训练长度的四倍，性能几乎不下降，小模型也如此。",
     says="bloc97 2023, r/LocalLLaMA 14lz7j5, the title, of LLaMA: 8k and more of 2,048, minimal perplexity "
     "degradation; here asked of small models",
-    how="Bits per byte with NTK of factor 4 at 4 times the trained length less those of the same model, unscaled, at "
-    "the trained length, in each comparison of the lab, of small models: it fails where the whole interval of one lies "
-    f"above what counts as held, {evidence.HELD:g}, and holds where all lie below. Other factors are not asked: the "
-    "post's own code has 8.",
-    how_zh="实验室各次比较（小模型）中，因子为 4 的 NTK 在训练长度 4 倍处的比特每字节，减去同一模型未缩放时在训练长度处"
-    f"的：若某次比较的整个区间都高于算作保持的 {evidence.HELD:g}，则不成立；全部低于它才成立。"
-    "未检验其他因子：原帖的代码取 8。",
+    how="Bits per byte of the same last bytes with NTK of factor 4 at 4 times the trained length less those of the "
+    "same model, unscaled, at the trained length, in each comparison of the lab, of small models: it fails where the "
+    f"whole interval of one lies above what counts as held, {evidence.HELD:g}, and holds where all lie below. Other "
+    "factors are not asked: the post's own code has 8.",
+    how_zh="实验室各次比较（小模型）中，因子为 4 的 NTK 在训练长度 4 倍处、同样的末尾字节的比特每字节，减去同一模型未"
+    f"缩放时在训练长度处的：若某次比较的整个区间都高于算作保持的 {evidence.HELD:g}，则不成立；全部低于它才成立。未检验"
+    "其他因子：原帖的代码取 8。",
     trained=True,
 )
 def ntk_minimal() -> Finding:
@@ -136,6 +137,6 @@ def ntk_minimal() -> Finding:
 def _repair(variant: str) -> Finding:
     """Whether a repair of a trained RoPE is better than nothing at 4 times its length."""
     bare, repaired = (("rope", what) for what in (evidence.AS_TRAINED, variant))
-    what = f"loss that {variant} takes off at 4x, bits per byte"
-    chinese = f"{variant} 在 4 倍长度处减少的损失（比特每字节）"
+    what = f"loss of the last bytes that {variant} takes off at 4x, bits per byte"
+    chinese = f"{variant} 在 4 倍长度处使末尾字节减少的损失（比特每字节）"
     return evidence.judge(what, chinese, evidence.gaps(bare, repaired, 4.0), evidence.command_for("rope"))

@@ -144,7 +144,7 @@ def dynamic_within() -> Finding:
     how="Frequencies of Yarn(16) and Yarn(2.5) over plain ones, pair by pair, to 1e-9: 1 up to pair 20, 1/s from pair "
     "46 on, and on a straight line between, half-way at pair 33.",
     how_zh="Yarn(16) 与 Yarn(2.5) 的频率除以原频率，逐对比较（容差 1e-9）：到第 20 对为止是 1，从第 46 对起是 1/s，其间"
-    "直线下降、在第 33 对处恰为一半。",
+    "直线下降，第 33 对处恰在 1 与 1/s 的正中。",
 )
 def yarn_ramp() -> Finding:
     # the pair of r turns is d ln(L / 2 pi r) / (2 ln base): 20.94 for 32 turns and 45.03 for one

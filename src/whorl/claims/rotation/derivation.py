@@ -17,16 +17,17 @@ about_rope = About("rope")
 
 @about_rope.fails(
     "rope.axioms-unique",
-    "The axioms of the derivation (one f for queries and keys, a product that depends on n - m, f(q, 0) = q) leave "
-    "RoPE as the only solution.",
-    "推导所用的公理（查询与键共用一个 f、内积只依赖 n - m、f(q, 0) = q）唯一确定 RoPE。",
-    says="study notes, the derivation after Su et al. 2021, RoFormer, section 3.4.1",
-    how="A dense e^(mA) of 8 dimensions, A skew-symmetric, put to the same tests to 1e-9 (a score at positions 3 and "
-    "7 against 103 and 107, which RoPE must pass too; position 0); its distance from R_7, which whorl's must be to "
-    "1e-9; and its largest entry outside the 2 x 2 blocks, where RoPE, interleaved, has 0 whatever its frequencies.",
+    "In more than two dimensions the axioms of the derivation (one f for queries and keys, a product that depends on "
+    "n - m, f(q, 0) = q) leave RoPE as the only solution.",
+    "维数大于二时，推导所用的公理（查询与键共用一个 f、内积只依赖 n - m、f(q, 0) = q）唯一确定 RoPE。",
+    says="study notes, the derivation after Su et al. 2021, RoFormer, section 3.4.1, which is of two dimensions",
+    how="A dense e^(mA) of 8 dimensions, A skew-symmetric, put to the same tests to 1e-9 (a score at positions 3 and 7 "
+    "against 103 and 107, which RoPE must pass too; position 0); its distance from R_7, which whorl's must be to 1e-9; "
+    "and its largest entry outside the 2 x 2 blocks, where RoPE, interleaved, has 0 whatever its frequencies. In "
+    "another basis it is a RoPE of other frequencies: question.dense-exponential.",
     how_zh="对 8 维的稠密 e^(mA)（A 反对称）做同样的检验（容差 1e-9：位置 3、7 与 103、107 的分数，RoPE 也须通过；位"
     "置 0）；并看它与 R_7（whorl 的须与之相同，容差 1e-9）的差别，以及 2 x 2 对角块之外的最大元素（无论频率如何，交错"
-    "排列的 RoPE 在那里都是 0）。",
+    "排列的 RoPE 在那里都是 0）。换一组基，它就是另一些频率的 RoPE：见 question.dense-exponential。",
 )
 def axioms_unique() -> Finding:
     skew = normal(8, 8)
@@ -51,9 +52,9 @@ def axioms_unique() -> Finding:
     solves = max(moved, start, own, own_outside, off) < EXACT
     text = Both(
         "e^(mA) with a dense skew-symmetric A is relative and starts from the identity, differs from R_7 by "
-        f"{apart:.2g}, and has entries up to {outside:.2g} where interleaved RoPE of any frequencies has 0",
-        f"A 为稠密反对称矩阵的 e^(mA) 同样是相对的且从恒等出发，却与 R_7 相差 {apart:.2g}，在任何频率的交错排列的 RoPE "
-        f"都为 0 的地方有大至 {outside:.2g} 的元素",
+        f"{apart:.2g} in an entry, and has entries up to {outside:.2g} where interleaved RoPE of any frequencies has 0",
+        f"A 为稠密反对称矩阵的 e^(mA) 同样是相对的且从恒等出发，却有元素与 R_7 相差 {apart:.2g}，在任何频率的交错排列的"
+        f" RoPE 都为 0 的地方有大至 {outside:.2g} 的元素",
     )
     return decide(min(apart, outside) < EXACT, numbers, text, instead=solves)
 

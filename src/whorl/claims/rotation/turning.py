@@ -307,20 +307,23 @@ def layouts_permute() -> Finding:
     "With a partial rotary head the other dimensions pass through untouched.",
     "部分旋转时，其余维度原样通过。",
     says="Black et al. 2022, GPT-NeoX-20B, section 2.1.1",
-    how="rotary_dim=16 and 26 of 64, at either end, half and interleaved: the other dimensions bit for bit, those that "
-    "turn against a head of their size.",
-    how_zh="64 维中取 rotary_dim=16 与 26，分别在两端，半分与交错：其余维度逐位比较，旋转的维度与同样大小的头比较。",
+    how="rotary_dim=16 and 26 of 64, at either end, half and interleaved, by rotate() and as queries and as keys by "
+    "transform_qk(): the other dimensions bit for bit, those that turn against a head of their size.",
+    how_zh="64 维中取 rotary_dim=16 与 26，分别在两端，半分与交错，用 rotate()，以及作为查询与键用 transform_qk()：其余"
+    "维度逐位比较，旋转的维度与同样大小的头比较。",
 )
 def partial() -> Finding:
     x, ids, agree = normal(9, 64), torch.arange(9) * 100, []
     for dim, layout in product((16, 26), LAYOUTS):
         whole = Rope(head_dim=dim, layout=layout)
         for slice_, own in (("leading", slice(0, dim)), ("trailing", slice(64 - dim, 64))):
-            out = Rope(head_dim=64, rotary_dim=dim, slice=slice_, layout=layout).rotate(x, ids)
+            rope = Rope(head_dim=64, rotary_dim=dim, slice=slice_, layout=layout)
+            q, k = rope.transform_qk(x[None, None], x[None, None], ids, ids)
             rest = torch.ones(64, dtype=torch.bool)
             rest[own] = False
-            agree.append(torch.equal(out[:, rest], x[:, rest]))
-            agree.append(torch.equal(out[:, own], whole.rotate(x[:, own].contiguous(), ids)))
+            for out in (rope.rotate(x, ids), q[0, 0], k[0, 0]):
+                agree.append(torch.equal(out[:, rest], x[:, rest]))
+                agree.append(torch.equal(out[:, own], whole.rotate(x[:, own].contiguous(), ids)))
     but = Both(
         "dimensions outside the slice changed, or those in it turn otherwise",
         "切片之外的维度被改变，或其中的维度旋转不同",
@@ -335,13 +338,13 @@ def partial() -> Finding:
     "位置已知的已旋转的键可以移到别的位置或换成别的底数，无需保留旋转之前的键。",
     says="whorl 0.2, docs/rotary.md",
     how="rerotate of nine rotated keys of 64 dimensions against rotating the keys themselves, float64, half and "
-    "interleaved: moved by 5,000 positions; to base 500,000 where they are; and both at once, to that base with YaRN "
-    "and back.",
-    how_zh="九个 64 维的已旋转的键，float64，半分与交错：rerotate 与直接旋转原键比较：移动 5000 个位置；原处换成底数 "
-    "500000；两者同时进行，换成该底数并加 YaRN，再换回。",
+    "interleaved: moved by 5,000 positions and more, each by another number; to base 500,000 where they are; and both "
+    "at once, from plain to that base with YaRN, and keys that were rotated with that YaRN to plain.",
+    how_zh="九个 64 维的已旋转的键，float64，半分与交错：rerotate 与直接旋转原键比较：各移动 5000 个以上、互不相同的位"
+    "置数；原处换成底数 500000；两者同时进行：从普通 RoPE 换成该底数并加 YaRN，以及把用该 YaRN 旋转的键换成普通 RoPE。",
 )
 def moves() -> Finding:
-    k, old, new = normal(1, 1, 9, 64), torch.arange(9), torch.arange(9) + 5000
+    k, old, new = normal(1, 1, 9, 64), torch.arange(9), 37 * torch.arange(9) + 5000
     off: dict[str, list[Tensor]] = {}
     for layout in LAYOUTS:
         here, there = Rope(head_dim=64, layout=layout), Rope(head_dim=64, base=500_000.0, layout=layout)
@@ -351,7 +354,7 @@ def moves() -> Finding:
             "another position": (here, here, new),
             "another base": (here, there, old),
             "both, to YaRN": (here, yarn, new),
-            "both, back": (yarn, here, new),
+            "both, from YaRN": (yarn, here, new),
         }
         for name, (one, other, to) in cases.items():
             got = rerotate(one.rotate(k, old), one, other, old, new_positions=to)

@@ -48,7 +48,8 @@ def shares(width: int, base: float) -> dict[float, float]:
     "10.",
     "编码宽度为偶数时，<q + p_m, k + p_n> 的四项中只有 <p_m, p_n> 只与 m - n 有关；对随机的 q、k，|q|/|p| = |k|/|p| 从 "
     "0.1 增大到 10 时，分数的方差中由 m - n 解释的比例变小。",
-    says="Dai et al. 2019, Transformer-XL, section 3.3, for the four terms; study notes for the share",
+    says="Dai et al. 2019, Transformer-XL, section 3.3, for the four terms, there with projections between, of which "
+    "note.taylor-cross-term is; study notes for the rest",
     how="20 random q, k at 256 x 256 positions: the share of each term's, and of the scores', variance that the "
     "diagonals hold, all q and k together. At 128 dimensions that of <p_m, p_n> must be 1 to 1e-9, and those of the "
     "two others with positions below a half; that of the scores must be above 0.9 at |q|/|p| = |k|/|p| = 0.1 and fall "
