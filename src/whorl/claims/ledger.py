@@ -48,7 +48,9 @@ FILES = (
     "sinusoidal.codes",
     "sinusoidal.additive",
     "sinusoidal.ideal",
-    "precision",
+    "precision.angles",
+    "precision.halves",
+    "precision.biases",
     "aliasing",
     "extension.scalings",
     "extension.repairs",
@@ -61,10 +63,13 @@ FILES = (
     "biases.masks",
     "compatibility.caches",
     "compatibility.linear",
+    "compatibility.linear_weights",
+    "compatibility.linear_cost",
     "statements.frequencies",
     "statements.lengths",
     "statements.models",
-    "questions",
+    "questions.measured",
+    "questions.trained",
 )
 
 TOPICS = tuple(dict.fromkeys(file.partition(".")[0] for file in FILES))
