@@ -83,11 +83,12 @@ def rotated_keys_stay() -> Finding:
 @about_rope.holds_within(
     "cache.growing-length",
     "With raw keys each step of a layer with dynamic NTK equals a full pass at that step's length over the same "
-    "queries, keys and values. Past the trained length these are the same in a model's first layer only: the others "
-    "read what was made at shorter lengths.",
-    "缓存未旋转的键时，一层的动态 NTK 的每一步都等于该长度下对同样的查询、键、值的整段计算。越过训练长度后，模型中只有"
-    "第一层的查询、键、值相同：其余各层读取的是在较短长度下算出的结果。",
-    says="whorl 0.2, docs/where-it-lives.md",
+    "queries, keys and values. Where the frequencies change from step to step, as past the trained length with that of "
+    "the text so far, these are the same in a model's first layer only: the others read what was made at shorter "
+    "lengths.",
+    "缓存未旋转的键时，一层的动态 NTK 的每一步都等于该长度下对同样的查询、键、值的整段计算。若频率逐步改变（例如越过训"
+    "练长度、以当时的文本长度计算），模型中只有第一层的查询、键、值相同：其余各层读取的是在较短长度下算出的结果。",
+    says="whorl 0.2, KVCache, of a step and a full pass at one length; of a model's layers this ledger",
     how="Dynamic NTK with factor 4, 2 heads of 16. Trained on 256: six steps at lengths 250, 253 … 265. Trained on "
     "64: 60 tokens at once, then 20 steps at the length of the text so far, which passes 64; and so the last logits of "
     "decoders of one layer and of two, which beyond 64 must differ by more than 0.01 with two.",

@@ -61,16 +61,16 @@ def exact_tables() -> Finding:
 
 @About("rope").depends(
     "precision.float32-angles",
-    "Angles in float32 are good enough at any position.",
-    "用 float32 计算角度，在任何位置都足够精确。",
+    "Angles in float32 are good enough.",
+    "用 float32 计算角度足够精确。",
     says="transformers 5.22, LlamaRotaryEmbedding, by computing them so",
-    how="Tables of 128 dimensions as most frameworks compute them, at every position up to 4,096 and at 64 positions "
-    "each up to 1,000, 4,096 … 10,485,759, against float64: good enough is below bfloat16's rounding, 2^-9; it is so "
-    "up to 4,096, and would have to be everywhere; the first position where it is not is 34,158. The tables are those "
-    "of transformers' line in float32, bit for bit.",
-    how_zh="按多数框架的算法得到的 128 维的表，在直到 4096 的每个位置，以及 1000、4096 … 10485759 各自之前的 64 个位置"
-    "，与 float64 比较：低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立；最先不如此的位置是 34158"
-    "。这些表与 transformers 的 float32 算式逐位相同。",
+    how="Tables of 128 dimensions, base 10,000, as most frameworks compute them, at every position up to 4,096 and at "
+    "64 positions each up to 1,000, 4,096 … 10,485,759, against float64: good enough is below bfloat16's rounding, "
+    "2^-9; it is so up to 4,096, and would have to be everywhere; the first position where it is not is 34,158. The "
+    "tables are those of transformers' line in float32, bit for bit.",
+    how_zh="按多数框架的算法得到的 128 维、底数 10000 的表，在直到 4096 的每个位置，以及直到 1000、4096 … 10485759 的"
+    "各 64 个位置，与 float64 比较：低于 bfloat16 的舍入 2^-9 算足够；到 4096 为止如此，须处处如此才成立；最先不如此的"
+    "位置是 34158。这些表与 transformers 的 float32 算式逐位相同。",
 )
 def float32_angles() -> Finding:
     rope = Rope(head_dim=DIM, angles="float32")

@@ -170,10 +170,10 @@ def inherits_decay() -> Finding:
     "The whole vector could be turned by a dense e^(mA): the same properties, at d^2 multiplications in place of 2 d.",
     "也可以用稠密的 e^(mA) 旋转整个向量：性质相同，但乘法从 2d 次变为 d² 次。",
     how="U R_m U^T of 16 and of 40 dimensions with a random orthogonal U, from whorl's own R_m, m = 0, 3, 8, 11, 103, "
-    "108: relative scores, norms, the group law, the start; and the numbers above 1e-6 in the matrices of m = 3, d^2 "
-    "and 2 d.",
+    "108: relative scores, norms, the group law, the start; and the numbers above 1e-6 in size in the matrices of m = "
+    "3, d^2 and 2 d.",
     how_zh="由 whorl 的 16 维与 40 维的 R_m（m = 0、3、8、11、103、108）与随机正交矩阵 U 构成 U R_m U^T：相对分数、范"
-    "数、群律、起点；以及 m = 3 的矩阵中大于 1e-6 的数，d² 与 2d 个。",
+    "数、群律、起点；以及 m = 3 的矩阵中绝对值大于 1e-6 的数，d² 与 2d 个。",
 )
 def dense_exponential() -> Finding:
     numbers, good = {}, True

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from whorl import T5, Alibi, Learned, Rope, Sinusoidal, attention
-from whorl import read as read_model
 from whorl.claims import evidence
 from whorl.claims.biases.masks import shuffled
 from whorl.claims.ledger import BETWEEN, About, Both, Finding, decide, depends, inconclusive, needs_training
 from whorl.claims.probes import generator, largest, normal, turned
 from whorl.claims.rotation.turning import plain
 from whorl.claims.statements.frequencies import NOTES
+from whorl.dialects.detect import read_config
 from whorl.dialects.families import ALIBI, UNROTATED
 
 about_rope = About("rope")
@@ -81,7 +81,7 @@ def _counted(family: str, published: int, rest: int, width: int, length: int) ->
         "max_position_embeddings": length,
     }
     sizes |= {"n_embd": width, "n_head": 12, "n_layer": 12, "n_positions": length}  # as GPT-2 calls them
-    (read,) = read_model({"model_type": family, **sizes}).groups[0].layers.encodings
+    (read,) = read_config({"model_type": family, **sizes}).layers[0].encodings
     sizes_read = [value.value for value in read.settings.values()]
     numbers = {"of the model, without heads": published, "with a learned table": table, "with sinusoids": waves}
     numbers |= {"whorl reads a learned table": float(read.name == "learned")}
