@@ -15,10 +15,10 @@ about_none = About("none")
 
 @About("window", "sinks").holds(
     "window.reach",
-    "Under a causal mask a window of w shows a query w keys at most, its own among them; without one a symmetric "
-    "window shows 2w - 1 at most; sinks show the keys at the first positions as well.",
-    "在因果掩码下，窗口 w 让查询最多看到 w 个键（含自身）；没有因果掩码时，对称窗口最多 2w - 1 个；sinks 还让它看到最前"
-    "几个位置上的键。",
+    "Under a causal mask, with one key at each position, a window of w shows a query w keys at most, its own among "
+    "them; without a mask a symmetric window shows 2w - 1 at most; sinks show the keys at the first positions as well.",
+    "在因果掩码下，若每个位置只有一个键，窗口 w 让查询最多看到 w 个键（含自身）；没有掩码时，对称窗口最多 2w - 1 个；"
+    "sinks 还让它看到最前几个位置上的键。",
     says="Jiang et al. 2023, Mistral 7B, figure 1; Xiao et al. 2023, StreamingLLM; for the symmetric one whorl 0.2, "
     "docs/encodings/window.md",
     how="Keys that have a weight in attention of 100 tokens, for each query: with windows 1, 16 and 40, and the same "

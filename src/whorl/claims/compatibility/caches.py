@@ -74,8 +74,11 @@ def rotated_keys_stay() -> Finding:
     numbers = {f"largest difference, factor {f}": each for f, each in zip(factors, apart, strict=True)}
     numbers |= {"largest difference, no scaling": plain, "factors that whorl refuses, of 3": refused}
     numbers["frequencies off the formula by"] = off
-    text = f"a key near position 256 differs by {least:.2f} or more between two lengths, without scaling by {plain:.3g}"
-    but = Both(text, f"位置 256 附近的键在两种长度下至少相差 {least:.2f}，不缩放时相差 {plain:.3g}")
+    but = Both(
+        f"with each factor the largest difference of these keys between the two lengths is {least:.2f} or more, without "
+        f"scaling {plain:.3g}",
+        f"各因子下，这些键在两种长度下的最大差都不小于 {least:.2f}，不缩放时为 {plain:.3g}",
+    )
     so = least > 0.01 and plain < 1e-9 and refused == 3 and off < 1e-9
     return decide(least < 1e-9 and not refused, numbers, but, instead=so)
 
