@@ -75,7 +75,7 @@ def rotated_keys_stay() -> Finding:
     numbers |= {"largest difference, no scaling": plain, "factors that whorl refuses, of 3": refused}
     numbers["frequencies off the formula by"] = off
     but = Both(
-        f"with each factor the largest difference of these keys between the two lengths is {least:.2f} or more, without "
+        f"with each factor the largest difference of these keys at the two lengths is {least:.2f} or more; without "
         f"scaling {plain:.3g}",
         f"各因子下，这些键在两种长度下的最大差都不小于 {least:.2f}，不缩放时为 {plain:.3g}",
     )
