@@ -178,18 +178,29 @@ def test_left_padding_changes_nothing(name):
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch"])
-@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "shaw", "rerope"])
+@pytest.mark.parametrize("name", ["rope", "t5", "alibi", "shaw", "rerope", "forgetting_gate"])
 def test_what_padding_holds_is_in_no_gradient(name, impl):
     encoding, (q, k, v) = build(name), tokens(9)
-    mask = torch.arange(9) >= torch.tensor([[4], [0]])
+    mask, more = torch.arange(9) >= torch.tensor([[4], [0]]), hidden_for(encoding, 9)
     grads = []
     for held in (0.0, torch.nan):
         leaves = [q, *(x.masked_fill(~mask[:, None, :, None], held) for x in (k, v))]
         leaves = [x.detach().requires_grad_() for x in leaves]
-        out = whorl.attention(*leaves, encoding=encoding, key_mask=mask, impl=impl)
+        states = {name: x.masked_fill(~mask[..., None], held) for name, x in more.items()}
+        out = whorl.attention(*leaves, encoding=encoding, key_mask=mask, impl=impl, **states)
         grads.append(torch.autograd.grad(out.square().sum(), [*leaves, *encoding.parameters()]))
     for one, other in zip(*grads, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_a_mask_without_a_batch_is_that_of_every_row(heads):
+    """Two queries of heads that share keys: such are put together as rows, and their masks with them."""
+    (q, _, _), (_, k, v) = tokens(2), tokens(6, kv_heads=2)
+    mask = torch.rand(heads, 2, 6, generator=torch.Generator().manual_seed(5)) > 0.3
+    own, whole = (whorl.attention(q, k, v, mask=each) for each in (mask, mask[None]))
+    assert torch.equal(own, whole)
+    torch.testing.assert_close(own, whorl.attention(q, k, v, mask=mask, impl="torch"), rtol=0, atol=5e-6)
 
 
 @pytest.mark.parametrize("name", ["none", "rope", "alibi", "t5", "rerope", "shaw"])

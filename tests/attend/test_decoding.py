@@ -324,6 +324,70 @@ def test_counting_on_the_device():
     fast.reorder([1, 0])
 
 
+@pytest.mark.parametrize("on_device_first", [False, True])
+@pytest.mark.parametrize("name", ["rope", "alibi", "shaw", "xpos", "window"])
+def test_several_tokens_counted_on_the_host_and_on_the_device(name, on_device_first):
+    """A step made ready for one is taken for the other."""
+    encoding, text = encoding_of(name), tokens(PROMPT + 8)
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text))
+    on_device = on_device_first
+    for at in range(PROMPT, PROMPT + 8, 2):
+        clock = fast.count_on_device() if on_device else fast.count_on_host()
+        step = [x[:, :, at : at + 2] for x in text]
+        got = fast.attend(*step, impl="triton")
+        if clock is not None:
+            clock.advance(2)
+        torch.testing.assert_close(got, slow.attend(*step, impl="torch"), atol=4e-6, rtol=0)
+        on_device = not on_device
+
+
+@pytest.mark.parametrize("name", ["window", "sinks"])
+def test_a_window_at_negative_positions(name):
+    """Where there are no sinks a position below 0 is none."""
+    encoding, text = encoding_of(name), tokens(PROMPT + 2)
+    fast, slow = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    places = torch.arange(-PROMPT - 3, -3, device=DEVICE)
+    for cache in (fast, slow):
+        cache.attend(*(x[:, :, :PROMPT] for x in text), positions=places)
+        cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl="torch")
+    step = [x[:, :, PROMPT + 1 :] for x in text]
+    torch.testing.assert_close(fast.attend(*step, impl="triton"), slow.attend(*step, impl="torch"), atol=4e-6, rtol=0)
+
+
+def test_a_clock_goes_on_from_what_it_has_counted():
+    text = tokens(PROMPT + 4)
+    cache, other = (whorl.KVCache(encoding=encoding_of("rope"), capacity=ROOM) for _ in range(2))
+    for each in (cache, other):
+        each.attend(*(x[:, :, :PROMPT] for x in text))
+    clock = cache.count_on_device()
+    for at in range(PROMPT, PROMPT + 2):
+        cache.attend(*(x[:, :, at : at + 1] for x in text), impl="triton")
+        clock.advance()
+    assert int(cache.count_on_device().next) == PROMPT + 2
+    for wrong, why in ((5, "clock"), (clock, f"holds {PROMPT}")):
+        with pytest.raises(whorl.WhorlError, match=why):
+            other.count_on_device(wrong)
+    assert len(other) == PROMPT
+
+
+def test_a_clock_refuses_what_a_captured_graph_would_not_see():
+    text, encoding = tokens(PROMPT + 3), encoding_of("rope")
+    cache = whorl.KVCache(encoding=encoding, capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text), positions=3 * torch.arange(PROMPT, device=DEVICE))
+    cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl="torch")
+    clock = cache.count_on_device()
+    cache.attend(*(x[:, :, PROMPT + 1 : PROMPT + 2] for x in text), impl="triton")
+    clock.advance()
+    with pytest.raises(whorl.WhorlError, match="positions were given"):
+        cache.crop(PROMPT)
+    last = [x[:, :, PROMPT + 2 :] for x in text]
+    for impl in ("torch", "auto") if DEVICE == "cpu" else ("torch",):  # on a CPU that is torch's
+        with pytest.raises(whorl.WhorlError, match="count_on_host"):
+            cache.attend(*last, impl=impl)
+
+
 @pytest.mark.filterwarnings("ignore:All-NaN slice")  # of the interpreter's numpy, whose NaN this is
 @pytest.mark.parametrize("name", ["rope", "alibi", "rerope", "fire", "deberta", "forgetting_gate"])
 def test_a_token_beyond_the_room_is_seen(name):

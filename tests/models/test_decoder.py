@@ -242,6 +242,22 @@ def test_an_image_has_positions_of_several_axes():
     torch.testing.assert_close(torch.cat(steps, dim=1), image, **CLOSE)
 
 
+def test_positions_of_axes_without_a_batch_name_the_remedy():
+    model, given = build("mrope"), tokens(1, 5)
+    places = whorl.multimodal([whorl.Text(1), whorl.Image(4, 4)], rule="qwen2_vl")
+    for call in (lambda: model(given, positions=places), lambda: model.step(given, model.caches(), positions=places)):
+        with pytest.raises(whorl.WhorlError, match=r"positions\[:, None\]"):
+            call()
+    assert model(given, positions=places[:, None]).isfinite().all()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a graph can be captured there")
+@pytest.mark.parametrize("count", [1, 2, 6])
+def test_a_graph_that_cannot_be_is_refused_however_few_the_tokens(count):
+    with pytest.raises(whorl.WhorlError, match="graph=True cannot be"):
+        build("rope").generate(tokens(1, 5), count, graph=True)
+
+
 @pytest.mark.parametrize("name", ["rope", "alibi"])
 def test_it_compiles_in_one_graph(name):
     torch.compiler.reset()

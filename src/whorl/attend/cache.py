@@ -129,14 +129,23 @@ class KVCache:
         model. There is room for what was reserved; a token beyond it is not kept, and its output is NaN. ``len``
         and ``crop`` wait for the device. What would move the memory is refused until ``count_on_host``.
         """
-        slots = self._state.slots
+        slots = self._settled().slots
         if slots is None or not slots.follows:
             raise WhorlError(
                 "KVCache.count_on_device: there is no text to go on from, or its last positions were given. Attend to "
                 "the prompt first, without positions."
             )
-        self._clock = Clock(slots.filled, slots.keys.device) if clock is None else clock
-        return self._clock
+        if clock is None:
+            clock = Clock(slots.filled, slots.keys.device)
+        elif not isinstance(clock, Clock):
+            raise invalid("KVCache.count_on_device", "clock", "what another cache's count_on_device() gave", clock)
+        elif clock.next.device != slots.keys.device or int(clock.next) != slots.filled:
+            raise WhorlError(
+                f"KVCache.count_on_device: the clock stands at {int(clock.next)} on {clock.next.device}, this cache "
+                f"holds {slots.filled} slots on {slots.keys.device}. Give caches of one model that hold as many."
+            )
+        self._clock = clock
+        return clock
 
     def why_not_kernels(self) -> str | None:
         """Why the last step went to torch's operations and not to the kernels of decoding, or None if it did not."""
@@ -173,8 +182,8 @@ class KVCache:
         if slots is None:
             return
         if self._clock is not None:
-            if slots.padded:
-                self._refuse_on_device("crop of rows with padding")
+            if slots.padded or not slots.counted:
+                self._refuse_on_device("crop of rows with padding, or of tokens whose positions were given,")
             self._clock.next.fill_(count)
         self._state = self._state._replace(slots=slots.cropped(count))
 
@@ -258,7 +267,13 @@ class KVCache:
             else None
         )
         ready = self._ready
-        if ready is not None and kind == ready.kind and state.encoding is ready.encoding and self._has_room(q):
+        if (
+            ready is not None
+            and kind == ready.kind
+            and state.encoding is ready.encoding
+            and self._has_room(q)
+            and (self._clock is None or ready.unfit is None)
+        ):
             self._unready = ready.unfit
             return self._decode(ready.step, q, k, v, hidden)
         return self._attend(q, k, v, kind, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
@@ -324,7 +339,7 @@ class KVCache:
         if impl == "triton" and unfit is not None:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
         self._unready = unfit
-        if kind is not None and made is not None:
+        if kind is not None and made is not None and (self._clock is None or unfit is None):
             state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
             out = self._decode(made, q, k, v, hidden)
             self._ready = ReadyStep(kind, state.encoding, made, unfit)

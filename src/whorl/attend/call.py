@@ -118,7 +118,7 @@ def checked(
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
     check_key_mask("attention", key_mask, k)
     if remembered is None:
-        remembered = _remembered(encoding, hidden, q, keys)
+        remembered = _remembered(encoding, hidden, q, keys, key_mask)
     if key_mask is not None:  # what padding holds may be NaN, and 0 * NaN is NaN
         padding = ~key_mask[:, None, :]
         k, v = (x.masked_fill(padding.unsqueeze(-1), 0.0) for x in (k, v))
@@ -187,7 +187,9 @@ def _check_heads(encoding: Encoding, heads: int) -> None:
             )
 
 
-def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+def _remembered(
+    encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int, key_mask: Tensor | None
+) -> Tensor | None:
     if not encoding.reads_hidden:
         if hidden is not None:
             raise WhorlError(
@@ -202,6 +204,8 @@ def _remembered(encoding: Encoding, hidden: Tensor | None, q: Tensor, keys: int)
     if not is_dense(hidden) or hidden.ndim != 3 or tuple(hidden.shape[:2]) != (batch, keys):
         raise wrong_tensor("attention", "hidden", hidden, f"of shape ({batch}, {keys}, width), one row per key")
     check_device("attention", "hidden", hidden, q)
+    if key_mask is not None:  # gradients of what is learned there read padding too
+        hidden = hidden.masked_fill(~key_mask[..., None], 0.0)
     with without_autocast(hidden.device.type):  # as everything that attention computes
         return encoding.remember(hidden)
 

@@ -91,8 +91,8 @@ class DecodingStep:
         numbers, count = slot_numbers(slots.room, q.device), q.shape[2]
         if following is None:
             now = numbers[slots.filled : slots.filled + count]
-        else:
-            now = following if count == 1 else following + numbers[:count]
+        else:  # as far apart in memory as those of the numbers: a step made ready for one takes the other
+            now = following if count == 1 else _apart(following + numbers[:count])
         terms, turns, rules = self._terms, self._turns, self._rules
         added = terms(q)
         q = self._place(q, k, v, slots, now, self._remembered(hidden))
@@ -344,5 +344,9 @@ def slot_numbers(room: int, device: torch.device) -> Tensor:
 
 @held
 def _numbers(count: int, device: torch.device) -> Tensor:
-    # 16 bytes apart: a kernel is compiled anew for pointers that are aligned otherwise
-    return torch.arange(count, device=device)[:, None].repeat(1, 2)[:, 0]
+    return _apart(torch.arange(count, device=device))
+
+
+def _apart(numbers: Tensor) -> Tensor:
+    """The numbers 16 bytes apart: a kernel is compiled anew for pointers that are aligned otherwise."""
+    return numbers[:, None].repeat(1, 2)[:, 0]

@@ -203,7 +203,9 @@ def _decode_kernel(
             if PADDED and READS:
                 m_seen = m_seen & (tl.load(p_real + o_key, mask=m_n, other=0) != 0)[None, :]
             if WINDOW:
-                m_seen = m_seen & ((b_distance <= before) | (o_there < first)[None, :])
+                # first is 0 where there are no sinks, and then no position is one, not a negative one either
+                m_sink = (o_there < first) & (o_n * 0 < first)
+                m_seen = m_seen & ((b_distance <= before) | m_sink[None, :])
             m_pair = m_seen & m_row[:, None]
 
             if PLACEMENTS == 0 or KEY_ROWS:

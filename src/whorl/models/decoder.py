@@ -117,7 +117,8 @@ class Decoder(nn.Module):
         """Logits (batch, length, vocab) of tokens (batch, length).
 
         Positions count the real tokens of each row, from 0 in each document, unless given as (length,),
-        (batch, length) or (axes, batch, length). Tokens see their own document only, and no padding, which
+        (batch, length) or (axes, batch, length); of (axes, length), as ``multimodal`` gives them, pass
+        ``positions[:, None]``. Tokens see their own document only, and no padding, which
         ``key_mask`` (batch, length) marks with False. ``length`` is what length-dependent encodings serve.
         """
         consecutive = positions is None and documents is None and key_mask is None

@@ -195,9 +195,15 @@ def check_tokens(call: str, tokens: Tensor, vocab: int, positions: Maybe, docume
                 raise wrong_tensor(call, name, value, f"of shape {' or '.join(map(str, shapes[name]))}")
             check_device(call, name, value, tokens, "tokens")
     if positions is not None:
-        if not is_dense(positions) or positions.ndim not in (1, 2, 3) or positions.shape[-1] != shape[1]:
-            expected = "of shape (length,), (batch, length) or (axes, batch, length)"
-            raise wrong_tensor(call, "positions", positions, expected)
+        fits = is_dense(positions) and positions.ndim in (1, 2, 3) and positions.shape[-1] == shape[1]
+        if not fits or (positions.ndim > 1 and not equals_any(positions.shape[-2], 1, shape[0])):
+            raise wrong_tensor(
+                call,
+                "positions",
+                positions,
+                "of shape (length,), (batch, length) or (axes, batch, length)",
+                "Of positions (axes, length) pass positions[:, None].",
+            )
         check_device(call, "positions", positions, tokens, "tokens")
         return positions
     real = torch.ones(shape[1], dtype=torch.long, device=tokens.device) if key_mask is None else key_mask.long()

@@ -28,6 +28,9 @@ class Steps:
         self._model, self._caches, self._positions, self._wanted = model, caches, positions.clone(), graph
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
+        reason = why_not_captured(positions, ()) if graph else None
+        if reason is not None:
+            raise _cannot_be(reason)
 
     def __call__(self, tokens: Tensor, *, more: int) -> Tensor:
         """Logits (batch, vocab) of the tokens (batch, 1), with so many steps to come."""
@@ -41,7 +44,7 @@ class Steps:
                 self._capture(tokens)
                 return self(tokens, more=more)
             if self._wanted:
-                raise WhorlError(f"Decoder.generate: graph=True cannot be: {reason}. Use graph=None.")
+                raise _cannot_be(reason)
             self._wanted = False
         logits = self._model.next_logits(tokens, self._caches, self._positions)
         self._positions += 1
@@ -58,6 +61,10 @@ class Steps:
             clock.advance()
             self._positions += 1
         self._graph = graph
+
+
+def _cannot_be(reason: str) -> WhorlError:
+    return WhorlError(f"Decoder.generate: graph=True cannot be: {reason}. Use graph=None.")
 
 
 def why_not_captured(tokens: Tensor, caches: Sequence[KVCache]) -> str | None:
