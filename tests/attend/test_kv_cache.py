@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -721,3 +722,17 @@ def test_a_cache_knows_the_order_of_its_tokens():
     with pytest.raises(whorl.WhorlError, match=r"KVCache.attend: causal must be True or False, got 'positions'\."):
         cache.attend(*tokens(3), causal="positions")
     assert len(cache) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [("length", 4, 4.0), ("length", 1, True), ("scale", 1.0, True), ("softcap", 1.0, True)]
+    + [(name, good, np.array([1.0, 2.0])) for name, good in (("length", 4), ("scale", 1.0), ("softcap", 1.0))],
+)
+def test_what_equals_a_number_and_is_none_is_refused_after_steps_with_that_number_too(name, good, bad):
+    cache, step = whorl.KVCache(encoding=whorl.Rope(head_dim=16)), tokens(1)
+    for _ in range(3):  # the second makes a step ready, the third takes it
+        cache.attend(*step, **{name: good})
+    with pytest.raises(whorl.WhorlError, match=name):
+        cache.attend(*step, **{name: bad})
+    assert len(cache) == 3

@@ -18,6 +18,10 @@ from whorl.tracing import operators_are_watched
 Kind = tuple[Any, ...]
 Step = DecodingStep | CpuStep
 
+# The types of a length, and of a scale or softcap, that a step is made ready for.
+LENGTH = (int, type(None))
+NUMBER = (float, int, type(None))
+
 
 class ReadyStep(NamedTuple):
     """What runs a kind of step."""
@@ -42,7 +46,10 @@ def kind_of_step(
     """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
     if slots is None or operators_are_watched():
         return None
-    if scale is True or softcap is True or length is True:  # equal to 1, and refused by the checks
+    # what is no number of its kind may equal one: True, 4.0 for a length, an array; the checks refuse it
+    if scale is True or softcap is True or type(length) not in LENGTH:
+        return None
+    if not isinstance(scale, NUMBER) or not isinstance(softcap, NUMBER):
         return None
     try:  # a step waits for this, hence every tensor written out
         if q.is_neg() or k.is_neg() or v.is_neg():  # a kernel would read the numbers without their sign
