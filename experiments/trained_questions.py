@@ -145,14 +145,13 @@ def within_the_length(runs: Runs) -> Answer:
     """Learned positions, sinusoidal codes and RoPE at the length they were trained on.
 
     The codes are divided by the root of the width, as ``compare`` has them, which makes them 4.4 times as large as
-    embeddings and learned positions are at the start; and beside that they are about as large.
+    embeddings and learned positions are at the start; those of the last row are about as large.
     """
-    learned, codes = {"name": "learned", "length": TRAINED}, {"name": "sinusoidal"}
     encodings = {
-        "learned": learned,
-        "sinusoidal": {**codes, "scale": SMALL["width"] ** -0.5},
+        "learned": {"name": "learned", "length": TRAINED},
+        "sinusoidal": {"name": "sinusoidal", "scale": SMALL["width"] ** -0.5},
         "rope": {"name": "rope"},
-        "sinusoidal, times 0.03": {**codes, "scale": 0.03},
+        "sinusoidal, times 0.03": {"name": "sinusoidal", "scale": 0.03},
     }
     return {"rows": paired(runs, encodings)}
 

@@ -154,9 +154,10 @@ def _as_rows(x: Tensor, shared: int) -> Tensor:
 def _mask_as_rows(mask: Tensor, heads: int, shared: int, queries: int) -> Tensor:
     """A mask or bias of (batch, heads or 1, queries or 1, keys) for what ``_as_rows`` puts together.
 
-    Axes in front that are one may be left out.
+    Of one row of a batch for all, the batch may be left out.
     """
-    mask = mask if mask.ndim != 3 else mask[None]
+    if mask.ndim == 3:
+        mask = mask[None]
     by_head = mask.ndim == 4 and mask.shape[1] == heads
     if mask.shape[-2] == 1 and not by_head:
         return mask  # the same for every row

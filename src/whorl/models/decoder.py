@@ -29,7 +29,7 @@ from whorl.models.layers import (
     plan_of,
     start_weights,
 )
-from whorl.models.steps import Steps
+from whorl.models.steps import Steps, cannot_be, why_not_captured
 from whorl.tracing import may_read_values
 
 NORMS: dict[str, Callable[..., nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -175,6 +175,9 @@ class Decoder(nn.Module):
             raise invalid("Decoder.generate", "graph", "True, False or None", graph)
         if not count:
             return tokens
+        reason = why_not_captured(tokens, ()) if graph else None
+        if reason is not None:  # known before the prompt is read, and however few tokens are to come
+            raise cannot_be(reason)
         given, caches = tokens.shape[1], self.caches(capacity=tokens.shape[1] + count, length=length)
         positions = positions.expand(tokens.shape)
         out = torch.cat((tokens, tokens.new_empty(tokens.shape[0], count)), dim=1)

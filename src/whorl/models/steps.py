@@ -28,9 +28,6 @@ class Steps:
         self._model, self._caches, self._positions, self._wanted = model, caches, positions.clone(), graph
         self._graph: torch.cuda.CUDAGraph | None = None
         self._warm = False
-        reason = why_not_captured(positions, ()) if graph else None
-        if reason is not None:
-            raise _cannot_be(reason)
 
     def __call__(self, tokens: Tensor, *, more: int) -> Tensor:
         """Logits (batch, vocab) of the tokens (batch, 1), with so many steps to come."""
@@ -44,7 +41,7 @@ class Steps:
                 self._capture(tokens)
                 return self(tokens, more=more)
             if self._wanted:
-                raise _cannot_be(reason)
+                raise cannot_be(reason)
             self._wanted = False
         logits = self._model.next_logits(tokens, self._caches, self._positions)
         self._positions += 1
@@ -63,7 +60,8 @@ class Steps:
         self._graph = graph
 
 
-def _cannot_be(reason: str) -> WhorlError:
+def cannot_be(reason: str) -> WhorlError:
+    """The error for a graph that was asked for."""
     return WhorlError(f"Decoder.generate: graph=True cannot be: {reason}. Use graph=None.")
 
 
