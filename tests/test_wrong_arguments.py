@@ -330,7 +330,7 @@ def test_heads_as_a_tensor_are_refused():
     ("changes", "message"),
     [
         ({"cos": None}, "rotate: cos must be a floating tensor, got None. Take both from one call of tables()."),
-        ({"sin": np.ones((3, 4))}, "rotate: sin must be a floating tensor, got float64 of shape (3, 4). Take both"),
+        ({"sin": np.ones((3, 4))}, "rotate: sin must be a floating tensor, got numpy.float64 of shape (3, 4). Take"),
         ({"cos": torch.ones(3, 4).long()}, "rotate: cos must be a floating tensor, got torch.int64 of shape (3, 4)."),
         ({"rows": [0, 1, 2]}, "rotate: rows must be integers of shape (3,) or (batch, 3), got [0, 1, 2]. One row of"),
         ({"rows": torch.ones(3)}, "rotate: rows must be integers of shape (3,) or (batch, 3), got torch.float32"),
@@ -377,3 +377,58 @@ def test_numbers_that_no_float_holds_are_refused():
             whorl.attention(x, x, x, **{name: 10**400})
     expected = whorl.attention(x, x, x, softcap=1e30)
     assert torch.equal(whorl.attention(x, x, x, softcap=10**30), expected)
+
+
+@pytest.mark.parametrize("wrong", [{"start": 0.0}, {"start": False}, {"blocks": 1.0}, {"blocks": True}])
+def test_what_only_equals_a_setting_is_refused_behind_a_good_call_too(wrong):
+    call, given = CALLS["rotate"]()
+    x, out = given["x"], torch.empty_like(given["x"])
+    for options in ({}, {"out": out}, {"out": x}):
+        call(**{**given, **options})
+        with pytest.raises(WhorlError, match=r"rotate: (start|blocks) must be an integer, got"):
+            call(**{**given, **options, **wrong})
+
+
+def test_arrays_of_another_library_are_named():
+    with pytest.raises(WhorlError, match=r"LogN: q must be a floating tensor .*, got numpy.float32 of shape"):
+        whorl.LogN(trained_length=8).transform_qk(
+            draw(1, 2, 3, DIM).numpy(), draw(1, 2, 3, DIM), torch.arange(3), torch.arange(3)
+        )
+
+
+def test_a_cache_of_more_slots_than_there_are_is_refused():
+    with pytest.raises(
+        WhorlError, match=r"KVCache: capacity must be a positive integer up to 2\^40, or None, got 1000"
+    ):
+        whorl.KVCache(encoding=whorl.NoPE(), capacity=10**30)
+
+
+def test_positions_that_leave_no_room_for_those_that_follow_are_refused():
+    cache, x = whorl.KVCache(encoding=whorl.NoPE()), draw(1, 1, 1, DIM)
+    with pytest.raises(WhorlError, match=r"KVCache: positions must be at most 2\^62"):
+        cache.attend(x, x, x, positions=torch.tensor([2**63 - 1]))
+    cache.attend(x, x, x, positions=torch.tensor([2**62]))
+    assert int(cache.positions_to_come(torch.zeros(1, 1))) == 2**62 + 1
+
+
+@pytest.mark.parametrize("name", ["none", "rope", "rerope", "shaw", "cope"])
+def test_no_heads_give_no_output(name):
+    encoding = whorl.build_for(name, heads=2, head_dim=DIM, width=2 * DIM, length=LENGTH)
+    keys = draw(BATCH, 2, LENGTH, DIM)
+    for impl in ("auto", "torch"):
+        out = whorl.attention(keys[:, :0], keys, keys, encoding=encoding, impl=impl)
+        assert out.shape == (BATCH, 0, LENGTH, DIM)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("form", ["numerator", "both", "one_plus_cosine", "unnormalised"])
+def test_values_of_no_dimensions_give_no_numbers(form, causal):
+    x = draw(BATCH, 2, LENGTH, DIM)
+    for encoding in (None, whorl.Rope(head_dim=DIM)):
+        options = {"encoding": encoding, "form": form, "causal": causal}
+        out, stats = whorl.linear_attention(x, x, x[..., :0], **options, return_stats=True)
+        assert out.shape == whorl.linear_attention(x, x, x[..., :0], **options).shape == (BATCH, 2, LENGTH, 0)
+        _, expected = whorl.linear_attention(x, x, x, **options, return_stats=True)
+        torch.testing.assert_close(stats.row_sums, expected.row_sums, rtol=0, atol=0)
+    with pytest.raises(WhorlError, match="linear_attention: q must be of one dimension or more"):
+        whorl.linear_attention(x[..., :0], x[..., :0], x, form=form, causal=causal)

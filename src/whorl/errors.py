@@ -66,7 +66,9 @@ def shown(value: object) -> str:
             return f"a nested tensor of {value.dtype}"  # pyright: ignore[reportAttributeAccessIssue]
         shape = getattr(value, "shape", None)
         if shape is not None and hasattr(value, "dtype"):
-            return f"{value.dtype} of shape {tuple(shape)}"  # pyright: ignore[reportAttributeAccessIssue]
+            dtype = str(value.dtype)  # pyright: ignore[reportAttributeAccessIssue]
+            owner = type(value).__module__.partition(".")[0]
+            return f"{dtype if '.' in dtype else f'{owner}.{dtype}'} of shape {tuple(shape)}"
         text = repr(value)
     except Exception:  # a number of more digits than Python writes, or a class whose own text fails
         return f"an object of type {type(value).__name__}"

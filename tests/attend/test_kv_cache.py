@@ -608,7 +608,7 @@ CASES = {
     "encoding": (lambda: whorl.KVCache(encoding="rope"), "KVCache: encoding must be an encoding, got 'rope'"),
     "capacity": (
         lambda: whorl.KVCache(encoding=ROPE, capacity=0),
-        "capacity must be a positive integer or None, got 0",
+        "capacity must be a positive integer up to 2^40, or None, got 0",
     ),
     "policy": (lambda: whorl.KVCache(encoding=ROPE, policy="rotated"), "KVCache: unknown policy 'rotated'"),
     "stale": (

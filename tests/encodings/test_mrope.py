@@ -20,6 +20,7 @@ from transformers.models.qwen3_vl.configuration_qwen3_vl import Qwen3VLTextConfi
 
 import whorl
 from oracles import axes, rotary_frequencies, rotary_tables, rotation
+from whorl import WhorlError
 from whorl.encodings.mrope import shares
 
 BOUND = 4.0e-8  # rounding to float32 alone is 3.0e-8
@@ -397,3 +398,11 @@ def test_positions_have_the_axes_first(shape):
         mrope.tables(torch.zeros(shape, dtype=torch.int64))
     expected = "MRope: positions must be of shape (length,), (3, length) or (3, batch, length), got"
     assert str(error.value).startswith(expected)
+
+
+@pytest.mark.parametrize(("arrangement", "dim"), [("chunked", 4), ("interleaved", 6), ("ernie", 2), ("alternating", 6)])
+def test_pairs_that_axes_cannot_share_are_told_without_sections_that_nobody_gave(arrangement, dim):
+    with pytest.raises(
+        WhorlError, match=f"MRope: {dim // 2} pairs cannot be shared among [23] axes as .* Pass sections"
+    ):
+        whorl.MRope(head_dim=dim, arrangement=arrangement)

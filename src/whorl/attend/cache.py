@@ -39,6 +39,8 @@ from whorl.kernels.choose import Impl, check_impl
 from whorl.memory import is_dense, wrong_tensor
 from whorl.tracing import is_transformed
 
+MOST_SLOTS = 2**40  # more than any machine has memory for
+
 
 class KVCache:
     """Keys and values by slot: every row of a batch has the same slots, and padding marks those it does not use.
@@ -65,8 +67,9 @@ class KVCache:
     ) -> None:
         if not isinstance(encoding, Encoding):
             raise invalid("KVCache", "encoding", "an encoding", encoding, "Use whorl.NoPE() for none.")
-        if capacity is not None and (isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1):
-            raise invalid("KVCache", "capacity", "a positive integer or None", capacity)
+        whole = isinstance(capacity, int) and not isinstance(capacity, bool)
+        if capacity is not None and not (whole and 0 < capacity <= MOST_SLOTS):
+            raise invalid("KVCache", "capacity", "a positive integer up to 2^40, or None", capacity)
         if not isinstance(policy, str) or policy not in ("auto", "transformed", "raw"):
             raise unknown("policy", policy, ("auto", "transformed", "raw"), call="KVCache")
         self._asked: Literal["auto", "transformed", "raw"] = policy

@@ -15,6 +15,9 @@ from whorl.tracing import may_read_values
 # Whole numbers up to here are the same in float64.
 EXACT = 2**53
 
+# Positions up to here leave room for those that follow.
+FARTHEST = 2**62
+
 
 class NewPositions(NamedTuple):
     """Positions of new tokens (batch, new), axes in front, and what comes ``after`` them: None where they are given."""
@@ -60,6 +63,8 @@ def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> T
 def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
     """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
     if not positions.is_floating_point() and kept == torch.int64:
+        if any(abs(bound) > FARTHEST for bound in _bounds(positions)):
+            raise invalid("KVCache", "positions", "at most 2^62", positions, "Others follow: count from 0.")
         return positions.long()
     check_exact(positions)
     return positions.double()
@@ -67,10 +72,15 @@ def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
 
 def check_exact(positions: Tensor) -> None:
     """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
-    if positions.is_floating_point() or not positions.numel() or not may_read_values(positions):
-        return
-    if any(abs(int(bound)) > EXACT for bound in torch.aminmax(positions)):
+    if not positions.is_floating_point() and any(abs(bound) > EXACT for bound in _bounds(positions)):
         raise WhorlError(
             "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
             "Count from a later start, or pass all positions as integers."
         )
+
+
+def _bounds(positions: Tensor) -> list[int]:
+    """The least and the greatest; none where there are none, or looking would wait for a device."""
+    if not positions.numel() or not may_read_values(positions):
+        return []
+    return [int(bound) for bound in torch.aminmax(positions)]

@@ -109,9 +109,11 @@ def linear_attention(
         terms = make_terms(rule, q, k, v, places, key_mask, ones=return_stats)
         given = (terms.a, terms.b, terms.values, fade, size)
         sums = past_keys(*given)[0] if causal else all_keys(*given)
-        bottom = None if form == "unnormalised" else sums[..., -1]
+        bottom = None
         if terms.plain is not None:
             bottom = sums_of_weights(*terms.plain, Fade.by_head(fade), causal, size)
+        elif form != "unnormalised":
+            bottom = sums[..., -1]
         seen = None
         if key_mask is not None:
             seen = key_mask.cumsum(-1) > 0 if causal else key_mask.any(-1, keepdim=True)

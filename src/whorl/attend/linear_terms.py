@@ -47,7 +47,7 @@ def make_terms(
     if form == "one_plus_cosine":
         a, b = (torch.cat((x, torch.ones_like(x[..., :1])), dim=-1) for x in (a, b))
     if ones or (form != "unnormalised" and plain is None):
-        values = torch.cat((values, torch.ones_like(values[..., :1])), dim=-1)
+        values = torch.cat((values, values.new_ones(*values.shape[:-1], 1)), dim=-1)
     if hidden is not None:
         b = b.masked_fill(hidden, 0.0)
         plain = None if plain is None else (plain[0], plain[1].masked_fill(hidden, 0.0))

@@ -82,8 +82,9 @@ def by_shared_heads(rows: Tensor, shared: Tensor) -> Tensor:
     heads, count = rows.shape[1], shared.shape[1]
     if heads == count:
         return rows @ shared
-    together = rows.unflatten(1, (count, -1)).flatten(2, 3)
-    return (together @ shared).unflatten(2, (heads // count, -1)).flatten(1, 2)
+    groups = heads // count, rows.shape[2]  # no size is left to be found: it cannot be, of no heads
+    together = rows.unflatten(1, (count, groups[0])).flatten(2, 3)
+    return (together @ shared).unflatten(2, groups).flatten(1, 2)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

@@ -52,7 +52,13 @@ class MRopeConfig(RopeConfig):
         super().check()
         self._check_own_ladders()
         if self.sections is None:
-            object.__setattr__(self, "sections", shares(self.pairs, self.arrangement))
+            found = shares(self.pairs, self.arrangement)
+            if min(found) < 1 or sum(found) != self.pairs:
+                raise WhorlError(
+                    f"{self.call()}: {self.pairs} pairs cannot be shared among {len(found)} axes as "
+                    f"arrangement={self.arrangement!r} does. Pass sections, or a larger rotary_dim."
+                )
+            object.__setattr__(self, "sections", found)
         call, sections = self.call(), self.shared
         remedy = "Each is the number of pairs one axis turns; with one axis use Rope."
         several = len(sections) >= 2 and min(sections) >= 1

@@ -25,6 +25,7 @@ from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.errors import WhorlError, invalid
+from whorl.memory import check_dense
 from whorl.position_checks import check_one_axis
 
 
@@ -117,8 +118,10 @@ class QueryScale(Encoding):
     ) -> tuple[Tensor, Tensor]:
         call = type(self).__name__
         check_one_axis(call, q_positions)
+        expected = "a floating tensor of shape (batch, heads, length, head_dim)"
+        check_dense(call, "q", q, expected)
         if q.ndim < 3 or not q.is_floating_point():
-            raise invalid(call, "q", "a floating tensor of shape (batch, heads, length, head_dim)", q)
+            raise invalid(call, "q", expected, q)
         if q_positions.shape[-1] != q.shape[-2]:
             raise WhorlError(
                 f"{call}: positions are for {q_positions.shape[-1]} queries, there are {q.shape[-2]}. "

@@ -40,7 +40,8 @@ def look_up(
         return None, None
     try:
         key = (
-            settings, x.shape, x.stride(), x.dtype, x.device, cos.shape, cos.stride(), cos.dtype, cos.device,
+            settings, *map(type, settings),  # True equals 1, and 0.0 equals 0: what is refused is of another type
+            x.shape, x.stride(), x.dtype, x.device, cos.shape, cos.stride(), cos.dtype, cos.device,
             sin.shape, sin.stride(), sin.dtype, sin.device,
         )  # fmt: skip
         for other in others:

@@ -191,7 +191,10 @@ class Decoder(nn.Module):
         return out
 
     def next_logits(self, tokens: Tensor, caches: list[KVCache], positions: Tensor) -> Tensor:
-        """Logits of one more token for each row (batch, 1), whose positions go on from those in the caches."""
+        """Logits of one more token for each row (batch, 1), whose positions go on from those in the caches.
+
+        Nothing is checked, so that a graph of it can be captured: ``step`` is the call for users.
+        """
         x = self._hidden(tokens, caches, positions=positions, key_mask=None, consecutive=True)
         return self._logits(x[:, -1])
 
