@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from measured import document, groups, named, table, written
-from whorl.benchmarks.decode import LAYERS
+from whorl.benchmarks import decode_bars
+from whorl.benchmarks.decode import titles
 
 SHAPES = ("4x8192", "1x32768", "8x4096")  # of the benchmark of the rotation, batch x length
 PEERS = ("torch.compile", "liger-kernel", "transformers")
@@ -28,19 +29,17 @@ def speed(time: float) -> str:
     return f"{100 / time:.0f} %"
 
 
-BOUND = 3e-6  # seconds beside reading keys and values, for two launches
-PADDED = ", padded"  # behind the label of a step with rows of unequal length
-
-
 def decoding(*names: str) -> list[str]:
     """A decoding step with each encoding in µs: called, with padded rows, in a graph, and that over the bound."""
     rows: dict[str, list[str]] = {}
     for name in names:
-        called, padded, replayed, bound = _steps(name)
-        for label in called:
+        called, padded = (groups(name)[titles(padded=which)[0]] for which in (False, True))
+        replayed = {step.name: step for step in decode_bars.steps(groups(name)) if not step.padded}
+        for label in list(called)[1:]:
             cells = [f"{1e6 * one[label]['seconds']:.0f}" for one in (called, padded)]
             if label in replayed:
-                cells += [f"{1e6 * replayed[label]:.1f}", f"{replayed[label] / bound:.2f}"]
+                step = replayed[label]
+                cells += [f"{1e6 * step.device:.1f}", f"{step.figures()['over the bound']:.2f}"]
             rows.setdefault(named(label), []).append(" / ".join(cells))
     lengths = (f"{document(name)['settings']['kept']:,} keys" for name in names)
     return table(["a step with", *lengths], ([label, *row] for label, row in rows.items()))
@@ -50,30 +49,13 @@ def decoding_bars(*names: str) -> list[str]:
     """What a decoding step takes beside the device's time, in µs; and on the device, over the bound and over RoPE."""
     rows: dict[str, list[str]] = {}
     for name in names:
-        called, padded, replayed, bound = _steps(name)
-        for label, one_step in replayed.items():
-            plain = label.removesuffix(PADDED)
-            wall = (called if plain == label else padded)[plain]
-            beside = f"{1e6 * (wall['seconds'] - one_step):.0f}"
-            over = one_step / bound, one_step / replayed["rope"]
-            rows.setdefault(named(label), []).extend([beside, *(f"{one:.2f}" for one in over)])
+        for step in decode_bars.steps(groups(name)):
+            beside, *ratios = step.figures().values()
+            label = named(f"{step.name}, padded" if step.padded else step.name)
+            rows.setdefault(label, []).extend([f"{1e6 * beside:.0f}", *(f"{one:.2f}" for one in ratios)])
     lengths = [f"{document(name)['settings']['kept']:,} keys" for name in names]
-    heads = (f"{length}: {what}" for length in lengths for what in ("beside the device", "over the bound", "over RoPE"))
+    heads = (f"{length}: {what}" for length in lengths for what in decode_bars.BARS)
     return table(["a step with", *heads], ([label, *row] for label, row in rows.items()))
-
-
-def _steps(name: str) -> tuple[dict[str, Any], dict[str, Any], dict[str, float], float]:
-    """Steps called, without padding and with it; seconds of one in a graph, either; and the bound of that."""
-    called, padded, *more = groups(name).values()
-    replayed = [own for own in more if "a copy of as many bytes" in own]
-    copies = [own.pop("a copy of as many bytes")["seconds"] for own in replayed]
-    del called["torch's kernel"]  # the yardstick
-    seconds = {
-        f"{label}{PADDED if i else ''}": row["seconds"] / LAYERS
-        for i, own in enumerate(replayed)
-        for label, row in own.items()
-    }
-    return called, padded, seconds, copies[0] + BOUND
 
 
 def cpu_decoding(name: str) -> list[str]:

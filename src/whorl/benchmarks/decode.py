@@ -23,6 +23,7 @@ from whorl.errors import dtype_name
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 ROOM = 128  # tokens decoded before the cache is cropped: more would be another number of keys than the yardstick's
 LAYERS = 8  # whose steps share a clock in a graph
+COPY = "a copy of as many bytes"  # the yardstick of steps in a graph
 CHECKED = 64  # tokens of the text that is compared with float64
 
 # With those that come, a step has 1,024 keys on average.
@@ -58,6 +59,12 @@ def decode(
         yield _placed(shapes, made)
 
 
+def titles(*, padded: bool) -> tuple[str, str]:
+    """The groups of steps called from Python and of steps in a graph, without padding or with it."""
+    rows = ", rows of unequal length" if padded else ""
+    return f"a step{rows}", f"a step in a replayed graph{rows}, {LAYERS} caches with one clock"
+
+
 def _called(
     encodings: str, shapes: list[tuple[int, int, int]], kept: int, made: dict[str, Any], summary: str,
     barred: tuple[str, ...], *, padded: bool,
@@ -70,7 +77,7 @@ def _called(
         steps = _Steps(encoding, shapes, made, padded)
         check = judged(steps.got, steps.expected, LIMIT[made["dtype"]])
         cases.append(Case(name=name, run=steps.timed(kept), check=check, bar=BAR if name in barred else None))
-    what = "a step, rows of unequal length" if padded else "a step"
+    what, _ = titles(padded=padded)
     return Group(name=what, summary=summary, cases=tuple(cases), device=made["device"], host=True)
 
 
@@ -82,15 +89,14 @@ def _in_graphs(
     size = batch * kv_heads * kept * dim  # a copy reads and writes it: as many bytes as keys and values together
     source = torch.zeros(size, **made)
     target = torch.empty_like(source)
-    cases = [Case(name="a copy of as many bytes", run=lambda: target.copy_(source), check=not_judged)]
+    cases = [Case(name=COPY, run=lambda: target.copy_(source), check=not_judged)]
     for name in encodings.split(","):
         encoding = build_for(name, heads=heads, head_dim=dim, width=heads * dim, length=kept).to(made["device"])
         steps = _Steps(encoding, shapes, made, padded)
         run = steps.replayed(kept)
         if run is not None:
             cases.append(Case(name=name, run=run, check=judged(steps.got, steps.expected, LIMIT[made["dtype"]])))
-    rows = ", rows of unequal length" if padded else ""
-    what = f"a step in a replayed graph{rows}, {LAYERS} caches with one clock"
+    _, what = titles(padded=padded)
     return Group(
         name=what, summary=f"{summary}; times are of {LAYERS} steps", cases=tuple(cases), device=made["device"]
     )

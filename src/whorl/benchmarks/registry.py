@@ -22,16 +22,27 @@ Benchmark = Callable[..., "Iterable[Group]"]
 NAMES = ("attention", "bias", "decode", "generation", "linear", "precision", "rotary", "tables", "training")
 BENCHMARKS: dict[str, str | Benchmark] = {name: f"whorl.benchmarks.{name}:{name}" for name in NAMES}
 
+# What several groups say together: of a finished report as data, a title, a header and rows; None where it has none.
+CONCLUSIONS = {"decode": "whorl.benchmarks.decode_bars:conclusion"}
+
 
 def benchmark(name: str) -> Benchmark:
     """The function behind a benchmark's name."""
     if name not in BENCHMARKS:
         raise unknown("benchmark", name, BENCHMARKS)
     entry = BENCHMARKS[name]
-    if not isinstance(entry, str):
-        return entry
-    module, function = entry.split(":")
-    return getattr(import_module(module), function)
+    return entry if not isinstance(entry, str) else _imported(entry)
+
+
+def conclusion(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str]]] | None:
+    """The table that a report's groups make together, if its benchmark has one."""
+    path = CONCLUSIONS.get(report["name"])
+    return None if path is None else _imported(path)(report)
+
+
+def _imported(path: str) -> Any:
+    module, name = path.split(":")
+    return getattr(import_module(module), name)
 
 
 def complete_settings(name: str, given: Mapping[str, Any]) -> dict[str, Any]:

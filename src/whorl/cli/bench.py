@@ -48,6 +48,7 @@ def bench(
     if as_json:
         say_json(report)
     else:
+        print_conclusion(report)
         print_facts(report)
         suggest(f"whorl bench {name} --out benchmarks/results/{report['machine']['date'][:10]}-{name}.json")
     if not report["correct"]:
@@ -63,6 +64,17 @@ def print_group(group: dict[str, Any]) -> None:
     say_table([HEADER[i] for i in shown], [[row[i] for i in shown] for row in rows], right=HEADER[1:-1])
     say()
     sys.stdout.flush()  # a pipe would hold it back
+
+
+def print_conclusion(report: dict[str, Any]) -> None:
+    """What the groups say together, where the benchmark has such a table."""
+    together = registry.conclusion(report)
+    if together is None:
+        return
+    title, header, rows = together
+    say(title)
+    say_table(header, rows, right=header[1:-1])
+    say()
 
 
 def print_facts(report: dict[str, Any]) -> None:
