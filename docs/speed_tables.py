@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from measured import document, groups, named, table, written
+from measured import document, groups, named, source, table, written
 from whorl.benchmarks import decode_bars
 from whorl.benchmarks.decode import titles
 
@@ -51,11 +51,29 @@ def decoding_bars(*names: str) -> list[str]:
     for name in names:
         for step in decode_bars.steps(groups(name)):
             beside, *ratios = step.figures().values()
-            label = named(f"{step.name}, padded" if step.padded else step.name)
-            rows.setdefault(label, []).extend([f"{1e6 * beside:.0f}", *(f"{one:.2f}" for one in ratios)])
+            rows.setdefault(named(step.label), []).extend([f"{1e6 * beside:.0f}", *(f"{one:.2f}" for one in ratios)])
     lengths = [f"{document(name)['settings']['kept']:,} keys" for name in names]
     heads = (f"{length}: {what}" for length in lengths for what in decode_bars.BARS)
     return table(["a step with", *heads], ([label, *row] for label, row in rows.items()))
+
+
+def decoding_runs(*names: str) -> list[str]:
+    """For every run what steps took beside the device, the highest ratios, and what missed a bar."""
+    rows = []
+    for name in names:
+        held = [step for step in decode_bars.steps(groups(name)) if step.name in decode_bars.BARRED]
+        beside = {
+            padded: span((1e6 * step.figures()["beside the device"] for step in held if step.padded == padded), ".0f")
+            for padded in (False, True)
+        }
+        worst = [max(step.figures()[what] for step in held) for what in ("over the bound", "over RoPE")]
+        missed = [named(step.label) for step in held if step.missed()]
+        link = f"[{source(name).stem[:10]}](../benchmarks/results/{source(name).name})"
+        kept = f"{document(name)['settings']['kept']:,}"
+        ratios = [f"{one:.2f}" for one in worst]
+        rows.append([link, kept, *beside.values(), *ratios, "; ".join(missed)])
+    heads = ("keys", "beside the device, µs", "padded rows", "most over the bound", "over RoPE")
+    return table(["run", *heads, "a bar missed with"], rows)
 
 
 def cpu_decoding(name: str) -> list[str]:

@@ -36,6 +36,14 @@ class Step:
         own = {"beside the device": self.called - self.device, "over the bound": self.device / self.bound}
         return own if self.rope is None else own | {"over RoPE": self.device / self.rope}
 
+    def missed(self) -> list[str]:
+        """The bars that are not met."""
+        return [what for what, figure in self.figures().items() if figure > BARS[what]]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}, padded" if self.padded else self.name
+
 
 def steps(groups: Mapping[str, Rows]) -> list[Step]:
     """The steps that a graph replayed, without padding and then with it; none in a report of a CPU."""
@@ -67,7 +75,7 @@ def conclusion(report: Mapping[str, Any]) -> tuple[str, list[str], list[list[str
     usual = all(settings[key] == size for key, size in ON_A_GPU.items() if key != "kept")
     usual = usual and settings["dtype"] in ("auto", "bfloat16")
     header = [f"{what} (≤ {bar * 1e6:.0f} µs)" if bar < 1e-3 else f"{what} (≤ {bar:g})" for what, bar in BARS.items()]
-    rows = [[_label(step), *_cells(step), _verdict(step) if usual else ""] for step in made]
+    rows = [[step.label, *_cells(step), _verdict(step) if usual else ""] for step in made]
     return TITLE, ["a step with", *header, "bars"], rows
 
 
@@ -75,10 +83,6 @@ TITLE = (
     "beside the device: time as called less that in a graph; the bound: reading K and V at the speed of a copy, and "
     f"{LAUNCHES * 1e6:.0f} µs"
 )
-
-
-def _label(step: Step) -> str:
-    return f"{step.name}, padded" if step.padded else step.name
 
 
 def _cells(step: Step) -> list[str]:
@@ -91,5 +95,5 @@ def _cells(step: Step) -> list[str]:
 def _verdict(step: Step) -> str:
     if step.name not in BARRED:
         return ""
-    missed = [what for what, figure in step.figures().items() if figure > BARS[what]]
+    missed = step.missed()
     return f"not met: {', '.join(missed)}" if missed else "met"

@@ -341,8 +341,9 @@ def accuracy_differences(usual: str, others: tuple[str, ...]) -> list[Difference
 
 # The newest committed benchmarks of attention, by the number of tokens.
 BENCHMARKS = {
-    n: f"benchmarks/results/2026-11-18-attention-{n}-{made}-h200.json"
-    for n, made in ((2048, "bars"), (4096, "tuned"), (16_384, "tuned"))
+    2048: "benchmarks/results/2026-11-18-attention-2048-bars-h200.json",
+    4096: "benchmarks/results/2026-11-19-attention-4096-h200.json",
+    16_384: "benchmarks/results/2026-11-19-attention-16384-h200.json",
 }
 
 # That of ALiBi alone in which it is folded into further dimensions as well, at 16,384 tokens.

@@ -114,7 +114,7 @@ def _bar(result: dict[str, Any]) -> str:
     if result["bar"] is None:
         return ""
     verdict = {True: ", met", False: ", not met", None: ""}[result["met"]]
-    return f"≤ {result['bar']:g}{verdict}"
+    return f"≤ {result['bar']:.3g}{verdict}"
 
 
 def _time(seconds: float) -> str:
