@@ -104,17 +104,25 @@ def generation(name: str) -> list[str]:
 
 
 def tiles(*names: str) -> list[str]:
-    """The share of torch's plain speed, forward and with the backward pass, by encoding and length."""
-    by_length = {document(name)["settings"]["length"]: groups(name) for name in names}
-    labels = list(next(iter(by_length.values()))["forward"])[1:]
-    rows = (
-        [
-            " + ".join(named(part) for part in label.split("+")),
-            *(" / ".join(f"{1 / way[label]['ratio']:.2f}" for way in own.values()) for own in by_length.values()),
-        ]
-        for label in labels
-    )
-    return table(["", *(f"{length:,} tokens" for length in by_length)], rows)
+    """The share of torch's plain speed, forward and with the backward pass, by encoding and length, and its bars."""
+    heads, columns = [""], []
+    labels = document(names[0])["settings"]["encodings"].split(",")
+    for name in names:
+        ways, length = groups(name).values(), f"{document(name)['settings']['length']:,} tokens"
+        rows = [[way[label] for way in ways] for label in labels]
+        heads.append(length)
+        columns.append([" / ".join(f"{1 / row['ratio']:.2f}" for row in both) for both in rows])
+        if any(row["bar"] for both in rows for row in both):
+            heads.append("bars")
+            columns.append([_bars(*both) for both in rows])
+    firsts = (" + ".join(named(part) for part in label.split("+")) for label in labels)
+    return table(heads, zip(firsts, *columns, strict=True))
+
+
+def _bars(*rows: dict[str, Any]) -> str:
+    if not any(row["bar"] for row in rows):
+        return ""
+    return " / ".join("–" if row["bar"] is None else f"{1 / row['bar']:.3g}" for row in rows)
 
 
 def results(name: str, group: str) -> dict[str, dict[str, Any]]:

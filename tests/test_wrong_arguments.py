@@ -1,5 +1,6 @@
 """Wrong arguments of public calls get a WhorlError or a right answer, never another exception."""
 
+import math
 import random
 import warnings
 from functools import cache
@@ -389,26 +390,30 @@ def test_what_only_equals_a_setting_is_refused_behind_a_good_call_too(wrong):
             call(**{**given, **options, **wrong})
 
 
-def test_arrays_of_another_library_are_named():
-    with pytest.raises(WhorlError, match=r"LogN: q must be a floating tensor .*, got numpy.float32 of shape"):
-        whorl.LogN(trained_length=8).transform_qk(
-            draw(1, 2, 3, DIM).numpy(), draw(1, 2, 3, DIM), torch.arange(3), torch.arange(3)
-        )
+@pytest.mark.parametrize("scaled", [whorl.LogN(trained_length=8), whorl.SSMax(heads=2), whorl.Llama4Temperature()])
+def test_what_is_no_tensor_is_named_by_query_scales(scaled):
+    x, at = draw(1, 2, 3, DIM), torch.arange(3)
+    for wrong, text in ((x.numpy(), r"numpy\.float32 of shape"), (None, "None"), ([1.0], r"\[1\.0\]")):
+        with pytest.raises(WhorlError, match=rf"{type(scaled).__name__}: q must be a floating tensor .*, got {text}"):
+            scaled.transform_qk(wrong, x, at, at)
 
 
 def test_a_cache_of_more_slots_than_there_are_is_refused():
-    with pytest.raises(
-        WhorlError, match=r"KVCache: capacity must be a positive integer up to 2\^40, or None, got 1000"
-    ):
-        whorl.KVCache(encoding=whorl.NoPE(), capacity=10**30)
+    for far in (2**40 + 1, 10**30):
+        expected = rf"KVCache: capacity must be a positive integer up to 2\^40, or None, got {far}"
+        with pytest.raises(WhorlError, match=expected):
+            whorl.KVCache(encoding=whorl.NoPE(), capacity=far)
+    whorl.KVCache(encoding=whorl.NoPE(), capacity=2**40)
 
 
 def test_positions_that_leave_no_room_for_those_that_follow_are_refused():
-    cache, x = whorl.KVCache(encoding=whorl.NoPE()), draw(1, 1, 1, DIM)
-    with pytest.raises(WhorlError, match=r"KVCache: positions must be at most 2\^62"):
-        cache.attend(x, x, x, positions=torch.tensor([2**63 - 1]))
-    cache.attend(x, x, x, positions=torch.tensor([2**62]))
-    assert int(cache.positions_to_come(torch.zeros(1, 1))) == 2**62 + 1
+    cache, x = whorl.KVCache(encoding=whorl.Window(size=3)), draw(1, 1, 1, DIM)
+    for far in (2**61 + 1, -(2**61) - 1, 2**63 - 1, -(2**63)):
+        with pytest.raises(WhorlError, match=rf"KVCache: positions must be between -2\^61 and 2\^61, got {far}\."):
+            cache.attend(x, x, x, positions=torch.tensor([far]))
+    cache.attend(x, x, 0 * x, positions=torch.tensor([-(2**61)]))
+    assert torch.equal(cache.attend(x, x, x, positions=torch.tensor([2**61])), x)  # the first is 2^62 away
+    assert int(cache.positions_to_come(torch.zeros(1, 1))) == 2**61 + 1
 
 
 @pytest.mark.parametrize("name", ["none", "rope", "rerope", "shaw", "cope"])
@@ -430,5 +435,33 @@ def test_values_of_no_dimensions_give_no_numbers(form, causal):
         assert out.shape == whorl.linear_attention(x, x, x[..., :0], **options).shape == (BATCH, 2, LENGTH, 0)
         _, expected = whorl.linear_attention(x, x, x, **options, return_stats=True)
         torch.testing.assert_close(stats.row_sums, expected.row_sums, rtol=0, atol=0)
-    with pytest.raises(WhorlError, match="linear_attention: q must be of one dimension or more"):
-        whorl.linear_attention(x[..., :0], x[..., :0], x, form=form, causal=causal)
+
+
+@pytest.mark.parametrize("form", ["numerator", "both", "unnormalised"])
+def test_queries_of_no_dimensions_weigh_nothing_in_linear_attention(form):
+    x = draw(BATCH, 2, LENGTH, DIM)
+    assert not whorl.linear_attention(x[..., :0], x[..., :0], x, form=form).any()
+    with pytest.raises(WhorlError, match=r"linear_attention: form='one_plus_cosine' compares directions, .* another"):
+        whorl.linear_attention(x[..., :0], x[..., :0], x, form="one_plus_cosine")
+    with pytest.raises(WhorlError, match="needs at least one query, one key and one dimension"):
+        whorl.linear_attention(x[..., :0], x[..., :0], x, form=form, return_stats=True)
+
+
+def test_queries_of_no_dimensions_attend_by_their_bias_where_a_scale_is_given():
+    v, alibi = draw(BATCH, 2, LENGTH, DIM), whorl.Alibi(heads=2)
+    q = v[..., :0]
+    with pytest.raises(WhorlError, match=r"queries without dimensions have no usual scale\. Pass scale="):
+        whorl.attention(q, q, v, encoding=alibi)
+    positions = torch.arange(LENGTH)
+    hidden = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    weights = alibi.score_bias(positions, positions).double().masked_fill(hidden, -math.inf).softmax(-1)
+    got = whorl.attention(q, q, v, encoding=alibi, scale=1.0)
+    torch.testing.assert_close(got, (weights @ v.double()).float(), rtol=0, atol=1e-6)
+    cache = whorl.KVCache(encoding=alibi)
+    torch.testing.assert_close(cache.attend(q, q, v, scale=1.0), got, rtol=0, atol=1e-6)
+
+
+def test_heads_that_no_encoding_can_have_are_not_advised():
+    x = draw(BATCH, 2, LENGTH, DIM)
+    with pytest.raises(WhorlError, match=r"Alibi has heads=2, q has 0\. Pass queries of 2 heads"):
+        whorl.attention(x[:, :0], x, x, encoding=whorl.Alibi(heads=2))

@@ -815,7 +815,7 @@ CASES = {
     "impl that is not there": (call(impl="numba"), "impl='numba' cannot run here: linear_attention has no numba"),
     "stats of nothing": (
         call(*[Q[:, :, :0]] * 3, return_stats=True),
-        "return_stats=True needs at least one query and one key.",
+        "return_stats=True needs at least one query, one key and one dimension.",
     ),
     "state of an unknown form": (lambda: LinearState(form="sum"), "LinearState: unknown form 'sum'."),
     "state without rates": (lambda: LinearState(form="decay"), "LinearState: form='decay' needs rates."),

@@ -400,9 +400,17 @@ def test_positions_have_the_axes_first(shape):
     assert str(error.value).startswith(expected)
 
 
-@pytest.mark.parametrize(("arrangement", "dim"), [("chunked", 4), ("interleaved", 6), ("ernie", 2), ("alternating", 6)])
+@pytest.mark.parametrize("dim", range(2, 18, 2))
+@pytest.mark.parametrize("arrangement", ["chunked", "interleaved", "ernie", "alternating"])
 def test_pairs_that_axes_cannot_share_are_told_without_sections_that_nobody_gave(arrangement, dim):
-    with pytest.raises(
-        WhorlError, match=f"MRope: {dim // 2} pairs cannot be shared among [23] axes as .* Pass sections"
-    ):
-        whorl.MRope(head_dim=dim, arrangement=arrangement)
+    """What the error advises works."""
+    advised = 4 if arrangement == "alternating" else 8
+    try:
+        made = whorl.MRope(head_dim=dim, arrangement=arrangement)
+    except WhorlError as error:
+        assert dim % 4 if arrangement == "alternating" else dim < 8
+        what = "divisible by 4" if arrangement == "alternating" else "of at least 8"
+        assert str(error).startswith(f"MRope: rotary_dim={dim} cannot be shared among ")
+        assert str(error).endswith(f"Choose one {what}; it is head_dim unless given.")
+        made = whorl.MRope(head_dim=dim + advised, rotary_dim=advised, arrangement=arrangement)
+    assert min(made.config.sections) >= 1 and 2 * sum(made.config.sections) == made.config.rotary_dim

@@ -25,6 +25,14 @@ WORDS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Interrupts reach this process and those it starts, even where the shell has its jobs ignore them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 

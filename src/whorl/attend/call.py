@@ -135,7 +135,10 @@ def checked(
         q_documents=_documents("documents", documents, q, queries),
         k_documents=_documents("key_documents", key_documents, q, keys),
     )
-    own_scale = encoding.softmax_scale(q.shape[-1], length) if scale is None else float(scale)
+    try:
+        own_scale = encoding.softmax_scale(q.shape[-1], length) if scale is None else float(scale)
+    except ZeroDivisionError:
+        raise WhorlError("attention: queries without dimensions have no usual scale. Pass scale=….") from None
     return Call(
         q=q,
         k=k,
@@ -183,7 +186,8 @@ def _check_heads(encoding: Encoding, heads: int) -> None:
     for part in encoding.parts:
         if part.heads is not None and part.heads != heads:
             raise WhorlError(
-                f"attention: {part.name} has heads={part.heads}, q has {heads}. Build it with heads={heads}."
+                f"attention: {part.name} has heads={part.heads}, q has {heads}. "
+                + (f"Build it with heads={heads}." if heads else f"Pass queries of {part.heads} heads.")
             )
 
 

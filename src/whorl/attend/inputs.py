@@ -27,8 +27,6 @@ def check_shapes(call: str, q: Tensor, k: Tensor, v: Tensor) -> None:
                 f"{call}: q, k and v must share device and dtype, got {q.dtype} on {q.device} and {name} in {x.dtype} "
                 f"on {x.device}. Move them with .to()."
             )
-    if not q.shape[3]:
-        raise invalid(call, "q", "of one dimension or more", q, "Scores of no numbers say nothing.")
     if k.shape[:3] != v.shape[:3]:
         raise WhorlError(
             f"{call}: k and v must have the same batch, heads and length, got {tuple(k.shape)} and {tuple(v.shape)}. "

@@ -15,8 +15,8 @@ from whorl.tracing import may_read_values
 # Whole numbers up to here are the same in float64.
 EXACT = 2**53
 
-# Positions up to here leave room for those that follow.
-FARTHEST = 2**62
+# Distances of whole positions up to here, and what follows them, are int64 as well.
+FARTHEST = 2**61
 
 
 class NewPositions(NamedTuple):
@@ -63,8 +63,9 @@ def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> T
 def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
     """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
     if not positions.is_floating_point() and kept == torch.int64:
-        if any(abs(bound) > FARTHEST for bound in _bounds(positions)):
-            raise invalid("KVCache", "positions", "at most 2^62", positions, "Others follow: count from 0.")
+        for bound in _bounds(positions):
+            if abs(bound) > FARTHEST:
+                raise invalid("KVCache", "positions", "between -2^61 and 2^61", bound, "Count from a nearer start.")
         return positions.long()
     check_exact(positions)
     return positions.double()

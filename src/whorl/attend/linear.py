@@ -255,7 +255,7 @@ def _stats(
     chunk: int,
 ) -> LinearStats:
     if not terms.a.numel() or not terms.b.numel():
-        raise WhorlError(f"{rule.call}: return_stats=True needs at least one query and one key.")
+        raise WhorlError(f"{rule.call}: return_stats=True needs at least one query, one key and one dimension.")
     share = negative_share(terms.a, terms.b, fade, key_mask, causal, chunk)
     if bottom is None:
         return LinearStats(share, weight_sums.flatten(1, 2), None, None, None)

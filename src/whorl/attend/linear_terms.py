@@ -15,6 +15,7 @@ from whorl.attend.features import Form, feature_map, unit
 from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Placement, QueryScale, first
+from whorl.errors import WhorlError
 
 
 class Terms(NamedTuple):
@@ -40,6 +41,11 @@ def make_terms(
         k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
     a, b, values = feature_map(q.to(wide), feature), feature_map(k.to(wide), feature), v.to(wide)
     if form == "one_plus_cosine":
+        if not q.shape[-1]:
+            raise WhorlError(
+                f"{rule.call}: form='one_plus_cosine' compares directions, and q and k have no dimensions. "
+                "Use another form."
+            )
         a, b = unit(a), unit(b)
     plain = None if form == "unnormalised" or _one_sum(encoding, form) else (a, b)
     if encoding is not None:

@@ -70,13 +70,11 @@ def attention(
     tokens = q, k, v = drawn(shape, kind, where)
     forward = [Case(name="torch's kernel", run=lambda: _plain(q, k, v), check=not_judged)]
     both = [Case(name="torch's kernel", run=_with_gradients(_plain, tokens), check=not_judged)]
-    barred = where == "cuda" and (kind, batch, window) == (torch.bfloat16, 1, WINDOW)
-    barred = barred and (heads, head_dim) == (ON_A_GPU["heads"], ON_A_GPU["head_dim"])
     for name in encodings.split(","):
         encoding = encoding_for(name, q, window)
         attend = partial(whorl_attention, encoding=encoding, hidden=_hidden(q) if encoding.reads_hidden else None)
         case = _case(name, attend, tokens)
-        bars = [1 / own[name][length] if barred and length in own.get(name, {}) else None for own in BARS.values()]
+        bars = bars_of(name, shape, kind, window, where)
         forward.append(replace(case, bar=bars[0]))
         learned = [x for x in encoding.parameters() if x.requires_grad]
         both.append(replace(case, run=_with_gradients(attend, tokens, learned), bar=bars[1]))
@@ -85,6 +83,19 @@ def attention(
         Group(name=what, summary=summary, cases=tuple(cases), device=where)
         for what, cases in zip(BARS, (forward, both), strict=True)
     )
+
+
+def bars_of(
+    name: str, shape: tuple[int, int, int, int], kind: torch.dtype, window: int, where: str
+) -> tuple[float | None, float | None]:
+    """The highest ratios, forward and with the backward pass; None where no bar was set."""
+    batch, heads, length, head_dim = shape
+    usual = (batch, heads, head_dim, kind, window) == (
+        1, ON_A_GPU["heads"], ON_A_GPU["head_dim"], torch.bfloat16, WINDOW,
+    )  # fmt: skip
+    shares = [own.get(name, {}).get(length) if usual and where == "cuda" else None for own in BARS.values()]
+    forward, both = (None if share is None else 1 / share for share in shares)
+    return forward, both
 
 
 def _plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -48,14 +48,21 @@ class Step:
 def steps(groups: Mapping[str, Rows]) -> list[Step]:
     """The steps that a graph replayed, without padding and then with it; none in a report of a CPU."""
     found: list[Step] = []
-    rope: float | None = None
+    _, without_padding = titles(padded=False)
+    rope = _seconds(groups.get(without_padding, {})).get("rope")
     for padded in (False, True):
         called, replayed = (_seconds(groups.get(title, {})) for title in titles(padded=padded))
         bound = replayed.pop(COPY, 0.0) + LAUNCHES
         device = {name: seconds / LAYERS for name, seconds in replayed.items() if name in called}
-        rope = device.get("rope") if rope is None else rope
         found += [
-            Step(name=name, padded=padded, called=called[name], device=seconds, bound=bound, rope=rope)
+            Step(
+                name=name,
+                padded=padded,
+                called=called[name],
+                device=seconds,
+                bound=bound,
+                rope=None if rope is None else rope / LAYERS,
+            )
             for name, seconds in device.items()
         ]
     return found
@@ -95,5 +102,6 @@ def _cells(step: Step) -> list[str]:
 def _verdict(step: Step) -> str:
     if step.name not in BARRED:
         return ""
-    missed = step.missed()
-    return f"not met: {', '.join(missed)}" if missed else "met"
+    if missed := step.missed():
+        return f"not met: {', '.join(missed)}"
+    return "met" if len(step.figures()) == len(BARS) else "met, without RoPE"

@@ -54,9 +54,10 @@ class MRopeConfig(RopeConfig):
         if self.sections is None:
             found = shares(self.pairs, self.arrangement)
             if min(found) < 1 or sum(found) != self.pairs:
+                wanted = "divisible by 4" if self.arrangement == "alternating" else "of at least 8"
                 raise WhorlError(
-                    f"{self.call()}: {self.pairs} pairs cannot be shared among {len(found)} axes as "
-                    f"arrangement={self.arrangement!r} does. Pass sections, or a larger rotary_dim."
+                    f"{self.call()}: rotary_dim={2 * self.pairs} cannot be shared among {len(found)} axes as "
+                    f"arrangement={self.arrangement!r} does. Choose one {wanted}; it is head_dim unless given."
                 )
             object.__setattr__(self, "sections", found)
         call, sections = self.call(), self.shared

@@ -185,8 +185,10 @@ class SSMax(QueryScale):
     def transform_qk(
         self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
     ) -> tuple[Tensor, Tensor]:
+        expected = f"a floating tensor of shape (batch, heads={self.config.heads}, length, head_dim)"
+        check_dense("SSMax", "q", q, expected)
         if q.ndim > 2 and q.shape[-3] != self.config.heads:
-            raise invalid("SSMax", "q", f"of shape (batch, heads={self.config.heads}, length, head_dim)", q)
+            raise invalid("SSMax", "q", expected, q)
         return super().transform_qk(q, k, q_positions, k_positions, length)
 
 
