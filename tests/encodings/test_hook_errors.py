@@ -139,7 +139,7 @@ CASES = {
     ),
     "ssmax heads of q": (
         scale(whorl.SSMax, q=Q[:, :1]),
-        "SSMax: q must be of shape (batch, heads=2, length, head_dim),",
+        "SSMax: q must be a floating tensor of shape (batch, heads=2, length, head_dim),",
     ),
     "integers to scale": (
         scale(whorl.LogN, q=Q.long()),
