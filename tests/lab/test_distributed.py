@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +31,22 @@ def tell(event):
 with group_of_torchrun(config.device):
     result = run_distributed(config, out, tell=tell, save_seconds=0.0)
 assert (result is None) == (os.environ["RANK"] != "0")
+"""
+
+# The threads that gloo has while a group trains, and behind it: one that lives until Python ends may abort the process.
+THREADS = """
+import sys
+from pathlib import Path
+from whorl.lab.distributed import group_of_torchrun, read_config, run_distributed
+
+def of_gloo():
+    return [one for one in Path("/proc/self/task").glob("*/comm") if "gloo" in one.read_text()]
+
+config = read_config(sys.argv[1])
+with group_of_torchrun(config.device):
+    run_distributed(config, sys.argv[2], parallel=sys.argv[3])
+    assert of_gloo()
+assert not of_gloo()
 """
 
 
@@ -66,6 +83,15 @@ def test_two_processes_give_the_loss_curve_of_one(texts, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         path.name for path in (tmp_path / "alone" / "runs" / config.id).iterdir()
     )
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux lists threads there")
+@pytest.mark.parametrize("parallel", ["data", "context"])
+def test_no_thread_of_a_group_outlives_it(parallel, texts, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(tiny(texts, steps=2).to_dict()))
+    (tmp_path / "threads.py").write_text(THREADS)
+    ended = torchrun(tmp_path / "threads.py", tmp_path / "config.json", tmp_path / "both", parallel)
+    assert ended.returncode == 0, ended.stderr
 
 
 def test_context_parallel_gives_the_loss_curve_of_one_process(texts, tmp_path):
