@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import whorl
+import whorl.attend.decoding
 from whorl.kernels import decode_triton
 from whorl.kernels.decode_triton import parts_of, tile_of
 from whorl.kernels.launches import LAUNCHES
@@ -399,6 +400,121 @@ def test_a_token_beyond_the_room_is_seen(name):
     assert torch.isfinite(cache.attend(*last, impl="triton", **more)).all()
     clock.advance()
     assert torch.isnan(cache.attend(*last, impl="triton", **more)).all()
+
+
+BEYOND = {
+    "learned angles": whorl.Rope(head_dim=DIM, learnable=True),
+    "angles by head": whorl.Rope(head_dim=DIM, rotated_heads=(0, 1)),
+    "rope": whorl.Rope(head_dim=DIM),
+    "log_n": whorl.LogN(trained_length=8),
+    "fire": whorl.Fire(heads=HEADS, length=8),
+}
+
+
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
+@pytest.mark.parametrize("given", [False, True], ids=["counted", "given"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_a_token_beyond_the_room_is_placed_nowhere(name, given):
+    """Where its position is looked up for each step."""
+    text, encoding = tokens(PROMPT + 3), BEYOND[name].to(DEVICE)
+    cache = whorl.KVCache(encoding=encoding, capacity=PROMPT + 5)
+    places = {"positions": 2 * torch.arange(PROMPT, device=DEVICE)} if given else {}
+    cache.attend(*(x[:, :, :PROMPT] for x in text), **places)
+    cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl="torch")
+    clock = cache.count_on_device()
+    for count in (2, 1):
+        assert torch.isfinite(cache.attend(*(x[:, :, -count:] for x in text), impl="triton")).all()
+        clock.advance(count)
+    both = cache.attend(*(x[:, :, -2:] for x in text), impl="triton")
+    assert torch.isfinite(both[:, :, 0]).all() and torch.isnan(both[:, :, 1]).all()
+    clock.advance(2)
+    assert torch.isnan(cache.attend(*(x[:, :, -1:] for x in text), impl="triton")).all()
+
+
+RAW = {
+    "rerope": whorl.ReRope(head_dim=DIM, window=4),
+    "dynamic": whorl.Rope(head_dim=DIM, scaling=whorl.DynamicNtk(factor=4.0, original_length=16)),
+    "xpos": whorl.XPos(head_dim=DIM, scale_base=16.0),
+    "self_extend": whorl.SelfExtend(head_dim=DIM, window=8, group=2),
+}
+
+
+@pytest.mark.parametrize("impl", ["auto", "triton"])
+@pytest.mark.parametrize("name", RAW)
+def test_a_step_made_ready_for_one_key_policy_serves_no_other(name, impl):
+    """An encoding comes back to keys that another one keeps raw."""
+    text, rope, other = tokens(PROMPT + 4), encoding_of("rope"), RAW[name].to(DEVICE)
+    cache = whorl.KVCache(encoding=rope, capacity=ROOM)
+    wanted = whorl.attention(*(x.double() for x in text), encoding=rope, impl="torch")
+
+    def goes_on(at, **options):
+        got = cache.attend(*(x[:, :, at : at + 1] for x in text), **options)
+        torch.testing.assert_close(got.double(), wanted[:, :, at : at + 1], atol=4e-6, rtol=0)
+
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    goes_on(PROMPT, impl=impl)
+    goes_on(PROMPT + 1, impl=impl)
+    cache.change_encoding(other)
+    cache.change_encoding(rope)
+    assert cache.policy == "raw"
+    goes_on(PROMPT + 2, impl=impl)
+    goes_on(PROMPT + 3, impl="torch")
+    cache.reset()
+    cache.change_encoding(rope)
+    assert cache.policy == "transformed"
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    goes_on(PROMPT, impl=impl)
+    goes_on(PROMPT + 1, impl="torch")
+
+
+def test_a_step_made_ready_for_whole_positions_reads_no_fractions():
+    text, encoding = tokens(PROMPT + 3), encoding_of("window")
+    cache, plain = (whorl.KVCache(encoding=encoding, capacity=ROOM) for _ in range(2))
+    steps = [[x[:, :, at : at + 1] for x in text] for at in range(PROMPT, PROMPT + 3)]
+    whole = 2 * torch.arange(PROMPT, device=DEVICE)
+    for places in (whole, whole * 0.25):
+        cache.reset()
+        plain.reset()
+        for each in (cache, plain):
+            each.attend(*(x[:, :, :PROMPT] for x in text), positions=places)
+            each.attend(*steps[0], impl="torch")
+        if places is whole:
+            cache.attend(*steps[1], impl="triton")
+            continue
+        with pytest.raises(whorl.WhorlError, match="positions were given"):
+            cache.attend(*steps[1], impl="triton")
+        torch.testing.assert_close(cache.attend(*steps[1]), plain.attend(*steps[1], impl="torch"))
+
+
+@pytest.mark.parametrize("name", ["rerope", "shaw", "transformer_xl", "alibi"])
+def test_what_is_kept_for_steps_does_not_grow_with_lengths_and_scales(name):
+    """What a length or a scale decides is kept for one of them at a time, by kernels and on the CPU."""
+    text, encoding = tokens(PROMPT + 8), encoding_of(name)
+    exact = whorl.KVCache(encoding=encoding)
+    caches = {impl: whorl.KVCache(encoding=encoding, capacity=ROOM) for impl in ("triton", "auto")}
+    for cache in (exact, *caches.values()):
+        cache.attend(*(x[:, :, :PROMPT] for x in text))
+    sizes = []
+    for at in range(PROMPT, PROMPT + 8):
+        step, options = [x[:, :, at : at + 1] for x in text], {"length": at + 1, "scale": 0.2 + at / 100}
+        wanted = exact.attend(*step, impl="torch", **options)
+        for impl, cache in caches.items():
+            torch.testing.assert_close(cache.attend(*step, impl=impl, **options), wanted, atol=4e-6, rtol=0)
+        sizes.append(len(encoding._calls))
+    assert sizes[1:] == sizes[:1] * 7
+
+
+def test_a_bias_in_reverse_is_made_once_for_every_length_and_scale(monkeypatch):
+    made, usual = [], whorl.attend.decoding.TableByDistance.__call__
+    monkeypatch.setattr(
+        whorl.attend.decoding.TableByDistance, "__call__", lambda *given: made.append(given) or usual(*given)
+    )
+    text = [x.cpu() for x in tokens(PROMPT + 6)]
+    cache = whorl.KVCache(encoding=whorl.Kerple(heads=HEADS), capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    for at in range(PROMPT, PROMPT + 6):
+        cache.attend(*(x[:, :, at : at + 1] for x in text), length=at, scale=0.1 * at)
+    assert len(made) == 1
 
 
 def test_a_bias_that_is_the_same_for_every_head():

@@ -694,6 +694,14 @@ CASES = {
         lambda: filled().change_encoding("rope"),
         "KVCache.change_encoding: encoding must be an encoding, got 'rope'",
     ),
+    "positions that are no numbers": (
+        lambda: filled().attend(*ONE, positions=torch.tensor([float("nan")])),
+        "KVCache: positions must be finite, got",
+    ),
+    "new positions that are no numbers": (
+        lambda: filled().change_encoding(ROPE, positions=torch.tensor([float("inf")])),
+        "KVCache: positions must be finite, got",
+    ),
     "change positions": (
         lambda: filled().change_encoding(ROPE, positions=torch.arange(3)),
         "positions must be int32, int64, float32 or float64 of shape (1,) or (2, 1), got torch.int64 of shape (3,)",

@@ -333,7 +333,8 @@ def test_tokens_are_drawn_as_often_as_the_temperature_says():
 
 def test_nothing_more_is_asked_for_nothing_more_is_given():
     model, prompt = build("rope"), tokens(2, 5).int()
-    assert torch.equal(model.generate(prompt, 0), prompt)
+    none = model.generate(prompt, 0)
+    assert torch.equal(none, prompt) and none.data_ptr() != prompt.data_ptr()
     assert model.generate(prompt, 2).dtype == torch.int32
 
 
@@ -591,3 +592,12 @@ def test_a_step_that_a_later_layer_refuses_leaves_the_positions_to_come(padded, 
         model.step(tokens[:, 6:8], caches, **{refused: other[refused]})
     got = torch.cat([model.step(tokens[:, i : i + 1], caches) for i in (6, 7, 8)], dim=1)
     torch.testing.assert_close(got, expected[:, 6:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}])
+def test_logits_that_are_no_numbers_choose_no_token(options):
+    model = build("rope")
+    with torch.no_grad():
+        model.embed.weight[5] = torch.nan
+    with pytest.raises(whorl.WhorlError, match=r"Decoder\.generate: the model gives NaN or infinity as a logit"):
+        model.generate(tokens(1, 4).clamp(max=4), 3, **options)

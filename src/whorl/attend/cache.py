@@ -265,7 +265,7 @@ class KVCache:
         plain = positions is None and key_mask is None and causal is True
         plain = plain and (hidden is None or state.encoding.reads_hidden)
         kind = (
-            kind_of_step(state.slots, q, k, v, hidden, length, scale, softcap, impl)
+            kind_of_step(state, q, k, v, hidden, length, scale, softcap, impl)
             if plain and impl in ("auto", "triton")
             else None
         )

@@ -226,12 +226,17 @@ def _hooked(encoding: Encoding, length: int | None) -> Place:
 
     @torch.no_grad()
     def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
-        here = slots.positions.index_select(-1, now)
+        here = _positions(slots, now)
         q, k = encoding.transform_qk(q, k, here, here, length)
         copy(k, v, slots, now, new)
         return q if q.stride(-1) == 1 else q.contiguous()
 
     return place
+
+
+def _positions(slots: Slots, now: Tensor) -> Tensor:
+    """The positions of new tokens. One beyond the room is not kept, and its output is NaN wherever it is placed."""
+    return slots.positions.index_select(-1, now.clamp(max=slots.room - 1))
 
 
 def _raw(terms: Terms, scaled: Callable[[Tensor, Tensor], Tensor] | None) -> Place:
@@ -242,7 +247,7 @@ def _raw(terms: Terms, scaled: Callable[[Tensor, Tensor], Tensor] | None) -> Pla
         copy(k, v, slots, now, new)
         with torch.no_grad():
             if scaled is not None:
-                q = scaled(q, slots.positions.index_select(-1, now))
+                q = scaled(q, _positions(slots, now))
             return terms.on_queries(q)
 
     return place
@@ -292,7 +297,7 @@ def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
 
     @torch.no_grad()
     def bias(slots: Slots, now: Tensor) -> Tensor:
-        here = slots.positions.index_select(-1, now)
+        here = _positions(slots, now)
         formed = encoding.score_bias(here, slots.positions, length)
         assert formed is not None
         return formed.float().expand(here.shape[0], -1, -1, -1)

@@ -140,14 +140,18 @@ def _wide(slots: Slots) -> torch.dtype:
 
 
 def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
-    """(1, heads of keys, queries of each, distances), from the farthest that there is room for down to 0."""
-    table, shared = TableByDistance(part, _wide(slots)), slots.keys.shape[1]
-    room, device = slots.room, slots.keys.device
+    """(1, heads of keys, queries of each, distances), down to 0 from the farthest that there is room for, or more."""
+    dtype, shared, room, device = _wide(slots), slots.keys.shape[1], slots.room, slots.keys.device
+    calls, key = part.encoding._calls, ("bias in reverse", dtype, shared, device)
+    kept = calls.get(key)
+    if kept is None or kept[0] < room:
+        table = TableByDistance(part, dtype)
 
-    def make() -> Tensor:
-        return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
+        def make() -> Tensor:
+            return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
 
-    return MadeOf(part.encoding, make)
+        kept = calls[key] = room, MadeOf(part.encoding, make)
+    return kept[1]
 
 
 def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:

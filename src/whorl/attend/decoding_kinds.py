@@ -9,7 +9,7 @@ from torch import Tensor
 
 from whorl.attend.decoding import Asked, DecodingStep, decoding_step, why_not_decode
 from whorl.attend.decoding_cpu import CpuStep, why_not_step
-from whorl.attend.slots import Slots, State
+from whorl.attend.slots import State
 from whorl.encodings.base import Encoding
 from whorl.kernels.choose import Impl
 from whorl.kernels.launches import kinds_of
@@ -33,7 +33,7 @@ class ReadyStep(NamedTuple):
 
 
 def kind_of_step(
-    slots: Slots | None,
+    state: State,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -44,6 +44,7 @@ def kind_of_step(
     impl: Impl,
 ) -> Kind | None:
     """All that decides how a plain step is decoded, but for the encoding; None where kernels never are."""
+    slots = state.slots
     if slots is None or operators_are_watched():
         return None
     # what is no number of its kind may equal one: True, 4.0 for a length, an array; the checks refuse it
@@ -58,7 +59,8 @@ def kind_of_step(
         return (
             q.shape, q.stride(), q.dtype, device, type(q), k.shape, k.stride(), k.dtype, k.device, type(k),
             v.shape, v.stride(), v.dtype, v.device, type(v), hidden is None or kinds_of(hidden),
-            slots.keys.shape, slots.padded, slots.counted, slots.follows,
+            slots.keys.shape, slots.padded, slots.counted, slots.follows, state.policy,
+            slots.positions.dtype, None if slots.memory is None else slots.memory.dtype,
             length, scale, softcap, impl, torch.is_autocast_enabled(device.type),
         )  # fmt: skip
     except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it

@@ -54,8 +54,8 @@ class Terms:
         if self.by_place:
             # a query that is neither turned nor scaled meets raw keys: so can content
             folds = first(encoding, Placement, QueryScale) is None
-            room, key = slots.room, ("rows by distance", scale, v.dtype, q.device, folds)
-            self._tables = _kept(source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds))
+            room, key = slots.room, ("rows by distance", v.dtype, q.device, folds)
+            self._tables = _kept(source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds), scale)
         elif self.sums == "gates":
             key = "rows by count", q.device
             self._tables = _kept(source, key, 0, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
@@ -75,12 +75,14 @@ class Terms:
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
 
 
-def _kept(encoding: Encoding, key: Any, room: int, make: Callable[[], Made]) -> MadeOf[Made]:
-    """The tables for so much room or more, shared by all layers of one encoding."""
+def _kept(
+    encoding: Encoding, key: Any, room: int, make: Callable[[], Made], scale: float | None = None
+) -> MadeOf[Made]:
+    """The tables for so much room or more, shared by all layers of one encoding; those of one scale at a time."""
     kept = encoding._calls.get(key)
-    if kept is None or kept[0] < room:
-        kept = encoding._calls[key] = room, MadeOf(encoding, make)
-    return kept[1]
+    if kept is None or kept[0] < room or kept[1] != scale:
+        kept = encoding._calls[key] = room, scale, MadeOf(encoding, make)
+    return kept[2]
 
 
 def _by_distance(source: Any, room: int, scale: float, dtype: torch.dtype, folds: bool) -> RowsByDistance:
@@ -172,16 +174,16 @@ def _by_branch(
     encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The tables of queries and of keys in the first two branches; a third one has keys after the query."""
-    key = "turns by branch", rotary, length, device
-    kept: tuple[Tensor, Tensor] | None = encoding._calls.get(key)
-    if kept is None or kept[0].shape[2] < room:
+    key, served = ("turns by branch", rotary, device), length if rotary.length_dependent else None
+    kept = encoding._calls.get(key)
+    if kept is None or kept[0] < room or kept[1] != served:  # those of one length at a time: a text may grow
         with torch.inference_mode(False), torch.no_grad():
             ids = torch.arange(room, device=device)
             sides = places_by_branch(encoding, ids, ids)[:2]
             tables = [[rotary.tables(at, length) for at in side] for side in sides]
             cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
-            kept = encoding._calls[key] = cos, sin
-    return kept
+            kept = encoding._calls[key] = room, served, (cos, sin)
+    return kept[2]
 
 
 def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, Tensor], Tensor] | None:

@@ -68,6 +68,8 @@ def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
                 raise invalid("KVCache", "positions", "between -2^61 and 2^61", bound, "Count from a nearer start.")
         return positions.long()
     check_exact(positions)
+    if positions.is_floating_point() and may_read_values(positions) and not bool(positions.isfinite().all()):
+        raise invalid("KVCache", "positions", "finite", positions, "Later positions go on from them.")
     return positions.double()
 
 

@@ -174,7 +174,7 @@ class Decoder(nn.Module):
         if graph is not None and not isinstance(graph, bool):
             raise invalid("Decoder.generate", "graph", "True, False or None", graph)
         if not count:
-            return tokens
+            return tokens.clone()
         reason = why_not_captured(tokens, ()) if graph else None
         if reason is not None:  # known before the prompt is read, and however few tokens are to come
             raise cannot_be(reason)
@@ -223,6 +223,8 @@ class Decoder(nn.Module):
 
 def _choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
     """The next token of each row, (batch, 1)."""
+    if may_read_values(logits) and not bool((logits < torch.inf).all()):  # on a device, looking would wait for it
+        raise WhorlError("Decoder.generate: the model gives NaN or infinity as a logit. Look at its weights.")
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     kept, ids = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
