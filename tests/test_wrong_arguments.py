@@ -226,9 +226,11 @@ for _name, _make in ENCODINGS.items():
     CALLS[f"{_name}.rotate"] = lambda make=_make: arguments(
         make().rotate, "x", "positions", "length", "inverse", "order", "impl"
     )
-    CALLS[f"{_name}.transform_qk"] = lambda make=_make: arguments(
-        make().transform_qk, "q", "k", "q_positions", "k_positions", "length", "order", "impl"
-    )
+    _heads = HEADS if _name == "some_heads" else KEY_HEADS
+    CALLS[f"{_name}.transform_qk"] = lambda make=_make, heads=_heads: arguments(
+        make().transform_qk, "q", "k", "q_positions", "k_positions", "length", "order", "impl",
+        k=draw(BATCH, heads, LENGTH, DIM),
+    )  # fmt: skip
 
 
 def attempt(name, changes):

@@ -416,7 +416,7 @@ BEYOND = {
 @pytest.mark.parametrize("name", BEYOND)
 def test_a_token_beyond_the_room_is_placed_nowhere(name, given):
     """Where its position is looked up for each step."""
-    text, encoding = tokens(PROMPT + 3), BEYOND[name].to(DEVICE)
+    text, encoding = tokens(PROMPT + 3, shared=1), BEYOND[name].to(DEVICE)
     cache = whorl.KVCache(encoding=encoding, capacity=PROMPT + 5)
     places = {"positions": 2 * torch.arange(PROMPT, device=DEVICE)} if given else {}
     cache.attend(*(x[:, :, :PROMPT] for x in text), **places)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from whorl.attend.visibility import closed_keys, open_blind_rows, seen_with_bias
 from whorl.encodings.base import Encoding
-from whorl.encodings.parts import OutputTerm, ScoreTerm, first
+from whorl.encodings.bias import DistanceBias
+from whorl.encodings.parts import BiasByDistance, OutputTerm, ScoreTerm, first
+from whorl.tracing import takes_derivatives
 
 
 class Attended(NamedTuple):
@@ -48,7 +50,7 @@ def reference(
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
-    bias = encoding.score_bias(q_positions, k_positions, length)
+    bias = _bias(encoding, q_positions, k_positions, length, allowed)
     bias = None if bias is None else bias.to(wide)  # one of a user's own may be float64
     closed, sees = (None, None) if allowed is None or bias is not None else closed_keys(allowed)
     if first(encoding, ScoreTerm):
@@ -75,6 +77,19 @@ def reference(
     if first(encoding, OutputTerm):
         out = encoding.adjust_output(out, kept, repeat_heads(v, q.shape[1]).to(wide), q_positions, k_positions)
     return Attended(out.to(v.dtype), kept, lse)
+
+
+def _bias(
+    encoding: Encoding, q_positions: Tensor, k_positions: Tensor, length: int | None, allowed: Tensor | None
+) -> Tensor | None:
+    part = first(encoding, BiasByDistance)
+    if allowed is None or part is None or not takes_derivatives(*encoding.parameters()):
+        return encoding.score_bias(q_positions, k_positions, length)
+    if not isinstance(part.encoding, DistanceBias):
+        return encoding.score_bias(q_positions, k_positions, length)
+    while allowed.ndim > 2:  # by somebody: texts share a bias
+        allowed = allowed.any(0)
+    return part.encoding.bias_where_seen(q_positions, k_positions, allowed)
 
 
 def by_shared_heads(rows: Tensor, shared: Tensor) -> Tensor:

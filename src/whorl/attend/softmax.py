@@ -205,7 +205,8 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "sdpa", "nothing is added to the scores"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
-    if bias.fold_dims and (half or cuda or bias.fold_dims <= MOST_FOLDED):
+    fits = bias.fold_dims and call.encoding.fold_fits(call.q.dtype, call.scale)
+    if fits and (half or cuda or bias.fold_dims <= MOST_FOLDED):
         return "folded", f"the bias of {name} is separable{instead}"
     learned = takes_derivatives(*call.encoding.parameters())
     if call.q.device.type == "cpu" and not half and not learned:
@@ -243,9 +244,10 @@ def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: 
     bias = call.encoding.score_bias(call.q_positions[..., start:stop], k_positions, call.length)
     assert bias is not None
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
+    bias = bias.to(q.dtype)
     if closed is not None:
         bias = bias.masked_fill(closed, -torch.inf)
-    bias = bias.to(q.dtype) if bias.ndim == 4 else bias.to(q.dtype).unsqueeze(0)
+    bias = bias if bias.ndim == 4 else bias.unsqueeze(0)
     together = k.shape[1] != q.shape[1]
     out = torch_kernel(call, q[:, :, start:stop], taken(k, keys), taken(v, keys), bias, together=together)
     return out if sees is None else out * sees

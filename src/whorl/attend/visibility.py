@@ -14,6 +14,7 @@ from torch import Tensor
 from whorl.encodings import parts
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import first
+from whorl.errors import invalid
 
 Causal = bool | Literal["positions"]
 
@@ -73,6 +74,9 @@ class Visibility:
             rules.append(_by_head(q_positions[..., :, None] >= k_positions[..., None, :]))
         own = self.encoding.mask(q_positions, k_positions)
         if own is not None:
+            if own.dtype != torch.bool:
+                call = f"{type(self.encoding).__name__}.mask"
+                raise invalid(call, "what it returns", "a bool tensor, True where a key may be seen", own)
             rules.append(_by_head(own))
         if self.q_documents is not None and self.k_documents is not None:
             rules.append(_by_head(self.q_documents[..., start:stop, None] == self.k_documents[..., None, among]))

@@ -263,6 +263,9 @@ class Alibi(DistanceBias):
             return super().declare()
         return (parts.BiasByDistance(self, formula=True, fold_dims=3, slopes=self._numbers),)
 
+    def fold_fits(self, dtype: torch.dtype, scale: float) -> bool:
+        return dtype in FLOATS or SPLIT * max(self._numbers) / scale <= torch.finfo(dtype).max
+
     def fold(
         self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype = torch.float32, scale: float = 1.0
     ) -> tuple[Tensor, Tensor]:
@@ -295,8 +298,8 @@ class Alibi(DistanceBias):
         queries_at, keys_at = from_last_key(q_positions, k_positions)  # keys that weigh most have small numbers
         if dtype in FLOATS:
             return _fold_wide(queries_at, keys_at, numbers_on(slopes, dtype, keys_at.device))
-        steepest = SPLIT * max(slopes)
-        if steepest > torch.finfo(dtype).max:
+        if not self.fold_fits(dtype, scale):
+            steepest = SPLIT * max(slopes)
             raise WhorlError(f"{call}: 256 slope / scale is {steepest:g}, past {dtype}. Use bfloat16, or score_bias.")
         numbers = numbers_on(slopes, torch.float64, keys_at.device)
         queries, keys = _fold_half(keys_at.clamp(min=-FARTHEST), numbers, dtype)

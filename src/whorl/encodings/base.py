@@ -202,6 +202,10 @@ class Encoding(nn.Module, metaclass=EncodingType):
         bias = first(self, Bias)
         return 0 if bias is None else bias.fold_dims
 
+    def fold_fits(self, dtype: torch.dtype, scale: float) -> bool:
+        """Whether ``fold`` has numbers of this dtype at this scale."""
+        return all(encoding.fold_fits(dtype, scale) for encoding in self.joined)
+
     def fold(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype, scale: float) -> tuple[Tensor, Tensor]:
         """Further dimensions whose inner product, times ``scale``, is the bias, up to a constant per query.
 

@@ -32,13 +32,22 @@ class Bias(Encoding):
 
     def score_bias(self, q_positions: Tensor, k_positions: Tensor, length: int | None = None) -> Tensor:
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
+        i, j = self._grid(q_positions, k_positions)
+        hook = "bias_of" if type(self).bias_at is DistanceBias.bias_at else "bias_at"
+        bias = parts.numbers_of(f"{type(self).__name__}.{hook}", self.bias_at(self._every_head(i), i, j))
+        return bias if bias.ndim > 2 else bias.expand(torch.broadcast_shapes(bias.shape, i.shape, j.shape))
+
+    def _every_head(self, grid: Tensor) -> Tensor:
+        return torch.arange(self.heads, device=grid.device)[:, None, None]
+
+    def _grid(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Positions of queries and of keys that broadcast against each other and against heads."""
         call = type(self).__name__
         check_one_axis(call, q_positions)
         check_one_axis(call, k_positions)
         if q_positions.ndim != k_positions.ndim:
             q_positions, k_positions = torch.atleast_2d(q_positions), torch.atleast_2d(k_positions)
-        head = torch.arange(self.heads, device=q_positions.device)[:, None, None]
-        return self.bias_at(head, q_positions[..., None, :, None], k_positions[..., None, None, :])
+        return q_positions[..., None, :, None], k_positions[..., None, None, :]
 
 
 class DistanceBias(Bias):
@@ -48,8 +57,21 @@ class DistanceBias(Bias):
         return (parts.BiasByDistance(self, formula=True),)
 
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
-        """The bias of a head for a query so many positions after the key, float32; the two broadcast."""
+        """The bias of a head for a query so many positions after the key, float32; the two broadcast.
+
+        Distances are negative for keys after the query.
+        """
         raise NotImplementedError
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.bias_of(head, difference(i, j))
+
+    def bias_where_seen(self, q_positions: Tensor, k_positions: Tensor, seen: Tensor) -> Tensor:
+        """As ``score_bias``, but where nobody sees the key that of distance 0; ``seen`` is (queries, keys).
+
+        A formula may have no number for keys after the query, and one that is hidden still makes every gradient NaN.
+        """
+        i, j = self._grid(q_positions, k_positions)
+        distance = difference(i, j).masked_fill(~seen, 0)
+        bias = parts.numbers_of(f"{type(self).__name__}.bias_of", self.bias_of(self._every_head(i), distance))
+        return bias if bias.ndim > 2 else bias.expand(distance.shape)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, d
 import torch
 from torch import Tensor, nn
 
+from whorl.errors import invalid
+
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
     from whorl.encodings.rotary import Rotary
@@ -86,6 +88,14 @@ class Part:
         dropped = {field for method, known in self.known.items() if method in written_over for field in known}
         default = {field.name: field.default for field in fields(self)}
         return replace(self, **{field: default[field] for field in dropped}) if dropped else self
+
+
+def numbers_of(call: str, bias: object) -> Tensor:
+    """What a formula of a bias gave, in a floating dtype, or a WhorlError."""
+    if not isinstance(bias, Tensor) or bias.dtype == torch.bool or bias.is_complex():
+        remedy = "What hides keys is a mask; -inf hides them too."
+        raise invalid(call, "the bias", "a tensor of numbers to add to scores", bias, remedy)
+    return bias if bias.is_floating_point() else bias.float()
 
 
 class Input(Part):
@@ -183,8 +193,8 @@ class BiasByDistance(Bias):
         """The bias (heads, distances) in a dtype, with gradients to what is learned."""
         source: Any = self.encoding  # a DistanceBias, or whatever else declares such a bias
         heads = torch.arange(source.heads, device=distances.device)
-        bias = source.bias_of(heads[:, None], distances[None, :])
-        return bias.to(dtype).expand(source.heads, -1)  # also where it is the same for every head
+        bias = numbers_of(f"{self.name}.bias_of", source.bias_of(heads[:, None], distances[None, :]))
+        return bias.to(dtype).expand(source.heads, distances.shape[0])  # also where it is the same for every head
 
     def table_between(self, lowest: int, highest: int, device: torch.device) -> Tensor:
         """As ``table``, of all distances from one to another."""

@@ -190,6 +190,7 @@ class Rotary(Encoding):
         self._check_head("q", q, q_positions, order)
         self._check_head("k", k, k_positions, order)
         q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
+        check_heads(type(self).__name__, self.config.rotated_heads, q, k, order)
         if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
             return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
@@ -306,6 +307,16 @@ class Rotary(Encoding):
                 f"{call}: positions are on {positions.device} and the tensor on {x.device}. "
                 f"Make them there: whorl.positions({length_of(x, order)}, device={str(x.device)!r})."
             )
+
+
+def check_heads(call: str, chosen: tuple[int, ...] | None, q: Tensor, k: Tensor, order: Order = "bhld") -> None:
+    """Raises a WhorlError where some heads alone turn, and queries would meet keys that do not turn with them."""
+    axis = -3 if order == "bhld" else -2
+    if chosen is not None and q.ndim > 2 and k.ndim > 2 and q.shape[axis] != k.shape[axis]:
+        raise WhorlError(
+            f"{call}: rotated_heads={chosen} turns these heads of queries and of keys, got {q.shape[axis]} query heads "
+            f"and {k.shape[axis]} key heads. Repeat keys that several heads share."
+        )
 
 
 def by_tables(*_: Any) -> Any:

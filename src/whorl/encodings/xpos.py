@@ -29,6 +29,7 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.encodings.rope import Rope, RopeConfig
+from whorl.encodings.rotary import check_heads
 from whorl.errors import WhorlError
 from whorl.kernels.rotate_checks import check_input
 from whorl.kernels.rotate_torch import wide_dtype
@@ -144,6 +145,7 @@ class XPos(Encoding):
             check_input(x, "bhld", "XPos")
             check_head("XPos", x, self.config.head_dim)
             check_positions("XPos", positions, 1)
+        check_heads("XPos", self.config.rotated_heads, q, k)
         if not q_positions.numel():
             return self.rope.transform_qk(q, k, q_positions, k_positions, length)
         before, after, span = from_centre(q_positions, k_positions)
