@@ -483,7 +483,8 @@ def test_a_step_made_ready_for_whole_positions_reads_no_fractions():
             continue
         with pytest.raises(whorl.WhorlError, match="positions were given"):
             cache.attend(*steps[1], impl="triton")
-        torch.testing.assert_close(cache.attend(*steps[1]), plain.attend(*steps[1], impl="torch"))
+        got, wanted = cache.attend(*steps[1]), plain.attend(*steps[1], impl="torch")
+        torch.testing.assert_close(got, wanted, atol=4e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["rerope", "shaw", "transformer_xl", "alibi"])
