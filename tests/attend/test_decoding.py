@@ -487,6 +487,20 @@ def test_a_step_made_ready_for_whole_positions_reads_no_fractions():
         torch.testing.assert_close(got, wanted, atol=4e-6, rtol=0)
 
 
+@pytest.mark.parametrize("impl", ["auto", "triton"])
+@pytest.mark.parametrize("other", ["dtype", "value dimensions"])
+def test_a_step_made_ready_for_other_memory_is_refused(other, impl):
+    text, cache = tokens(PROMPT + 2), whorl.KVCache(encoding=encoding_of("alibi"), capacity=ROOM)
+    cache.attend(*(x[:, :, :PROMPT] for x in text))
+    cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl=impl)
+    cache.reset()
+    q, k, v = (x[:, :, :PROMPT] for x in text)
+    cache.attend(*((q.half(), k.half(), v.half()) if other == "dtype" else (q, k, v[..., :8])))
+    with pytest.raises(whorl.WhorlError, match=r"the cache holds (keys in torch\.float16|values of shape)"):
+        cache.attend(*(x[:, :, PROMPT : PROMPT + 1] for x in text), impl=impl)
+    assert len(cache) == PROMPT
+
+
 @pytest.mark.parametrize("name", ["rerope", "shaw", "transformer_xl", "alibi"])
 def test_what_is_kept_for_steps_does_not_grow_with_lengths_and_scales(name):
     """What a length or a scale decides is kept for one of them at a time, by kernels and on the CPU."""

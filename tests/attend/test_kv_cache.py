@@ -744,3 +744,15 @@ def test_what_equals_a_number_and_is_none_is_refused_after_steps_with_that_numbe
     with pytest.raises(whorl.WhorlError, match=name):
         cache.attend(*step, **{name: bad})
     assert len(cache) == 3
+
+
+def test_positions_of_padding_may_be_no_numbers():
+    """Nobody reads them, and none goes on from them."""
+    encoding, (q, k, v) = build("t5"), tokens(5)
+    places = torch.tensor([[torch.nan, torch.inf, 0.0, 1.0]] * q.shape[0])
+    real = torch.tensor([[False, False, True, True]] * q.shape[0])
+    cache = whorl.KVCache(encoding=encoding)
+    cache.attend(*(x[:, :, :4] for x in (q, k, v)), positions=places, key_mask=real)
+    got = cache.attend(*(x[:, :, 4:] for x in (q, k, v)))
+    wanted = whorl.attention(*(x[:, :, 2:] for x in (q, k, v)), encoding=encoding)[:, :, -1:]
+    torch.testing.assert_close(got, wanted, atol=2e-6, rtol=0)

@@ -37,7 +37,7 @@ class Learned(Own):
         self.amount = torch.nn.Parameter(torch.tensor([0.7, 1.3]))
 
     def bias_of(self, head, distance):
-        return -self.amount[head] * self.formula(distance.float())
+        return -self.amount[head] * self.formula(distance.double())
 
 
 def tokens():
@@ -138,6 +138,63 @@ def test_gradients_reach_what_a_formula_learned_where_it_has_no_number_for_the_f
     (expected,) = torch.autograd.grad(wanted.square().sum(), amount)
     torch.testing.assert_close(out.double(), wanted.detach(), atol=2e-5, rtol=0, check_dtype=False)
     torch.testing.assert_close(gradient.double(), expected, atol=0, rtol=2e-5)
+
+
+AT = torch.arange(LENGTH)
+PAIRS = {  # options, and by row of the batch which pairs are seen and how far apart they are
+    "far keys, some hidden": (
+        {"causal": False, "positions": AT + 100, "key_positions": AT, "key_mask": (AT >= 3).expand(2, -1)},
+        (AT >= 3).expand(2, LENGTH, -1),
+        (AT[:, None] + 100 - AT).expand(2, -1, -1),
+    ),
+    "far keys, a mask by head": (
+        {"causal": False, "positions": AT + 100, "key_positions": AT, "mask": torch.stack((SEEN, SEEN.flip(0)))},
+        torch.stack((SEEN, SEEN.flip(0))).expand(2, -1, -1, -1),
+        (AT[:, None] + 100 - AT).expand(2, -1, -1),
+    ),
+    "rows in two orders": (
+        {"causal": "positions", "positions": torch.stack((3 * AT, 3 * AT.flip(0)))},
+        torch.stack((SEEN, SEEN.T)),
+        3 * torch.stack((DISTANCE, -DISTANCE)),
+    ),
+    "rows in two orders, padding": (
+        {"causal": "positions", "positions": torch.stack((AT, AT.flip(0))) * 0.5, "key_mask": (AT < 9).expand(2, -1)},
+        torch.stack((SEEN, SEEN.T)) & (AT < 9),
+        0.5 * torch.stack((DISTANCE, -DISTANCE)),
+    ),
+}
+
+
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("formula", [lambda distance: distance.sqrt(), lambda distance: (distance + 1).log()])
+def test_pairs_that_are_hidden_in_every_other_way_leave_gradients_alone(formula, name, impl):
+    options, seen, distance = PAIRS[name]
+    if name.startswith("far"):  # where nothing is at its own place
+        formula = torch.log
+    (q, k, v), encoding = tokens().double().expand(-1, 2, -1, -1, -1), Learned(formula).double()
+    out = whorl.attention(q, k, v, encoding=encoding, impl=impl, **options)
+    (gradient,) = torch.autograd.grad(out.square().sum(), encoding.amount)
+
+    amount = encoding.amount.detach().clone().requires_grad_()
+    seen = seen if seen.ndim == 4 else seen[:, None]
+    bias = amount[:, None, None] * formula(torch.where(seen, distance[:, None].double(), 7.0))
+    blind = ~seen.any(-1, keepdim=True)
+    scores = (q @ k.mT / math.sqrt(DIM) - bias).masked_fill(~seen & ~blind, -math.inf)
+    wanted = scores.softmax(-1).masked_fill(blind, 0.0) @ v
+    (expected,) = torch.autograd.grad(wanted.square().sum(), amount)
+    torch.testing.assert_close(out, wanted.detach(), atol=1e-12, rtol=0)
+    torch.testing.assert_close(gradient, expected, atol=1e-12, rtol=1e-10)
+
+
+def test_a_bias_that_has_its_own_way_of_being_made_keeps_it(monkeypatch):
+    """Sandwich makes one product of matrices of it, and beside learned angles too: it learns nothing itself."""
+    formula = whorl.Sandwich.bias_of
+    asked = []
+    monkeypatch.setattr(whorl.Sandwich, "bias_of", lambda *given: asked.append(given) or formula(*given))
+    both = whorl.Combined(whorl.Rope(head_dim=DIM, learnable=True), whorl.Sandwich(heads=HEADS))
+    whorl.attention(*tokens(), encoding=both, impl="torch")
+    assert not asked
 
 
 @pytest.mark.parametrize("impl", ["auto", "torch"])

@@ -595,9 +595,12 @@ def test_a_step_that_a_later_layer_refuses_leaves_the_positions_to_come(padded, 
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.0}, {"temperature": 1.0, "top_k": 3}])
-def test_logits_that_are_no_numbers_choose_no_token(options):
+@pytest.mark.parametrize("wrong", [{5: torch.nan}, {5: torch.inf}, dict.fromkeys(range(VOCAB), -torch.inf)])
+def test_logits_that_are_no_numbers_choose_no_token(wrong, options):
     model = build("rope")
+    model.head = torch.nn.Linear(model.embed.weight.shape[1], VOCAB)
     with torch.no_grad():
-        model.embed.weight[5] = torch.nan
-    with pytest.raises(whorl.WhorlError, match=r"Decoder\.generate: the model gives NaN or infinity as a logit"):
+        for token, number in wrong.items():
+            model.head.bias[token] = number
+    with pytest.raises(whorl.WhorlError, match=r"Decoder\.generate: the model gives NaN or infinity for a logit"):
         model.generate(tokens(1, 4).clamp(max=4), 3, **options)

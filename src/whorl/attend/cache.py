@@ -395,7 +395,8 @@ class KVCache:
         batch, count, axes, slots = k.shape[0], k.shape[2], self.encoding.axes, self._state.slots
         if positions is not None:
             kept = torch.int64 if slots is None or not slots.filled else slots.positions.dtype
-            return NewPositions(as_kept(by_row("KVCache.attend", positions, axes, batch, count), kept), None)
+            rows = by_row("KVCache.attend", positions, axes, batch, count)
+            return NewPositions(as_kept(rows, kept, key_mask), None)
         found = following(_next_position(slots), batch, count, k.device, key_mask)
         return found if axes == 1 else found._replace(new=found.new.expand(axes, -1, -1))
 

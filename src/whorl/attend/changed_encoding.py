@@ -28,7 +28,8 @@ def moved_slots(old: State, slots: Slots, encoding: Encoding, policy: Policy, po
     else:
         if isinstance(positions, Tensor):
             check_device(CHANGE, "positions", positions, keys)
-        there = as_kept(by_row(CHANGE, positions, encoding.axes, keys.shape[0], filled))
+        rows = by_row(CHANGE, positions, encoding.axes, keys.shape[0], filled)
+        there = as_kept(rows, real=slots.real[:, :filled] if slots.padded else None)
     before = old.encoding if old.policy == "transformed" else None
     after = encoding if policy == "transformed" else None
     moved = _moved_keys(keys, before, after, here, there, heads=slots.heads)

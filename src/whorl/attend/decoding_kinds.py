@@ -59,8 +59,9 @@ def kind_of_step(
         return (
             q.shape, q.stride(), q.dtype, device, type(q), k.shape, k.stride(), k.dtype, k.device, type(k),
             v.shape, v.stride(), v.dtype, v.device, type(v), hidden is None or kinds_of(hidden),
-            slots.keys.shape, slots.padded, slots.counted, slots.follows, state.policy,
+            slots.keys.shape, slots.keys.dtype, slots.keys.device, slots.values.shape, slots.values.dtype,
             slots.positions.dtype, None if slots.memory is None else slots.memory.dtype,
+            slots.padded, slots.counted, slots.follows, state.policy,
             length, scale, softcap, impl, torch.is_autocast_enabled(device.type),
         )  # fmt: skip
     except (AttributeError, RuntimeError):  # no tensors, or without strides: the checks will name it

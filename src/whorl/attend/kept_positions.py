@@ -60,16 +60,21 @@ def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> T
     )
 
 
-def as_kept(positions: Tensor, kept: torch.dtype = torch.int64) -> Tensor:
-    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes."""
+def as_kept(positions: Tensor, kept: torch.dtype = torch.int64, real: Tensor | None = None) -> Tensor:
+    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes.
+
+    ``real`` (batch, tokens) is False for padding, whose positions mean nothing.
+    """
     if not positions.is_floating_point() and kept == torch.int64:
         for bound in _bounds(positions):
             if abs(bound) > FARTHEST:
                 raise invalid("KVCache", "positions", "between -2^61 and 2^61", bound, "Count from a nearer start.")
         return positions.long()
     check_exact(positions)
-    if positions.is_floating_point() and may_read_values(positions) and not bool(positions.isfinite().all()):
-        raise invalid("KVCache", "positions", "finite", positions, "Later positions go on from them.")
+    if positions.is_floating_point() and may_read_values(positions):
+        finite = positions.isfinite() if real is None else positions.isfinite() | ~real
+        if not bool(finite.all()):
+            raise invalid("KVCache", "positions", "finite", positions, "Later positions go on from them.")
     return positions.double()
 
 

@@ -83,13 +83,12 @@ def _bias(
     encoding: Encoding, q_positions: Tensor, k_positions: Tensor, length: int | None, allowed: Tensor | None
 ) -> Tensor | None:
     part = first(encoding, BiasByDistance)
-    if allowed is None or part is None or not takes_derivatives(*encoding.parameters()):
+    source = None if part is None else part.encoding
+    if allowed is None or not isinstance(source, DistanceBias) or not takes_derivatives(*source.parameters()):
         return encoding.score_bias(q_positions, k_positions, length)
-    if not isinstance(part.encoding, DistanceBias):
+    if type(source).score_bias is not DistanceBias.score_bias:  # made in a way of its own
         return encoding.score_bias(q_positions, k_positions, length)
-    while allowed.ndim > 2:  # by somebody: texts share a bias
-        allowed = allowed.any(0)
-    return part.encoding.bias_where_seen(q_positions, k_positions, allowed)
+    return source.bias_where_seen(q_positions, k_positions, allowed)
 
 
 def by_shared_heads(rows: Tensor, shared: Tensor) -> Tensor:

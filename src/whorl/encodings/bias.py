@@ -67,11 +67,20 @@ class DistanceBias(Bias):
         return self.bias_of(head, difference(i, j))
 
     def bias_where_seen(self, q_positions: Tensor, k_positions: Tensor, seen: Tensor) -> Tensor:
-        """As ``score_bias``, but where nobody sees the key that of distance 0; ``seen`` is (queries, keys).
+        """As ``score_bias``, but where nobody sees the key that of a distance which somebody does see.
 
         A formula may have no number for keys after the query, and one that is hidden still makes every gradient NaN.
+        ``seen`` broadcasts against (batch, heads, queries, keys).
         """
         i, j = self._grid(q_positions, k_positions)
-        distance = difference(i, j).masked_fill(~seen, 0)
+        distance = difference(i, j)  # of all heads, and of all rows of a batch unless positions are of each
+        if seen.ndim > 2:
+            seen = seen.any(-3, keepdim=True)
+        if seen.ndim > distance.ndim:
+            seen = seen.any(0)
+        if distance.numel():
+            lowest = -torch.inf if distance.is_floating_point() else torch.iinfo(distance.dtype).min
+            largest = distance.masked_fill(~seen, lowest).amax()
+            distance = torch.where(seen, distance, torch.where(seen.any(), largest, 0))
         bias = parts.numbers_of(f"{type(self).__name__}.bias_of", self.bias_of(self._every_head(i), distance))
         return bias if bias.ndim > 2 else bias.expand(distance.shape)

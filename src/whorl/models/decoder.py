@@ -223,8 +223,10 @@ class Decoder(nn.Module):
 
 def _choose(logits: Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> Tensor:
     """The next token of each row, (batch, 1)."""
-    if may_read_values(logits) and not bool((logits < torch.inf).all()):  # on a device, looking would wait for it
-        raise WhorlError("Decoder.generate: the model gives NaN or infinity as a logit. Look at its weights.")
+    if may_read_values(logits) and not bool(logits.amax(-1).isfinite().all()):  # on a device, looking would wait for it
+        raise WhorlError(
+            "Decoder.generate: the model gives NaN or infinity for a logit, or −inf for all. Look at its weights."
+        )
     if temperature == 0:
         return logits.argmax(-1, keepdim=True)
     kept, ids = logits.double().topk(min(top_k or logits.shape[-1], logits.shape[-1]))
