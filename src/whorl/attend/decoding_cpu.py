@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from whorl.attend.decoding import Asked, TableByDistance
+from whorl.attend.decoding_terms import kept_tables
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
@@ -142,16 +143,12 @@ def _wide(slots: Slots) -> torch.dtype:
 def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
     """(1, heads of keys, queries of each, distances), down to 0 from the farthest that there is room for, or more."""
     dtype, shared, room, device = _wide(slots), slots.keys.shape[1], slots.room, slots.keys.device
-    calls, key = part.encoding._calls, ("bias in reverse", dtype, shared, device)
-    kept = calls.get(key)
-    if kept is None or kept[0] < room:
-        table = TableByDistance(part, dtype)
+    table = TableByDistance(part, dtype)
 
-        def make() -> Tensor:
-            return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
+    def make() -> Tensor:
+        return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
 
-        kept = calls[key] = room, MadeOf(part.encoding, make)
-    return kept[1]
+    return kept_tables(part.encoding, ("bias in reverse", dtype, shared, device), room, make)
 
 
 def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:

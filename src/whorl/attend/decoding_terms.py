@@ -55,10 +55,14 @@ class Terms:
             # a query that is neither turned nor scaled meets raw keys: so can content
             folds = first(encoding, Placement, QueryScale) is None
             room, key = slots.room, ("rows by distance", v.dtype, q.device, folds)
-            self._tables = _kept(source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds), scale)
+            self._tables = kept_tables(
+                source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds), scale
+            )
         elif self.sums == "gates":
             key = "rows by count", q.device
-            self._tables = _kept(source, key, 0, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
+            self._tables = kept_tables(
+                source, key, 0, lambda: RowsByDistance(query=source.rows_by_count().float()[None])
+            )
 
     def __call__(self, q: Tensor) -> Added:
         """What raw queries make of them."""
@@ -75,13 +79,16 @@ class Terms:
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
 
 
-def _kept(
-    encoding: Encoding, key: Any, room: int, make: Callable[[], Made], scale: float | None = None
+def kept_tables(
+    encoding: Encoding, key: Any, room: int, make: Callable[[], Made], asked: float | None = None
 ) -> MadeOf[Made]:
-    """The tables for so much room or more, shared by all layers of one encoding; those of one scale at a time."""
+    """The tables for so much room or more, shared by all layers of one encoding.
+
+    ``asked`` is a scale or a length that decides them too: those of one at a time are kept, as a text may grow.
+    """
     kept = encoding._calls.get(key)
-    if kept is None or kept[0] < room or kept[1] != scale:
-        kept = encoding._calls[key] = room, scale, MadeOf(encoding, make)
+    if kept is None or kept[0] < room or kept[1] != asked:
+        kept = encoding._calls[key] = room, asked, MadeOf(encoding, make)
     return kept[2]
 
 
@@ -174,16 +181,16 @@ def _by_branch(
     encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """The tables of queries and of keys in the first two branches; a third one has keys after the query."""
-    key, served = ("turns by branch", rotary, device), length if rotary.length_dependent else None
-    kept = encoding._calls.get(key)
-    if kept is None or kept[0] < room or kept[1] != served:  # those of one length at a time: a text may grow
-        with torch.inference_mode(False), torch.no_grad():
-            ids = torch.arange(room, device=device)
-            sides = places_by_branch(encoding, ids, ids)[:2]
-            tables = [[rotary.tables(at, length) for at in side] for side in sides]
-            cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
-            kept = encoding._calls[key] = room, served, (cos, sin)
-    return kept[2]
+
+    def make() -> tuple[Tensor, Tensor]:
+        ids = torch.arange(room, device=device)
+        sides = places_by_branch(encoding, ids, ids)[:2]
+        tables = [[rotary.tables(at, length) for at in side] for side in sides]
+        cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
+        return cos, sin
+
+    served = length if rotary.length_dependent else None
+    return kept_tables(encoding, ("turns by branch", rotary, device), room, make, served)()
 
 
 def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -207,4 +214,4 @@ def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> MadeOf
         ids = torch.arange(room, device=device)
         return math.prod(source.query_factor(ids) for source in sources).float().contiguous()  # pyright: ignore[reportAttributeAccessIssue]
 
-    return _kept(encoding, ("factors", device), room, make)
+    return kept_tables(encoding, ("factors", device), room, make)

@@ -34,11 +34,17 @@ class Bias(Encoding):
         """The bias (heads, queries, keys), with a batch axis in front where positions have one."""
         i, j = self._grid(q_positions, k_positions)
         hook = "bias_of" if type(self).bias_at is DistanceBias.bias_at else "bias_at"
-        bias = parts.numbers_of(f"{type(self).__name__}.{hook}", self.bias_at(self._every_head(i), i, j))
-        return bias if bias.ndim > 2 else bias.expand(torch.broadcast_shapes(bias.shape, i.shape, j.shape))
+        return self._whole(hook, self.bias_at(self._every_head(i), i, j), i, j)
 
     def _every_head(self, grid: Tensor) -> Tensor:
         return torch.arange(self.heads, device=grid.device)[:, None, None]
+
+    def _whole(self, hook: str, bias: object, *grids: Tensor) -> Tensor:
+        """What a formula gave, as numbers with axes for queries and keys."""
+        found = parts.numbers_of(f"{type(self).__name__}.{hook}", bias)
+        if found.ndim > 2:
+            return found
+        return found.expand(torch.broadcast_shapes(found.shape, *(grid.shape for grid in grids)))
 
     def _grid(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
         """Positions of queries and of keys that broadcast against each other and against heads."""
@@ -82,5 +88,4 @@ class DistanceBias(Bias):
             lowest = -torch.inf if distance.is_floating_point() else torch.iinfo(distance.dtype).min
             largest = distance.masked_fill(~seen, lowest).amax()
             distance = torch.where(seen, distance, torch.where(seen.any(), largest, 0))
-        bias = parts.numbers_of(f"{type(self).__name__}.bias_of", self.bias_of(self._every_head(i), distance))
-        return bias if bias.ndim > 2 else bias.expand(distance.shape)
+        return self._whole("bias_of", self.bias_of(self._every_head(i), distance), distance)

@@ -189,8 +189,8 @@ class Rotary(Encoding):
                 return turn(q, k, q_positions)
         self._check_head("q", q, q_positions, order)
         self._check_head("k", k, k_positions, order)
-        q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
         check_heads(type(self).__name__, self.config.rotated_heads, q, k, order)
+        q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
         if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
             return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)

@@ -122,6 +122,9 @@ class QueryScale(Encoding):
         check_dense(call, "q", q, expected)
         if q.ndim < 3 or not q.is_floating_point():
             raise invalid(call, "q", expected, q)
+        heads = getattr(self.config, "heads", None)  # where each has numbers of its own
+        if heads is not None and q.shape[-3] != heads:
+            raise invalid(call, "q", expected.replace("heads", f"heads={heads}"), q)
         if q_positions.shape[-1] != q.shape[-2]:
             raise WhorlError(
                 f"{call}: positions are for {q_positions.shape[-1]} queries, there are {q.shape[-2]}. "
@@ -175,21 +178,9 @@ class SSMax(QueryScale):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def declare(self) -> tuple[parts.Part, ...]:
-        return super().declare()  # its ``transform_qk`` checks heads, and does nothing else
-
     def query_factor(self, positions: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.unsqueeze(-1)
         return ssmax(positions.unsqueeze(-2), self.scale.unsqueeze(-1), bias)
-
-    def transform_qk(
-        self, q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor, length: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        expected = f"a floating tensor of shape (batch, heads={self.config.heads}, length, head_dim)"
-        check_dense("SSMax", "q", q, expected)
-        if q.ndim > 2 and q.shape[-3] != self.config.heads:
-            raise invalid("SSMax", "q", expected, q)
-        return super().transform_qk(q, k, q_positions, k_positions, length)
 
 
 class Llama4Temperature(QueryScale):
