@@ -66,13 +66,14 @@ def decoding_runs(*names: str) -> list[str]:
             padded: span((1e6 * step.figures()["beside the device"] for step in held if step.padded == padded), ".0f")
             for padded in (False, True)
         }
-        torchs = [next(iter(groups(name)[titles(padded=padded)[0]].values()))["seconds"] for padded in (False, True)]
+        yardsticks = [next(iter(groups(name)[titles(padded=padded)[0]].values())) for padded in (False, True)]
+        torchs = " / ".join(f"{1e6 * row['seconds']:.0f}" for row in yardsticks)
         worst = [max(step.figures()[what] for step in held) for what in ("over the bound", "over RoPE")]
         missed = [named(step.label) for step in held if step.missed()]
         link = f"[{source(name).stem[:10]}](../benchmarks/results/{source(name).name})"
         kept = f"{document(name)['settings']['kept']:,}"
         ratios = [f"{one:.2f}" for one in worst]
-        rows.append([link, kept, *beside.values(), " / ".join(f"{1e6 * one:.0f}" for one in torchs), *ratios, "; ".join(missed)])
+        rows.append([link, kept, *beside.values(), torchs, *ratios, "; ".join(missed)])
     heads = ("keys", "beside the device, µs", "padded rows", "torch, called", "most over the bound", "over RoPE")
     return table(["run", *heads, "a bar missed with"], rows)
 

@@ -111,3 +111,78 @@ def test_rerotation_compiles():
     _, k, positions = inputs(12)
     compiled = torch.compile(lambda k: whorl.rerotate(k, old, new, positions), fullgraph=True)
     torch.testing.assert_close(compiled(k), whorl.rerotate(k, old, new, positions), rtol=0, atol=1e-6)
+
+
+def two_layers(first, second):
+    """Attention twice, with an encoding each."""
+
+    def run(x):
+        return whorl.attention(*[whorl.attention(x, x, x, encoding=first)] * 3, encoding=second)
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["rope", "xpos", "rerope"])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_layers_of_one_graph_make_their_tables_once(name, dynamic):
+    from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+    from torch._dynamo.backends.common import aot_autograd
+
+    graphs = []
+
+    def keep(graph, example_inputs):
+        graphs.append(graph)
+        return make_boxed_func(graph)
+
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep, partition_fn=min_cut_rematerialization_partition)
+    encoding = whorl.build_for(name, heads=4, head_dim=64, width=256, length=40)
+    layers, (x, *_) = two_layers(encoding, encoding), inputs(12, grad=True)
+    out = torch.compile(layers, fullgraph=True, backend=backend, dynamic=dynamic)(x)
+    torch.testing.assert_close(out, layers(x), rtol=0, atol=1e-6)
+    out.sum().backward()
+    calls = [str(node.target) for graph in graphs for node in graph.graph.nodes]
+    assert calls.count("whorl.numbers.default") == calls.count("aten.cos.default") == 1
+
+
+def test_encodings_of_one_graph_keep_their_own_numbers():
+    layers = two_layers(whorl.Rope(head_dim=64), whorl.Rope(head_dim=64, base=5e5, scaling=SCALINGS["yarn"]))
+    results = []
+    for run in (torch.compile(layers, fullgraph=True), layers):
+        x = inputs(12, grad=True)[0]
+        out = run(x)
+        results.append((out, *torch.autograd.grad(out.sin().sum(), x)))
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_program_to_export_has_plain_numbers(strict):
+    rope = whorl.Rope(head_dim=64)
+
+    class Layers(torch.nn.Module):
+        def forward(self, x):
+            return rope.rotate(x, torch.arange(x.shape[-2]), impl="torch")
+
+    x = inputs(12, grad=True)[0]
+    program = torch.export.export(Layers(), (x,), strict=strict)
+    assert not any("whorl" in str(node.target) for node in program.graph.nodes)
+    torch.testing.assert_close(program.module()(x), Layers()(x), rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")  # torch captures one before it captures ours
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+def test_layers_share_tables_in_cuda_graphs_too(mode):
+    layers = two_layers(whorl.Rope(head_dim=64), whorl.Rope(head_dim=64, base=5e5))
+    compiled = torch.compile(layers, fullgraph=True, mode=mode)
+    for seed in range(4):  # warmed up, captured, and replayed
+        x = torch.randn(2, 4, 24, 64, generator=torch.Generator().manual_seed(seed)).cuda().requires_grad_()
+        for got, expected in zip(*[step(run, x) for run in (compiled, layers)], strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def step(run, x):
+    """The output, in memory that no replay writes, and the gradient."""
+    torch.compiler.cudagraph_mark_step_begin()
+    out = run(x)
+    return out.detach().clone(), torch.autograd.grad(out.sin().sum(), x)[0].clone()

@@ -21,6 +21,8 @@ _functorch = torch._C._functorch  # pyright: ignore[reportAttributeAccessIssue]
 _forward_ad = torch.autograd.forward_ad
 _innermost_transform = _functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
+_is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+_is_exporting = torch.compiler.is_exporting
 _is_grad_enabled = torch.is_grad_enabled
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _is_jit_tracing = torch._C._is_tracing
@@ -33,6 +35,11 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 def making_graph() -> bool:
     """Whether torch.compile or torch.export is turning the code that runs into a graph."""
     return _is_compiling()
+
+
+def making_own_graph() -> bool:
+    """Whether torch.compile makes a graph that this process runs, and no program that goes elsewhere."""
+    return _is_dynamo_compiling() and not _is_exporting()
 
 
 def in_mode() -> bool:

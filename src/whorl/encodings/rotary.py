@@ -15,6 +15,7 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.errors import WhorlError, invalid
+from whorl.graph_numbers import numbers
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import length_of
 from whorl.kernels.choose import Impl
@@ -29,7 +30,7 @@ from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, may_keep_tensors, takes_derivatives
+from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors, takes_derivatives
 
 
 @config
@@ -267,7 +268,10 @@ class Rotary(Encoding):
             return self.config.scaled_frequencies(served).to(device)
         if device.type != "cpu" and may_keep_tensors():
             return _frequencies_on(self._text, served, self.config.dtype, device)
-        return torch.tensor(frequency_numbers(self._text, served), dtype=self.config.dtype, device=device)
+        values = frequency_numbers(self._text, served)
+        if making_own_graph() and torch.is_grad_enabled():  # compilers look for equal calls where gradients follow
+            return numbers(values, self.config.dtype, device)
+        return torch.tensor(values, dtype=self.config.dtype, device=device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""

@@ -370,7 +370,8 @@ def pieces_of(dim: int, start: int, pairs: int) -> tuple[int, ...]:
 def tile_of(row_bytes: int, length: int, heads: int, heads_side_by_side: bool) -> tuple[int, int, int]:
     """Tokens, heads and warps of a program, measured on an H200: 2 KiB of rows."""
     rows = max(1, TILE_BYTES // row_bytes)
-    if heads_side_by_side:
-        return 1, min(rows, power_of_2(heads)), 2
+    if heads_side_by_side:  # all heads of a token, and of several tokens where heads are few
+        every = min(rows, power_of_2(heads))
+        return min(rows // every, power_of_2(length)), every, 2
     both = min(2, rows, power_of_2(heads))  # two heads share the table rows of their tokens
     return min(rows // both, power_of_2(length)), both, 1
