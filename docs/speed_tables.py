@@ -33,7 +33,7 @@ def decoding(*names: str) -> list[str]:
     """A decoding step with each encoding in µs: called, with padded rows, in a graph, and that over the bound."""
     rows: dict[str, list[str]] = {}
     for name in names:
-        called, padded = (groups(name)[titles(padded=which)[0]] for which in (False, True))
+        called, padded = _called(name)
         replayed = {step.name: step for step in decode_bars.steps(groups(name)) if not step.padded}
         for label in list(called)[1:]:
             cells = [f"{1e6 * one[label]['seconds']:.0f}" for one in (called, padded)]
@@ -66,7 +66,7 @@ def decoding_runs(*names: str) -> list[str]:
             padded: span((1e6 * step.figures()["beside the device"] for step in held if step.padded == padded), ".0f")
             for padded in (False, True)
         }
-        yardsticks = [next(iter(groups(name)[titles(padded=padded)[0]].values())) for padded in (False, True)]
+        yardsticks = (next(iter(steps.values())) for steps in _called(name))
         torchs = " / ".join(f"{1e6 * row['seconds']:.0f}" for row in yardsticks)
         worst = [max(step.figures()[what] for step in held) for what in ("over the bound", "over RoPE")]
         missed = [named(step.label) for step in held if step.missed()]
@@ -78,9 +78,15 @@ def decoding_runs(*names: str) -> list[str]:
     return table(["run", *heads, "a bar missed with"], rows)
 
 
+def _called(name: str) -> list[dict[str, dict[str, Any]]]:
+    """Steps called from Python, without padding and with it."""
+    own = groups(name)
+    return [own[titles(padded=padded)[0]] for padded in (False, True)]
+
+
 def cpu_decoding(name: str) -> list[str]:
     """A decoding step on a CPU with each encoding: its time, and that over torch's kernel alone."""
-    called, padded = groups(name).values()
+    called, padded = _called(name)
     rows = []
     for label, row in called.items():
         cells = (f"{1e6 * one['seconds']:.0f} µs, {one['ratio']:.2f}" for one in (row, padded[label]))

@@ -84,11 +84,14 @@ def _bias(
 ) -> Tensor | None:
     part = first(encoding, BiasByDistance)
     source = None if part is None else part.encoding
-    if allowed is None or not isinstance(source, DistanceBias) or not takes_derivatives(*source.parameters()):
-        return encoding.score_bias(q_positions, k_positions, length)
-    if type(source).score_bias is not DistanceBias.score_bias:  # made in a way of its own
-        return encoding.score_bias(q_positions, k_positions, length)
-    return source.bias_where_seen(q_positions, k_positions, allowed)
+    if (
+        allowed is not None
+        and isinstance(source, DistanceBias)
+        and type(source).score_bias is DistanceBias.score_bias  # and not made in a way of its own
+        and takes_derivatives(*source.parameters())
+    ):
+        return source.bias_where_seen(q_positions, k_positions, allowed)
+    return encoding.score_bias(q_positions, k_positions, length)
 
 
 def by_shared_heads(rows: Tensor, shared: Tensor) -> Tensor:

@@ -15,10 +15,10 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
 from whorl.encodings.pairs import check_head
 from whorl.errors import WhorlError, invalid
-from whorl.graph_numbers import numbers
 from whorl.graphs import held, value_of, with_text
-from whorl.kernels.axes import length_of
+from whorl.kernels.axes import HEADS_AXIS, length_of
 from whorl.kernels.choose import Impl
+from whorl.kernels.graph_numbers import numbers
 from whorl.kernels.launches import keep, look_up
 from whorl.kernels.refusals import why_not_rotate
 from whorl.kernels.rotate import ready_turn, rotate, rotate_qk
@@ -315,7 +315,7 @@ class Rotary(Encoding):
 
 def check_heads(call: str, chosen: tuple[int, ...] | None, q: Tensor, k: Tensor, order: Order = "bhld") -> None:
     """Raises a WhorlError where some heads alone turn, and queries would meet keys that do not turn with them."""
-    axis = -3 if order == "bhld" else -2
+    axis = HEADS_AXIS[order]
     if chosen is not None and q.ndim > 2 and k.ndim > 2 and q.shape[axis] != k.shape[axis]:
         raise WhorlError(
             f"{call}: rotated_heads={chosen} turns these heads of queries and of keys, got {q.shape[axis]} query heads "

@@ -7,7 +7,7 @@ costs more than a decoding step's kernel takes, and gradients of operators sever
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -28,17 +28,19 @@ TURN = "str order, str reads, str writes, int start, int blocks, bool conjugate,
 Tensors = tuple[Tensor, ...]
 
 
-def operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def operator(
+    schema: str, fake: Callable[..., Any], keys: Sequence[str] = ("CPU", "CUDA")
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The decorator that makes a function the operator of a schema; ``fake`` gives its results without their numbers.
 
-    On the CPU too, where Triton's kernels run in its interpreter.
+    ``keys`` are those of torch's dispatcher: on the CPU too, where Triton's kernels run in its interpreter.
     """
 
     def define(function: Callable[..., Any]) -> Callable[..., Any]:
         name = schema.partition("(")[0]
         LIBRARY.define(schema)
-        for device in ("CPU", "CUDA"):
-            LIBRARY.impl(name, function, device)
+        for key in keys:
+            LIBRARY.impl(name, function, key)
         torch.library.register_fake(f"whorl::{name}", fake, lib=LIBRARY)
         return function
 

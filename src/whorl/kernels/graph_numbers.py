@@ -13,8 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-LIBRARY = torch.library.Library("whorl", "FRAGMENT")
-LIBRARY.define("numbers(float[] values, ScalarType dtype, Device device) -> Tensor")
+from whorl.kernels.ops import operator
 
 
 def numbers(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -26,6 +25,11 @@ def numbers(values: Sequence[float], dtype: torch.dtype, device: torch.device) -
     return torch.ops.whorl.numbers(values, dtype, device)
 
 
+@operator(
+    "numbers(float[] values, ScalarType dtype, Device device) -> Tensor",
+    lambda values, dtype, device: torch.empty(len(values), dtype=dtype, device=device),
+    keys=("CompositeExplicitAutograd",),  # no tensor is given whose device would choose
+)
 def _numbers(values: list[float], dtype: torch.dtype, device: torch.device) -> Tensor:
     if device.type != "cuda":
         return torch.tensor(values, dtype=dtype, device=device)
@@ -35,9 +39,3 @@ def _numbers(values: list[float], dtype: torch.dtype, device: torch.device) -> T
 @cache  # without limit: a CUDA graph reads this memory at every replay
 def _pinned(values: tuple[float, ...], dtype: torch.dtype) -> Tensor:
     return torch.tensor(values, dtype=dtype, device="cpu", pin_memory=True)
-
-
-LIBRARY.impl("numbers", _numbers, "CompositeExplicitAutograd")
-torch.library.register_fake(
-    "whorl::numbers", lambda values, dtype, device: torch.empty(len(values), dtype=dtype, device=device), lib=LIBRARY
-)
