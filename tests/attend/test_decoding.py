@@ -10,7 +10,7 @@ from whorl.encodings import made_of
 from whorl.encodings.parts import BiasByDistance
 from whorl.kernels import decode_triton
 from whorl.kernels.decode_triton import parts_of, tile_of
-from whorl.kernels.launches import LAUNCHES
+from whorl.plans import PLANS
 from whorl.registry import build_for
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"  # on the CPU kernels run in Triton's interpreter
@@ -39,10 +39,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:T5. the last bucket")
 @pytest.fixture
 def split(monkeypatch):
     """Keys of a head are cut into parts, as they are on a device with many multiprocessors."""
-    LAUNCHES.clear()
+    PLANS.cache_clear()
     monkeypatch.setattr(decode_triton, "multiprocessors", lambda device: 64)
     yield
-    LAUNCHES.clear()
+    PLANS.cache_clear()
 
 
 def encoding_of(name, heads=HEADS):
@@ -519,7 +519,7 @@ def test_what_is_kept_for_steps_does_not_grow_with_lengths_and_scales(name):
         for impl, cache in caches.items():
             torch.testing.assert_close(cache.attend(*step, impl=impl, **options), wanted, atol=4e-6, rtol=0)
         gc.collect()
-        sizes.append(sum(tables._module is encoding for tables in made_of._TABLES.values()))
+        sizes.append(sum(tables.is_of(encoding) for tables in made_of._TABLES.values()))
     assert sizes[1:] == sizes[:1] * 7
 
 

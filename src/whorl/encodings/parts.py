@@ -210,6 +210,13 @@ class BiasByDistance(Bias):
         return BiasByPair(**{field.name: getattr(part, field.name) for field in fields(Bias)})
 
 
+def bias_by_distance(encoding: Encoding) -> BiasByDistance:
+    """That part of an encoding which has one."""
+    part = first(encoding, BiasByDistance)
+    assert part is not None
+    return part
+
+
 class ScoreTerm(Part):
     """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query.
 

@@ -1,4 +1,4 @@
-"""Ready launches: a kind of call is checked once, kept within a bound, and holds no tensor of the call."""
+"""Plans: a kind of call is checked once, kept within a bound, and holds no tensor of the call."""
 
 import gc
 import threading
@@ -9,14 +9,17 @@ import torch
 
 import whorl
 from drawn_rotations import draw, same, tables
-from whorl.kernels import append, launches, norm_rotate, rotate
+from whorl import plans
+from whorl.kernels import append, norm_rotate, rotate
+from whorl.plans import PLANS, kind
 
 CALLS = ("rotate", "rows", "into", "in place", "some heads", "rotate_qk", "norm_rotate_qk", "rotate_append")
 
 
 @pytest.fixture(autouse=True)
 def none_kept(monkeypatch):
-    monkeypatch.setattr(launches, "LAUNCHES", {})
+    monkeypatch.setattr(PLANS, "_used", {})
+    monkeypatch.setattr(PLANS, "_before", {})
 
 
 def call(name, impl, device, seed=0):
@@ -50,13 +53,13 @@ def call(name, impl, device, seed=0):
 def test_a_kind_of_call_is_checked_once(kernel, monkeypatch, name):
     impl, device = kernel
     expected = [call(name, "torch", device, seed) for seed in (0, 10)]
-    launches.LAUNCHES.clear()
+    PLANS.cache_clear()
     first = call(name, impl, device)
-    assert len(launches.LAUNCHES) == 1
+    assert len(PLANS) == 1
     for module in (rotate, norm_rotate, append):
         monkeypatch.setattr(module, "checked_rotation", None)  # whoever checks again calls nothing
     second = call(name, impl, device, seed=10)
-    assert len(launches.LAUNCHES) == 1
+    assert len(PLANS) == 1
     for got, wanted in zip((*first, *second), (*expected[0], *expected[1]), strict=True):
         same(got.detach(), wanted.detach())
 
@@ -68,7 +71,7 @@ def test_a_backward_pass_keeps_its_launch_too(kernel):
         x = draw(2, 3, 4, 8, dtype=torch.float32, device=device, seed=seed).requires_grad_()
         got = torch.autograd.grad(whorl.rotate(x, cos, sin, impl=impl).square().sum(), x)[0]
         same(got, torch.autograd.grad(whorl.rotate(x, cos, sin, impl="torch").square().sum(), x)[0])
-        assert len(launches.LAUNCHES) == 3  # forward, backward, and forward by torch
+        assert len(PLANS) == 3  # forward, backward, and forward by torch
 
 
 def test_kinds_that_differ_in_anything_have_launches_of_their_own(kernel):
@@ -92,34 +95,34 @@ def test_kinds_that_differ_in_anything_have_launches_of_their_own(kernel):
         lambda: whorl.rotate(x, cos, sin, rows=torch.arange(4, device=device).int(), impl=impl),
     ]
     expected = []
-    for kind in kinds:
-        before = len(launches.LAUNCHES)
-        expected.append(kind())
-        assert len(launches.LAUNCHES) > before
-    for kind, wanted in zip(kinds, expected, strict=True):
-        assert torch.equal(kind(), wanted)
+    for one in kinds:
+        before = len(PLANS)
+        expected.append(one())
+        assert len(PLANS) > before
+    for one, wanted in zip(kinds, expected, strict=True):
+        assert torch.equal(one(), wanted)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_launch_holds_no_tensor_of_the_call_it_was_made_for(kernel, monkeypatch, name):
     impl, device = kernel
     seen = []
-    own = launches.look_up
+    own = plans.kind
 
-    def look_up(settings, *tensors):
+    def kind(settings, *tensors):
         seen.extend(weakref.ref(x) for x in tensors if x is not None)
         return own(settings, *tensors)
 
     for module in (rotate, norm_rotate, append):
-        monkeypatch.setattr(module, "look_up", look_up)
+        monkeypatch.setattr(module, "kind", kind)
     call(name, impl, device)
     gc.collect()
-    assert launches.LAUNCHES and seen
+    assert len(PLANS) and seen
     assert [x() for x in seen if x() is not None] == []
 
 
 def test_the_cache_is_bounded_and_threads_may_share_it(monkeypatch):
-    monkeypatch.setattr(launches, "MOST_LAUNCHES", 5)
+    monkeypatch.setattr(plans, "MOST_PLANS", 6)
     cos, sin = tables(40, 4, dtype=torch.float32, device="cpu")
     wrong = []
 
@@ -136,16 +139,16 @@ def test_the_cache_is_bounded_and_threads_may_share_it(monkeypatch):
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert 0 < len(launches.LAUNCHES) <= 5 + 4  # each thread may have looked before another added
+    assert 0 < len(PLANS) <= 6 + 4  # each thread may have looked before another added
 
 
 def test_there_is_no_key_where_somebody_watches():
     cos, sin = tables(4, 4, dtype=torch.float32, device="cpu")
     x = draw(1, 2, 4, 8, dtype=torch.float32)
     settings = ("half", False, 0, 1, "bhld", "auto")
-    key, launch = launches.look_up(settings, cos, sin, None, x)
-    assert key is not None and launch is None
-    watched = torch.func.vmap(lambda x: torch.tensor(launches.look_up(settings, cos, sin, None, x)[0] is None))
+    key = kind(settings, x, cos, sin, None)
+    assert key is not None and PLANS.get(key) is None
+    watched = torch.func.vmap(lambda x: torch.tensor(kind(settings, x, cos, sin, None) is None))
     assert bool(watched(x).all())
-    assert launches.look_up((["half"],), cos, sin, None, x) == (None, None)  # a setting without hash
-    assert launches.look_up(settings, cos.requires_grad_(), sin, None, x) == (None, None)
+    assert PLANS.get(kind((["half"],), x, cos, sin, None)) is None  # a setting without hash
+    assert kind(settings, x, cos.requires_grad_(), sin, None) != key
