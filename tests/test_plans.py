@@ -12,6 +12,7 @@ from drawn_rotations import draw, same, tables
 from whorl import plans
 from whorl.kernels import append, norm_rotate, rotate
 from whorl.plans import PLANS, kind
+from whorl.registry import build_for
 
 CALLS = ("rotate", "rows", "into", "in place", "some heads", "rotate_qk", "norm_rotate_qk", "rotate_append")
 
@@ -152,3 +153,30 @@ def test_there_is_no_key_where_somebody_watches():
     assert bool(watched(x).all())
     assert PLANS.get(kind((["half"],), x, cos, sin, None)) is None  # a setting without hash
     assert kind(settings, x, cos.requires_grad_(), sin, None) != key
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", [name for name in whorl.names() if name not in ("axial_rope", "mixed_rope")])
+def test_later_calls_of_attention_give_what_the_first_gave(name, learns, device):
+    """The first call is checked and chosen for, the others run its plan; two encodings take turns."""
+    sizes = {"heads": 4, "head_dim": 16, "width": 24, "length": 256}
+    encodings = [build_for(name, **sizes).to(device) for _ in range(2)]
+    with torch.no_grad():
+        for encoding in encodings:
+            for learned in encoding.parameters():
+                learned.add_(0.3 * torch.randn_like(learned))
+    q, k, v = (draw(2, heads, 40, 16, dtype=torch.float32, device=device) for heads in (4, 2, 2))
+    options = {"hidden": draw(2, 40, 24, dtype=torch.float32, device=device)} if encodings[0].reads_hidden else {}
+
+    def called(encoding, impl="auto"):
+        given = [x.clone().requires_grad_(learns) for x in (q, k, v)]
+        with torch.set_grad_enabled(learns):
+            out = whorl.attention(*given, encoding=encoding, impl=impl, **options)
+            return (out, *torch.autograd.grad(out.square().sum(), given)) if learns else (out,)
+
+    wanted = [called(encoding, "torch") for encoding in encodings]
+    for _ in range(3):
+        for encoding, expected in zip(encodings, wanted, strict=True):
+            for got, one in zip(called(encoding), expected, strict=True):
+                torch.testing.assert_close(got, one, atol=2e-5, rtol=1e-5)

@@ -341,7 +341,7 @@ def every(encoding: Encoding, *kinds: type[Kind]) -> list[Kind]:
 
 def lone_rotation(encoding: Encoding) -> Rotary | None:
     """The rotation that places queries and keys, or None where something else does, too or instead."""
-    places = every(encoding, Placement, QueryScale)
+    places = every(encoding, Placement, QueryScale, Fade)
     only = places[0] if len(places) == 1 else None
     return only.rotary if isinstance(only, Placement) else None
 

@@ -30,7 +30,7 @@ from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors, takes_derivatives
+from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors
 
 
 @config
@@ -184,7 +184,7 @@ class Rotary(Encoding):
         impl: Impl = "auto",
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
-        if q_positions is k_positions and isinstance(q, Tensor) and q.is_cuda and not takes_derivatives(q, k):
+        if q_positions is k_positions and isinstance(q, Tensor) and q.is_cuda:
             turn = self._ready_turn(q, k, q_positions, length, order, impl)
             if turn is not by_tables:
                 return turn(q, k, q_positions)
@@ -256,13 +256,14 @@ class Rotary(Encoding):
             return None
         key = type(self), self._text, self._served(length), device  # a subclass may have tables of its own
         kept = COUNTED.get(key)
-        first = 0 if kept is None else kept.cos.shape[0]
-        if first < count:
+        if kept is None or kept.cos.shape[0] < count:
             rows = 1 << (count - 1).bit_length()  # few tables for all lengths
+            # a text that outgrows its memory waits for the further rows alone; a device makes all as fast
+            first = kept.cos.shape[0] if kept is not None and device.type == "cpu" else 0
             ids = torch.arange(first, rows, device=device)
             with torch.inference_mode(False), torch.no_grad():
                 made = self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
-                if kept is not None:  # a text that outgrows its memory waits for the further rows alone
+                if kept is not None and first:
                     made = torch.cat((kept.cos, made[0])), torch.cat((kept.sin, made[1]))
                 kept = COUNTED[key] = Counted(*(table.contiguous() for table in made))
         return kept

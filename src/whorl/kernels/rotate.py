@@ -140,13 +140,17 @@ FEW_TOKENS = 256
 def ready_turn(
     q: Tensor, k: Tensor, positions: Tensor, frequencies: Tensor, factor: float, rotation: Rotation
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The function of (q, k, positions) that turns checked tensors of these kinds on a GPU, without gradients.
+    """The function of (q, k, positions) that turns checked tensors of these kinds on a GPU, gradients included.
 
     Their angles are positions times frequencies; ``factor`` multiplies cos and sin.
     """
     from whorl.kernels.rotate_triton import ready_at
     from whorl.kernels.tables_triton import exact
 
+    if takes_gradients(q, k):  # the backward pass reads the tables
+        tables = exact(positions, frequencies, factor)
+        plan = plan_for((q, k), *tables, None, rotation, "triton", direct=True)
+        return lambda q, k, positions: plan((q, k), *exact(positions, frequencies, factor), None)
     if positions.numel() <= FEW_TOKENS and q[..., 0].numel() <= FEW_TOKENS * q.shape[HEADS_AXIS[rotation.order]]:
         return ready_at(q, k, positions, frequencies, factor, rotation)
     run = ready_kernel((q, k), *exact(positions, frequencies, factor), like(q, k), None, rotation, "triton")
