@@ -12,6 +12,7 @@ from torch.nn.attention import flex_attention
 import whorl
 from whorl.attend import branches, flex
 from whorl.attend.call import checked
+from whorl.plans import PLANS
 
 ENCODINGS = {
     "rerope": whorl.ReRope(head_dim=16, window=5),
@@ -39,7 +40,8 @@ def as_it_is(monkeypatch):
     """FlexAttention's function without compiling it, and no block of keys known from another test."""
     monkeypatch.setattr(flex, "_compiled", lambda kind: flex._flex)
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    monkeypatch.setattr(flex, "_known", {})
+    monkeypatch.setattr(PLANS, "_used", {})
+    monkeypatch.setattr(PLANS, "_before", {})
 
 
 CALLS = {
@@ -61,7 +63,7 @@ def test_branches_merged_are_the_softmax_over_all_pairs(name, call, as_it_is):
     with torch.no_grad():
         given = checked(q, k, v, encoding=ENCODINGS[name], return_lse=True, **options)
         got = branches.attend_branches(given)
-        assert bool(flex._known) == (call == "blocks")
+        assert any(settings[0] == "flex blocks" for _, _, settings, *_ in PLANS._used) == (call == "blocks")
         for one, other in zip(got, dense(q, k, v, encoding=ENCODINGS[name], **options), strict=True):
             torch.testing.assert_close(one, other, rtol=0, atol=5e-6)
 

@@ -273,7 +273,7 @@ class KVCache:
         step: Any = PLANS.get(key)
         if step is not None and self._has_room(q) and (self._clock is None or step.unfit is None):
             self._unready = step.unfit
-            return self._decode(step, q, k, v, hidden)
+            return self._decode(step, state, q, k, v, hidden)
         return self._attend(q, k, v, key, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
 
     @torch.no_grad()
@@ -332,12 +332,12 @@ class KVCache:
         k, v = step.k, step.v  # without what padding holds
         if key is not None and state.slots is not None and state.slots.follows and not self._has_room(q):
             # a text that outgrows its memory stays with its kernels
-            state = self._state = state._replace(slots=grown(state.slots, k.shape[2]))
+            state = state._replace(slots=grown(state.slots, k.shape[2]))
             key = kind_of_step(state, q, k, v, hidden, length, scale, softcap, impl)
             known: Any = PLANS.get(key)
             if known is not None:
                 self._unready = known.unfit
-                return self._decode(known, q, k, v, hidden)
+                return self._decode(known, state, q, k, v, hidden)
         slots, asked = state.slots, Asked(length, step.scale, softcap)
         made, unfit = (
             step_for(state, q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")
@@ -348,7 +348,7 @@ class KVCache:
         if key is not None and made is not None and (self._clock is None or unfit is None):
             here = new[..., :0]  # of no token: what is wrong with them is raised, and nothing computed
             state.encoding.transform_qk(q[:, :, :0], k[:, :, :0], here, here, length)
-            out = self._decode(made, q, k, v, hidden)
+            out = self._decode(made, state, q, k, v, hidden)
             PLANS.keep(key, made, state.encoding, made.bytes)
             return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
@@ -366,9 +366,9 @@ class KVCache:
         slots = self._state.slots
         return slots is not None and (self._clock is not None or slots.filled + q.shape[2] <= slots.room)
 
-    def _decode(self, step: Step, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-        """The attention output of the next tokens by kernels, which keep the tokens."""
-        state, slots = self._state, self._state.slots
+    def _decode(self, step: Step, state: State, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
+        """The attention output of the next tokens by kernels, which put them into the slots of a state."""
+        slots = state.slots
         assert slots is not None
         memory = self._working.get(step)
         if memory is None:

@@ -21,6 +21,7 @@ from whorl.attend.fused import once_differentiable
 from whorl.attend.visibility import Causal
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, OutputTerm, ScoreTerm, Visibility, every, first
+from whorl.plans import PLANS, kind
 from whorl.tracing import in_mode, making_graph
 
 # Queries and keys of a block that is visited or not.
@@ -28,10 +29,6 @@ BLOCK = 128
 
 # Pairs looked at together to find out which blocks are seen.
 MOST_PAIRS = 2**24
-
-# The blocks of keys that each block of queries visits (``_visit``), by encoding, branch, sizes and device.
-_known: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
-MOST_KNOWN = 64
 
 _NUMBERS = count()  # of compiled kinds of calls
 
@@ -230,13 +227,13 @@ def _blocks_of(call: Call, branch: int | None) -> tuple[Tensor, ...] | None:
     if making_graph() or in_mode():
         return None  # tensors made here are kept, and must be real ones
     formulas = tuple(part.static for part in parts)
-    key = (formulas, branch, visible.queries, visible.keys, visible.causal, call.q.device)
-    if key not in _known:
-        if len(_known) >= MOST_KNOWN:
-            _known.clear()
+    key = kind(("flex blocks", formulas, branch, visible.queries, visible.keys, visible.causal, call.q.device))
+    blocks: Any = PLANS.get(key)
+    if blocks is None:
         with torch.inference_mode(False), torch.no_grad():
-            _known[key] = _visit(call, branch)
-    return _known[key]
+            blocks = _visit(call, branch)
+        PLANS.keep(key, blocks, call.encoding, sum(x.nbytes for x in blocks))
+    return blocks
 
 
 def _visit(call: Call, branch: int | None) -> tuple[Tensor, ...]:

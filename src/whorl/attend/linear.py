@@ -23,12 +23,13 @@ from whorl.attend.features import Feature, Form, position_axes
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers, stopped_rows
 from whorl.attend.linear_checks import Decay, Rule, chunk_of, fading, place
 from whorl.attend.linear_forms import Fade, State, all_keys, go_on, negative_share, past_keys, sums_of_weights
-from whorl.attend.linear_kernel import run_triton, why_not_triton
+from whorl.attend.linear_kernel import keep, run_triton, why_not_triton
 from whorl.attend.linear_terms import Terms, make_terms
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.errors import WhorlError, check_flags, invalid
 from whorl.kernels.choose import Impl, check_impl, choose
+from whorl.plans import PLANS, kind
 from whorl.position_ids import positions as make_positions
 from whorl.position_ids import wide
 
@@ -90,6 +91,13 @@ def linear_attention(
     >>> linear_attention(q, k, v, encoding=whorl.Rope(head_dim=64)).shape
     torch.Size([1, 8, 300, 32])
     """
+    key, options = None, (positions, key_positions, key_mask, decay, chunk)
+    plain = causal is True and return_stats is False and all(option is None for option in options)
+    if plain and isinstance(impl, str) and impl == "auto" and isinstance(q, Tensor) and q.is_cuda:
+        key = kind(("linear attention", id(encoding), feature, form, eps, length), q, k, v)
+        plan = PLANS.get(key)
+        if plan is not None:
+            return plan(q, k, v)
     rule = Rule("linear_attention", encoding, feature, form, decay, chunk, eps, length)
     check_shapes(rule.call, q, k, v)
     check_key_mask(rule.call, key_mask, k)
@@ -102,7 +110,9 @@ def linear_attention(
     if impl == "triton" or (impl == "auto" and q.is_cuda):
         reason = why_not_triton(rule, q, v, causal=causal, positions=places[0], return_stats=return_stats)
     if choose(impl, rule.call, {"triton": reason}) == "triton":
-        return run_triton(rule, q, k, v, places[0], key_mask)
+        out = run_triton(rule, q, k, v, places[0], key_mask)
+        keep(key, rule, q)
+        return out
     fade = fading(rule, q, k, causal, places, consecutive=positions is None)
     size = chunk_of(rule, fade)
     with without_autocast(q.device.type):  # it would round the sums

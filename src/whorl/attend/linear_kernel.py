@@ -9,9 +9,11 @@ from whorl.attend.features import decay_rates
 from whorl.attend.linear_checks import Rule
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Placement, QueryScale, every
-from whorl.encodings.rotary import Rotary
+from whorl.encodings.rotary import Counted, Rotary
 from whorl.graphs import constant_in_graphs
 from whorl.kernels.refusals import why_not_here, why_not_memory, why_not_transformed
+from whorl.plans import PLANS, Key
+from whorl.tracing import takes_gradients
 
 LARGEST_DIM = 128
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -46,19 +48,42 @@ def run_triton(rule: Rule, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, k
     from whorl.kernels.linear_ops import linear_forward
 
     cos = sin = None
-    interleaved, start, blocks = False, 0, 1
     rotary = _rotary(rule.encoding)
     if rotary is not None:
         tables = rotary.tables(positions, rule.length)
         cos, sin = (table if table.ndim == 3 else table.unsqueeze(0) for table in tables)
-        # a layout that writes in another order than it reads is no other: products do not see the order
-        interleaved = rotary.layout != "half"
-        start, blocks = rotary.config.start, rotary.config.blocks
-    denominator = "own" if rule.form == "both" or cos is None else "plain"
+    return linear_forward(q, k, v, cos, sin, key_mask, *_settings(rule, rotary))[0]
+
+
+def keep(key: Key | None, rule: Rule, q: Tensor) -> None:
+    """Keeps a plan for calls like this one, which the kernels have computed: causal, at positions 0, 1, 2, …"""
+    if key is None:
+        return
+    from whorl.kernels.linear_ops import linear_forward, run_forward
+
+    rotary, count = _rotary(rule.encoding), q.shape[2]
+    counted = None if rotary is None else rotary.counted_tables(count, rule.length, q.device)
+    if rotary is not None and counted is None:
+        return  # its angles are learned
+    settings = _settings(rule, rotary)
+    cos, sin = (None, None) if counted is None else (counted.cos[None, :count], counted.sin[None, :count])
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, _own: Counted | None = counted) -> Tensor:  # shared while it is held
+        run = linear_forward if takes_gradients(q, k, v) else run_forward
+        return run(q, k, v, cos, sin, None, *settings)[0]
+
+    PLANS.keep(key, attend, rule.encoding, 0 if counted is None else counted.bytes)
+
+
+def _settings(rule: Rule, rotary: Rotary | None) -> tuple[bool, int, int, str, str, float]:
+    """What the operator takes beside tensors."""
+    denominator = "own" if rule.form == "both" or rotary is None else "plain"
     if rule.form == "unnormalised":
         denominator = "norm"
-    settings = (interleaved, start, blocks, rule.feature, denominator, float(rule.eps))
-    return linear_forward(q, k, v, cos, sin, key_mask, *settings)[0]
+    # a layout that writes in another order than it reads is no other: products do not see the order
+    interleaved = rotary is not None and rotary.layout != "half"
+    start, blocks = (0, 1) if rotary is None else (rotary.config.start, rotary.config.blocks)
+    return interleaved, start, blocks, rule.feature, denominator, float(rule.eps)
 
 
 def _placing(encoding: Encoding | None) -> list[Placement | QueryScale]:

@@ -8,7 +8,6 @@ within an eighth of a turn, where a short polynomial in float64 is exact to 1e-1
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 
 import torch
 import triton
@@ -16,6 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from whorl.kernels.triton_launch import Launch, kernel, power_of_2
+from whorl.plans import plan_of
 
 TILE = 1024  # entries of one table that a program makes
 WARPS = 2
@@ -84,12 +84,12 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float) -> tuple[Tensor
     cos, sin = out.unbind(0)
     if not out.numel():
         return cos, sin
-    _launch(flat.numel(), pairs, factor, positions.dtype)(flat, frequencies, cos, sin)
+    launch = plan_of(("exact tables", factor), (flat, frequencies), lambda: _launch(flat.numel(), pairs, factor))
+    launch(flat, frequencies, cos, sin)
     return cos, sin
 
 
-@lru_cache(maxsize=256)
-def _launch(count: int, pairs: int, factor: float, dtype: torch.dtype) -> Launch:
+def _launch(count: int, pairs: int, factor: float) -> Launch:
     padded = power_of_2(pairs)
     rows = max(1, TILE // padded)
     numbers, grid = (count, *in_two(factor)), (-(-count // rows), 1, 1)
