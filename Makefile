@@ -1,19 +1,30 @@
 # Two commands do everything on a machine with python3 and make: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
+NEWEST := .venv-newest
 BIN := $(VENV)/bin
+# Packages that are installed in their newest version, and not in the one of constraints.txt.
+FREE :=
 WORKERS ?= 2
 GPU_WORKERS ?= $(shell nproc)
 
-.PHONY: demo test test-all test-gpu mutate lint format types docs bench clean
+.PHONY: demo test tests test-newest test-all test-gpu mutate lint format types docs bench clean
 
 # Six encodings trained at 64 bytes and tested to 512, with three repairs of RoPE: at most 5 minutes on 2 cores.
 demo: $(VENV)/.installed
 	$(BIN)/whorl compare --preset demo --baseline rope --out out/demo
 
-test: $(VENV)/.installed lint types
+test: lint types tests
+
+tests: $(VENV)/.installed
 	@echo "== tests =="
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal -m "not gpu and not large" -q
+
+# The tests on what pip gives a newcomer: the newest torch and transformers, looked for anew each time, in an environment
+# of their own. It takes 7 GB.
+test-newest:
+	@rm -f $(NEWEST)/.installed
+	$(MAKE) tests VENV=$(NEWEST) FREE="torch triton transformers tokenizers huggingface_hub"
 
 # The same with every randomised test at its full size and every combination of cases, which takes longer than a change
 # should wait for.
@@ -63,9 +74,10 @@ bench: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "== setting up $(VENV) =="
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt torch
-	$(BIN)/python -m pip install --progress-bar on --constraint constraints.txt --editable ".[dev]"
+	@grep -v -e '^#' $(FREE:%=-e '^%==') constraints.txt > $(VENV)/constraints.txt
+	$(BIN)/python -m pip install --progress-bar on --constraint $(VENV)/constraints.txt torch
+	$(BIN)/python -m pip install --progress-bar on --constraint $(VENV)/constraints.txt --upgrade --editable ".[dev]" $(FREE)
 	@touch $@
 
 clean:
-	rm -rf $(VENV) dist build .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST) dist build .ruff_cache .pytest_cache .hypothesis

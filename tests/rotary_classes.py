@@ -6,6 +6,9 @@ from pathlib import Path
 
 import transformers
 
+from whorl.dialects.class_defaults import all_defaults, version
+from whorl.dialects.families import FAMILIES
+
 MODELS = Path(transformers.__file__).parent / "models"
 
 # settings for config classes whose defaults make no valid model, or one without rotation
@@ -64,3 +67,12 @@ def config_for(cls):
         config = config.get_text_config()
     valid = VALID.get(type(config).__name__)
     return type(config)(**valid) if valid else config
+
+
+def is_new(config):
+    """Whether the family of a config object came to transformers after the version that whorl's tables are made from.
+
+    Such a family is unknown to whorl, which says so; in the version of the tables, none may be.
+    """
+    known = config.model_type in ("", *all_defaults(), *FAMILIES)
+    return transformers.__version__ != version() and not known

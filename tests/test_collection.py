@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -69,13 +70,10 @@ def test_an_import_of_a_package_that_is_there_stays_an_error():
 @pytest.mark.parametrize(
     ("package", "installed", "reason"),
     [
-        (
-            "transformers",
-            "0.1",
-            f"transformers {optional.optional_packages()['transformers'][1]}, found 0.1 (no Llama)",
-        ),
-        ("transformers", optional.optional_packages()["transformers"][1], None),
-        ("rich", "0.1", None),  # no one version of it is asked for
+        ("transformers", "0.1", "transformers >=5.22.2, found 0.1 (no Llama)"),
+        ("transformers", "5.22.2", None),
+        ("transformers", "99.0", None),  # whorl has to work with every later one
+        ("x_transformers", "99.0", "x-transformers ==2.31.10, found 99.0 (no Llama)"),
         ("torch", "0.1", None),  # without which there is nothing to test
     ],
 )
@@ -84,3 +82,20 @@ def test_another_version_is_a_reason_where_one_is_asked_for(monkeypatch, package
     monkeypatch.setattr("importlib.metadata.version", lambda name: installed)
     found = optional.why_missing(ImportError("no Llama", name=package))
     assert found == (reason and f"missing package: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("versions", "installed", "runs"),
+    [
+        (optional.ASKED_FOR, "5.22.1", False),
+        (optional.ASKED_FOR, "99.0", True),
+        (optional.DEVELOPED_ON, "5.22.2", True),
+        (optional.DEVELOPED_ON, "99.0", False),
+    ],
+)
+def test_a_test_of_all_of_a_package_runs_with_the_versions_it_is_for(monkeypatch, versions, installed, runs):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("importlib.metadata.version", lambda name: installed)
+    skipped = pytest.raises(pytest.skip.Exception, match=f"transformers .*5.22.2, found {installed}")
+    with nullcontext() if runs else skipped:
+        assert optional.optional("transformers", only=versions).__name__ == "transformers"

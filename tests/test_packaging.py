@@ -256,6 +256,11 @@ def test_files_import_only_what_whorl_depends_on():
     assert bad == []
 
 
+def test_no_file_calls_torch_jit_whose_warnings_the_tests_let_pass():
+    paths = sorted(SOURCE.rglob("*.py"))
+    assert len(paths) > 100 and [path for path in paths if "torch.jit" in path.read_text()] == []
+
+
 def test_the_command_line_and_the_registries_need_no_torch():
     light = [
         module_of(path)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hf_configs import DEEPSEEK_YARN, GEMMA3_4B, LISTS, LLAMA, NESTED, OPEN, RELEASED, YARN
-from optional import optional
+from optional import ASKED_FOR, DEVELOPED_ON, optional
 from whorl import (
     DynamicNtk,
     LeakyReRope,
@@ -296,7 +296,7 @@ WITHOUT_RULE = r"cannot be read|values of its own|has no position|does not rotat
 
 def known_configs():
     """(model_type, config dict) of every class that has a row in the table and a rope dict."""
-    CONFIG_MAPPING = optional("transformers:CONFIG_MAPPING", exact=True)
+    CONFIG_MAPPING = optional("transformers:CONFIG_MAPPING", only=ASKED_FOR)
     for model_type in sorted(CONFIG_MAPPING):
         if family_name({"model_type": model_type}) in FAMILIES and model_type != "nougat":
             config = CONFIG_MAPPING[model_type](**SIZES.get(model_type, {})).to_dict()
@@ -323,7 +323,7 @@ def test_a_config_without_rotary_fields_means_what_its_class_fills_in():
 
 
 def test_softmax_factor_belongs_to_the_families_whose_attention_scales_by_it():
-    models = Path(optional("transformers", exact=True).__file__).parent / "models"
+    models = Path(optional("transformers", only=DEVELOPED_ON).__file__).parent / "models"
     scaled = {
         path.parent.name for path in models.glob("*/modeling_*.py") if "= yarn_apply_mscale(config" in path.read_text()
     }

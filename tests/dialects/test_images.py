@@ -107,6 +107,18 @@ def test_muse_counts_columns_first_and_has_windows(name):
         )
 
 
+def test_step_3_7_turns_by_columns_first():
+    """As in vLLM, and in transformers from 5.23.0 on."""
+    model = whorl.read({"model_type": "step3p5_vision", **SIZES})
+    assert model.reading.notes == ("Positions are (column, row): pass the column as the first axis.",)
+
+
+def test_a_tower_that_read_does_not_know_is_not_sent_to_read():
+    axial = {"rope_parameters": {"rope_type": "axial", "rope_theta": 10000.0}}
+    with pytest.raises(WhorlError, match=r"Use whorl\.AxialRope in its convention\.$"):
+        whorl.read({"model_type": "new_vision", **SIZES, **axial})
+
+
 # --- the short form
 
 

@@ -11,7 +11,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import whorl
-from rotary_classes import MODELS, PART
+from rotary_classes import MODELS, PART, is_new
 from whorl import AxialRope, Rope, WhorlError
 
 # classes whose configs rotate only where they say so, and what they must say
@@ -94,10 +94,12 @@ def agrees(encoding, theirs, factor):
 
 
 def check(cls):
-    """How a class went: "agrees", "refused", or "apart"."""
+    """How a class went: "agrees", "refused", "new", or "apart"."""
     if cls.__name__ in APART:
         return "apart"
     config = config_for(cls)
+    if is_new(config):
+        return "new"
     rotary = cls(config)
     try:
         model = whorl.read(json.loads(config.to_json_string(use_diff=False)))
@@ -183,14 +185,17 @@ def test_towers_turn_their_patches_as_they_are_read():
     generator, compared = torch.Generator().manual_seed(0), 0
     for module, cls in towers():
         config = inspect.signature(cls.__init__).parameters["config"].annotation()
+        if is_new(config):
+            continue
         model = whorl.read(json.loads(config.to_json_string(use_diff=False)))
         encoding = model.groups[0].encoding
         assert isinstance(encoding, AxialRope), cls.__name__
         encoding = AxialRope.from_config(encoding.config.replace(angles="float32"))
         positions = torch.randint(0, 50, (encoding.config.axes, 7), generator=generator)
         q = torch.randn(1, 3, 7, encoding.config.head_dim, generator=generator)
-        # SAM counts columns before rows, as AxialRope's rope_vit turns them
-        theirs = positions.flip(0) if encoding.config.convention == "rope_vit" else positions
+        # SAM and Step 3.7 are given the row first and turn by the column first; 5.22.2 had the row first in Step 3.7
+        step = cls.__name__ == "Step3p7VisionRotaryEmbedding" and transformers.__version__ != "5.22.2"
+        theirs = positions.flip(0) if encoding.config.convention == "rope_vit" or step else positions
         expected = turned_by(module, cls(config), q, theirs.T)
         assert float((encoding.rotate(q, positions) - expected).abs().max()) <= 1e-5, cls.__name__
         compared += 1

@@ -24,7 +24,7 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.models.qwen2_vl import modeling_qwen2_vl as qwen2_vl
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig
 
-from rotary_classes import APART, NAMELESS, config_for, rotary_modules
+from rotary_classes import APART, NAMELESS, config_for, is_new, rotary_modules
 from whorl import MRope, Rope, WhorlError
 from whorl.dialects.beside import IncompleteRotation
 from whorl.dialects.families import UnknownFamily
@@ -284,10 +284,12 @@ def rotate_in(module, rope, rotary, q, positions, layer_type):
 
 
 def check_module(module, cls):
-    """How a rotary module went: "agrees", "refused", or "apart"."""
+    """How a rotary module went: "agrees", "refused", "new", or "apart"."""
     if cls.__name__ in APART:
         return "apart"
     config = config_for(cls)
+    if is_new(config):
+        return "new"
     rotary, data = cls(config), json.loads(config.to_json_string(use_diff=False))
     types = sorted(rotary.rope_type) if isinstance(rotary.rope_type, dict) and rotary.rope_type else [None]
     for layer_type in types:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import whorl
-from optional import optional
+from optional import ASKED_FOR, optional
 from whorl import Rope, WhorlError
 from whorl.dialects.families import LEARNED, SINUSOIDAL, T5, UNROTATED
 
@@ -29,7 +29,7 @@ SMALL |= dict.fromkeys(("pad_token_id", "eos_token_id", "decoder_start_token_id"
 
 def built(name, device, **settings):
     """The model of a family, by default but for these settings, and its config as its file would have it."""
-    transformers = optional("transformers", exact=True)
+    transformers = optional("transformers", only=ASKED_FOR)
     of_text = {"siglip": transformers.SiglipTextModel, "siglip2": transformers.Siglip2TextModel}
     config = transformers.CONFIG_MAPPING[f"{name}_text_model" if name in ("clip", *of_text) else name](**settings)
     with torch.device(device):
@@ -88,7 +88,7 @@ def test_the_window_of_gpt_neo_is_that_of_its_mask():
 
 
 def test_whisper_has_waves_in_its_encoder_and_a_table_in_its_decoder():
-    transformers = optional("transformers", exact=True)
+    transformers = optional("transformers", only=ASKED_FOR)
     sizes = {"d_model": 64, "encoder_layers": 1, "decoder_layers": 1, "max_source_positions": 50}
     sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
     config = transformers.WhisperConfig(**sizes, vocab_size=16, pad_token_id=0, bos_token_id=0, eos_token_id=0)
@@ -132,7 +132,7 @@ def test_mpt_without_alibi_has_what_its_own_code_has_and_says_what_transformers_
 
 
 def test_transformers_has_alibi_in_mpt_whatever_the_file_says():
-    transformers = optional("transformers", exact=True)
+    transformers = optional("transformers", only=ASKED_FOR)
     given = {key: value for key, value in MPT.items() if key != "model_type"}
     made = [
         transformers.MptModel(transformers.MptConfig(**given, attn_config={"alibi": alibi})) for alibi in (True, False)

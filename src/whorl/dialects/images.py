@@ -61,7 +61,7 @@ TOWERS: dict[str, Tower] = {
     **dict.fromkeys(("qwen2_5_vl_vision", "qwen2_5_omni_vision_encoder", "exaone4_5_vision"), _QWEN2_5),
     **dict.fromkeys(("glm4v_vision", "glm4v_moe_vision", "glm_ocr_vision", "glm5_next_vision"), _QWEN),
     **dict.fromkeys(("ernie4_5_vl_moe_vision", "paddleocr_vl_vision", "cohere_compass_vision"), _QWEN),
-    **dict.fromkeys(("mlcd", "mlcd_vision_model", "step3p5_vision", "video_llama_3_vision"), _QWEN),
+    **dict.fromkeys(("mlcd", "mlcd_vision_model", "video_llama_3_vision"), _QWEN),
     **dict.fromkeys(("muse_glimmer_vision", "muse_spark_vision"), _MUSE),
     **dict.fromkeys(("sam2_video", "sam3_tracker_video", "edgetam_video"), _SAM),
     SAM3: Tower(convention="rope_vit", full_layers="global_attn_indexes"),
@@ -72,6 +72,8 @@ TOWERS: dict[str, Tower] = {
     "llama4_vision_model": Tower(convention="llama4_vision", note=FROM_ONE),
     "minimax_m3_vl_vision": Tower(convention="minimax_vision", axes=3, note=TIME_FIRST),
     "pixtral": Tower(convention="pixtral"),
+    # as vLLM has it, and transformers from 5.23.0 on; 5.22.2 took the row first
+    "step3p5_vision": Tower(convention="qwen_vision", note=COLUMNS_FIRST),
 }
 
 

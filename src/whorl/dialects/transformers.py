@@ -119,7 +119,7 @@ def _rope_type(fields: Fields) -> RopeType:
     """The rope type of these fields, once every key of the rope dict is known to it."""
     if fields.rope_type == "axial":
         raise WhorlError(
-            f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope, as whorl.read does."
+            f"{CALL}: rope_type 'axial' turns images by rows and columns. Use whorl.AxialRope in its convention."
         )
     known = ROPE_TYPES | ({"ntk": GTE} if family_name(fields.config) == "gte" else {})
     if fields.rope_type not in known:
