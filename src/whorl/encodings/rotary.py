@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
@@ -277,6 +276,8 @@ class Rotary(Encoding):
             return self.config.scaled_frequencies(served).to(device)
         if device.type != "cpu" and may_keep_tensors():
             return _frequencies_on(self._text, served, self.config.dtype, device)
+        if served is not None and may_keep_tensors():  # as a text grows, each length is asked for once
+            return finite_frequencies(self.config, served).to(device)
         values = frequency_numbers(self._text, served)
         if making_own_graph() and torch.is_grad_enabled():  # compilers look for equal calls where gradients follow
             return numbers(values, self.config.dtype, device)
@@ -377,14 +378,18 @@ def check_length(length: int | None, call: str) -> int | None:
 @held
 def frequency_numbers(config_text: str, length: int | None) -> tuple[float, ...]:
     """The frequencies of a config for a length."""
-    settings: RotaryConfig = value_of(config_text)
-    numbers = tuple(settings.scaled_frequencies(length).tolist())
-    if not all(map(math.isfinite, numbers)):
+    return tuple(finite_frequencies(value_of(config_text), length).tolist())
+
+
+def finite_frequencies(settings: RotaryConfig, length: int | None) -> Tensor:
+    """The same as a tensor on the CPU, or a WhorlError unless they are finite."""
+    found = settings.scaled_frequencies(length)
+    if not bool(found.isfinite().all()):
         raise WhorlError(
             f"{settings.call()}: the frequencies are not finite with these settings: {settings!r}. "
             "Use a base and factors nearer to those of trained models."
         )
-    return numbers
+    return found
 
 
 @held  # on the device: copying them there would wait for it at every call

@@ -65,8 +65,13 @@ def _splits(positions: Tensor, frequencies: Tensor) -> bool:
 
 
 def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.dtype) -> Tables:
+    out = torch.empty(2, positions.numel(), frequencies.numel(), dtype=dtype, device="cpu")
+    if positions.numel() <= FEW:
+        ids = positions.flatten().tolist()
+        if max(map(abs, ids)) < BLOCK**2:
+            _fill_few(out, ids, frequencies, factor)
+            return out[0].view(*positions.shape, -1), out[1].view(*positions.shape, -1)
     flat = positions.reshape(-1).long()
-    out = torch.empty(2, flat.numel(), frequencies.numel(), dtype=dtype, device="cpu")
     _fill(out, flat.abs(), 1, frequencies, factor)
     if int(flat.min()) < 0:
         out[1].mul_(flat.sign().unsqueeze(-1))  # sin is odd, cos is even
@@ -74,18 +79,26 @@ def _split(positions: Tensor, frequencies: Tensor, factor: float, dtype: torch.d
     return out[0].view(shape), out[1].view(shape)
 
 
+def _fill_few(out: Tensor, ids: list[int], frequencies: Tensor, factor: float) -> None:
+    """What ``_fill`` writes, bit for bit, for ids below BLOCK^2: a decoding step waits for one."""
+    steps = [[abs(i) // BLOCK * BLOCK for i in ids], [abs(i) % BLOCK for i in ids]]
+    angles = torch.tensor(steps, dtype=torch.float64, device="cpu").unsqueeze(-1) * frequencies
+    waves = torch.stack((angles.cos(), angles.sin()))
+    (cos_c, cos_f), (sin_c, sin_f) = waves
+    if factor != 1.0:
+        cos_c *= factor
+        sin_c *= factor
+    _join(out, (cos_c, sin_c), (cos_f, sin_f), *torch.empty_like(angles))
+    for row, i in enumerate(ids):
+        if i < 0:  # sin is odd, cos is even
+            out[1, row].neg_()
+
+
 def _fill(out: Tensor, ids: Tensor, unit: int, frequencies: Tensor, factor: float) -> None:
     """Writes factor times cos and sin of ids * unit * frequencies into out (2, ids, pairs); no id is negative."""
     count = ids.numel()
     coarse_ids = torch.div(ids, BLOCK, rounding_mode="floor")
     fine_ids = ids - coarse_ids * BLOCK
-    if count <= FEW and int(coarse_ids.max()) < BLOCK:  # as below, without looking for rows that come twice
-        cos, sin = _waves(torch.stack((coarse_ids * BLOCK, fine_ids)), unit, frequencies)
-        if factor != 1.0:
-            cos[0] *= factor
-            sin[0] *= factor
-        _join(out, (cos[0], sin[0]), (cos[1], sin[1]), torch.empty_like(cos[0]), torch.empty_like(cos[0]))
-        return
     low, high = (int(bound) for bound in torch.aminmax(coarse_ids))
     contiguous = count > BLOCK and first_of_consecutive(ids) is not None
     if count < BLOCK:  # few positions: only the fine rows they need
