@@ -180,3 +180,33 @@ def test_later_calls_of_attention_give_what_the_first_gave(name, learns, device)
         for encoding, expected in zip(encodings, wanted, strict=True):
             for got, one in zip(called(encoding), expected, strict=True):
                 torch.testing.assert_close(got, one, atol=2e-5, rtol=1e-5)
+
+
+def test_thousands_of_kinds_stay_within_a_bound(monkeypatch):
+    """Of encodings that live and of those that are gone; what was made for one call is not kept for all."""
+    monkeypatch.setattr(plans, "MOST_PLANS", 40)
+    living = [whorl.Rope(head_dim=8, base=100.0 + i) for i in range(30)]
+    x, most = torch.randn(1, 2, 8, 8), 0
+    for i in range(600):
+        encoding = living[i % 30] if i % 2 else whorl.Rope(head_dim=8, base=1e4 + i)
+        whorl.attention(x, x, x, encoding=encoding, scale=0.1 + i)
+        cache = whorl.KVCache(encoding=encoding, length=10 + i)
+        for _ in range(3):
+            cache.attend(x[:, :, :1], x[:, :, :1], x[:, :, :1])
+        most = max(most, len(PLANS))
+    assert most <= 40
+    gone = weakref.ref(living[0])
+    del living, encoding, cache
+    gc.collect()
+    assert gone() is None
+    assert not any(settings[0] in ("attention", "step") for _, _, settings, *_ in (*PLANS._used, *PLANS._before))
+
+
+def test_tables_of_plans_stay_within_a_bound_on_memory(monkeypatch):
+    monkeypatch.setattr(plans, "MOST_BYTES", 2**20)
+    dynamic = whorl.Rope(head_dim=64, scaling=whorl.DynamicNtk(factor=2.0, original_length=16))
+    x = torch.randn(1, 1, 500, 64)
+    for length in range(500, 560):
+        whorl.attention(x, x, x, encoding=dynamic, length=length)
+    kept = {key: size for key, (_, size, _) in (PLANS._used | PLANS._before).items() if size}
+    assert 2 <= len(kept) <= 2 * plans.FEW and sum(kept.values()) <= 2**20 + 2 * plans.FEW * 512 * 32 * 8

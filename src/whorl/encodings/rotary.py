@@ -190,6 +190,9 @@ class Rotary(Encoding):
         self._check_head("q", q, q_positions, order)
         self._check_head("k", k, k_positions, order)
         check_heads(type(self).__name__, self.config.rotated_heads, q, k, order)
+        if may_keep_tensors() and not (q.numel() or k.numel()):  # a cache asks whether its tokens would be refused
+            check_positions(type(self).__name__, q_positions, self.axes)
+            return q, k
         q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
         if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
