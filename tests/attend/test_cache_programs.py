@@ -312,7 +312,7 @@ class Program:
         hooks = [hook for hook in (*self.encoding.enters(), "softmax_scale") if hook != "add_to_input"]
         target, name = self.random.choice([(self.encoding, hook) for hook in hooks] + [(cache_module, "run")])
         if kind is torch.OutOfMemoryError:
-            target, name = slots_module, "_zeros"
+            target, name = slots_module, "_memory"
         before = getattr(target, name)
 
         def maybe(*args, **more):

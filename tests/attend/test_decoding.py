@@ -1,10 +1,13 @@
 """Steps of a cache by the kernels of decoding: equal to the reference, whatever the encoding, padding or heads."""
 
+import gc
+
 import pytest
 import torch
 
 import whorl
-import whorl.attend.decoding
+from whorl.encodings import made_of
+from whorl.encodings.parts import BiasByDistance
 from whorl.kernels import decode_triton
 from whorl.kernels.decode_triton import parts_of, tile_of
 from whorl.kernels.launches import LAUNCHES
@@ -515,15 +518,14 @@ def test_what_is_kept_for_steps_does_not_grow_with_lengths_and_scales(name):
         wanted = exact.attend(*step, impl="torch", **options)
         for impl, cache in caches.items():
             torch.testing.assert_close(cache.attend(*step, impl=impl, **options), wanted, atol=4e-6, rtol=0)
-        sizes.append(len(encoding._calls))
+        gc.collect()
+        sizes.append(sum(tables._module is encoding for tables in made_of._TABLES.values()))
     assert sizes[1:] == sizes[:1] * 7
 
 
 def test_a_bias_in_reverse_is_made_once_for_every_length_and_scale(monkeypatch):
-    made, usual = [], whorl.attend.decoding.TableByDistance.__call__
-    monkeypatch.setattr(
-        whorl.attend.decoding.TableByDistance, "__call__", lambda *given: made.append(given) or usual(*given)
-    )
+    made, usual = [], BiasByDistance.table
+    monkeypatch.setattr(BiasByDistance, "table", lambda *given: made.append(given) or usual(*given))
     text = [x.cpu() for x in tokens(PROMPT + 6)]
     cache = whorl.KVCache(encoding=whorl.Kerple(heads=HEADS), capacity=ROOM)
     cache.attend(*(x[:, :, :PROMPT] for x in text))

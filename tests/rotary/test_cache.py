@@ -156,3 +156,50 @@ def test_the_cache_holds_copies_of_nothing_the_caller_can_change(use):
     cos.zero_()
     sin.zero_()
     assert torch.equal(rope.rotate(X, torch.arange(40)), before)
+
+
+def test_a_length_that_grows_with_its_text_makes_one_row_for_one_row(use, builds):
+    cache = use("hybrid")
+    rope = whorl.Rope(head_dim=64, scaling=SCALINGS["dynamic_ntk"])
+    for length in range(600, 700):
+        rope.rotate(X[:, :, :1], torch.tensor([length - 1]), length)
+    assert [shape for _, shape, _ in builds] == [(1,)] * 100
+    assert cache.bytes == 0
+
+
+@pytest.mark.parametrize("name", [None, "dynamic_ntk"])
+def test_many_layers_share_the_table_of_a_length(use, builds, name):
+    """Calls that ask for single rows have the table made once they are many; a prompt has it made at once."""
+    use("hybrid")
+    rope = whorl.Rope(head_dim=64, scaling=name and SCALINGS[name])
+    expected = rope.turn(X[:, :, :1], rope.tables(torch.tensor([639]), 640))
+    builds.clear()
+    for _ in range(120):
+        assert torch.equal(rope.rotate(X[:, :, :1], torch.tensor([639]), 640), expected)
+    rows = [shape[0] for _, shape, _ in builds]
+    assert rows == ([1024] if name is None else [1] * 79 + [640])
+    builds.clear()
+    for _ in range(2):
+        rope.rotate(torch.zeros(1, 1, 700, 64), torch.arange(700), 700)
+    assert [shape[0] for _, shape, _ in builds] == ([] if name is None else [700])
+
+
+def test_small_tables_are_bounded_by_their_number(use, monkeypatch):
+    monkeypatch.setattr(whorl.rotary.cache, "MOST_TABLES", 8)
+    cache = use("full")
+    for base in range(20):
+        whorl.Rope(head_dim=2, base=100.0 + base).rotate(torch.zeros(1, 1, 3, 2), torch.arange(3))
+    assert len(cache._kept) == 8 and cache.bytes == 8 * 4 * 2 * 4
+
+
+@pytest.mark.parametrize("high", [3, 511, 512, 5000, 262_143, 262_144, 300_000, 5_000_000])
+def test_a_few_positions_have_the_rows_of_many(high):
+    """Few positions go another way through the arithmetic; no bit may tell."""
+    ids = torch.arange(max(0, high - 600), high + 1)
+    for scaling in (None, SCALINGS["yarn"]):
+        rope = whorl.Rope(head_dim=64, scaling=scaling)
+        together = rope.tables(ids)
+        for few in (ids[-1:], ids[-3:], ids[[0, -1]], -ids[-2:]):
+            sign = torch.where(few < 0, -1.0, 1.0)[:, None]
+            for table, whole, turned in zip(rope.tables(few), together, (1.0, sign), strict=True):
+                assert torch.equal(table, whole[few.abs() - int(ids[0])] * turned)

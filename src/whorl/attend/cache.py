@@ -76,12 +76,13 @@ class KVCache:
         self._capacity = capacity
         self._state = State(encoding, self._policy_for(encoding), check_length(length, "KVCache"), None)
         self._ready: ReadyStep | None = None
+        self._on_device: dict[Kind, ReadyStep] = {}  # of steps counted there: a captured graph reads what they hold
         self._unready: str | None = "nothing was attended to"  # why the last step was none of kernels
         self._clock: Clock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # a step that was made ready reads this cache's encoding, and a copy has its own
-        return {**self.__dict__, "_ready": None}
+        return {**self.__dict__, "_ready": None, "_on_device": {}}
 
     def __copy__(self) -> KVCache:
         # memory of its own: a slot that both caches fill next would be one and the same
@@ -148,6 +149,8 @@ class KVCache:
                 f"holds {slots.filled} slots on {slots.keys.device}. Give caches of one model that hold as many."
             )
         self._clock = clock
+        if self._ready is not None:
+            self._on_device[self._ready.kind] = self._ready
         return clock
 
     def why_not_kernels(self) -> str | None:
@@ -158,6 +161,7 @@ class KVCache:
         """Counts filled slots in Python again; waits for the device once."""
         self._settled()
         self._clock = None
+        self._on_device.clear()
 
     def _settled(self) -> State:
         """The state with the count that the device has."""
@@ -269,7 +273,7 @@ class KVCache:
             if plain and impl in ("auto", "triton")
             else None
         )
-        ready = self._ready
+        ready = self._ready if self._clock is None or kind is None else self._on_device.get(kind)
         if (
             ready is not None
             and kind == ready.kind
@@ -346,6 +350,8 @@ class KVCache:
             state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
             out = self._decode(made, q, k, v, hidden)
             self._ready = ReadyStep(kind, state.encoding, made, unfit)
+            if self._clock is not None:
+                self._on_device[kind] = self._ready
             return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
         if state.policy == "transformed":

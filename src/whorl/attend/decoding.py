@@ -28,7 +28,7 @@ from whorl.attend.decoding_terms import (
 )
 from whorl.attend.slots import Policy, Slots
 from whorl.encodings.base import Encoding
-from whorl.encodings.made_of import MadeOf
+from whorl.encodings.made_of import TablesOf, tables_of
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -75,7 +75,7 @@ class DecodingStep:
         bias: BiasOf,
         terms: Terms,
         turns: Turns | None,
-        factors: MadeOf[Tensor] | None,
+        factors: TablesOf[Tensor] | None,
         rules: Rules,
     ) -> None:
         self._place, self._bias, self._terms = place, bias, terms
@@ -102,7 +102,7 @@ class DecodingStep:
         if slots.padded or self._reads_positions:
             positions = slots.positions if slots.positions.ndim == 2 else slots.positions[0]
         if turns is not None:
-            cos, sin, fades, _ = turns
+            cos, sin, fades = turns[:3]
         memory = None if terms.reader is None else slots.memory
         bias, factors = self._bias(slots, now), None if self._factors is None else self._factors()
         kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, memory, factors)
@@ -183,9 +183,9 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked:
     if bias is None:
         bias_of = _no_bias
     elif isinstance(bias, BiasByDistance) and bias.formula:
-        bias_of, by_place = _bias_by_distance(bias), True
+        bias_of, by_place = _bias_by_distance(bias, slots.room, q.device), True
     elif isinstance(bias, BiasByPair) and bias.lines > 0 and slots.counted:
-        bias_of, by_place, lines = _lines(bias), True, bias.lines
+        bias_of, by_place, lines = _lines(bias, slots.room, q.device), True, bias.lines
     else:
         bias_of = _bias_by_pair(encoding, asked.length)
     terms = Terms(encoding, slots, q, v, asked.scale)
@@ -305,41 +305,19 @@ def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
     return bias
 
 
-def _lines(part: BiasByPair) -> BiasOf:
+def _lines(part: BiasByPair, room: int, device: torch.device) -> BiasOf:
     """The numbers of a bias of straight lines, with those of queries at every position there is room for."""
     source: Any = part.encoding
-
-    def numbers(slots: Slots, now: Tensor) -> Tensor:
-        room, key = slots.room, ("lines", now.device)
-        kept = source._calls.get(key)
-        if kept is None or kept[0] < room:
-            ids = slot_numbers(room, now.device)[:room]
-            kept = source._calls[key] = room, MadeOf(source, lambda: source.line_numbers(ids, room).contiguous())
-        return kept[1]()
-
-    return numbers
+    ids = slot_numbers(room, device)[:room]
+    numbers = tables_of(source, ("lines", room, device), lambda: source.line_numbers(ids, room).contiguous())
+    return lambda slots, now: numbers()
 
 
-class TableByDistance:
-    """A table of a bias by distance, made anew when what it was learned changes, and shared by all layers."""
-
-    def __init__(self, part: BiasByDistance, dtype: torch.dtype = torch.float32) -> None:
-        self._part, self._dtype = part, dtype
-
-    def __call__(self, room: int, device: torch.device) -> Tensor:
-        """The bias (heads, distances), for as many distances as there is room, or more."""
-        part, dtype = self._part, self._dtype
-        calls, key = part.encoding._calls, ("table by distance", dtype, device)
-        kept = calls.get(key)
-        if kept is None or kept[0] < room:
-            distances = slot_numbers(room, device)[:room]
-            kept = calls[key] = room, MadeOf(part.encoding, lambda: part.table(distances, dtype).contiguous())
-        return kept[1]()
-
-
-def _bias_by_distance(part: BiasByDistance) -> BiasOf:
-    table = TableByDistance(part)
-    return lambda slots, now: table(slots.room, now.device)
+def _bias_by_distance(part: BiasByDistance, room: int, device: torch.device) -> BiasOf:
+    """A bias by distance, (heads, distances), for as many distances as there is room for."""
+    distances = slot_numbers(room, device)[:room]
+    table = tables_of(part.encoding, ("bias", room, device), lambda: part.table(distances, torch.float32).contiguous())
+    return lambda slots, now: table()
 
 
 def slot_numbers(room: int, device: torch.device) -> Tensor:

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from whorl.attend.decoding import Asked, TableByDistance
-from whorl.attend.decoding_terms import kept_tables
+from whorl.attend.decoding import Asked
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
-from whorl.encodings.made_of import MadeOf
+from whorl.encodings.made_of import TablesOf, tables_of
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -140,15 +139,15 @@ def _wide(slots: Slots) -> torch.dtype:
     return torch.promote_types(slots.keys.dtype, torch.float32)
 
 
-def _bias(part: BiasByDistance, slots: Slots) -> MadeOf[Tensor]:
-    """(1, heads of keys, queries of each, distances), down to 0 from the farthest that there is room for, or more."""
+def _bias(part: BiasByDistance, slots: Slots) -> TablesOf[Tensor]:
+    """(1, heads of keys, queries of each, distances), down to 0 from the farthest that there is room for."""
     dtype, shared, room, device = _wide(slots), slots.keys.shape[1], slots.room, slots.keys.device
-    table = TableByDistance(part, dtype)
 
     def make() -> Tensor:
-        return table(room, device)[:, :room].flip(1).view(1, shared, -1, room)
+        distances = torch.arange(room, device=device)
+        return part.table(distances, dtype).flip(1).view(1, shared, -1, room)
 
-    return kept_tables(part.encoding, ("bias in reverse", dtype, shared, device), room, make)
+    return tables_of(part.encoding, ("bias in reverse", room, dtype, shared, device), make)
 
 
 def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:

@@ -18,7 +18,7 @@ from whorl.attend.slots import Slots
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.content import RowsByDistance
-from whorl.encodings.made_of import Made, MadeOf
+from whorl.encodings.made_of import TablesOf, tables_of
 from whorl.encodings.parts import Branches, Fade, OutputTerm, Placement, QueryScale, ScoreTerm, every, first
 from whorl.kernels.decode import Sums
 
@@ -54,15 +54,11 @@ class Terms:
         if self.by_place:
             # a query that is neither turned nor scaled meets raw keys: so can content
             folds = first(encoding, Placement, QueryScale) is None
-            room, key = slots.room, ("rows by distance", v.dtype, q.device, folds)
-            self._tables = kept_tables(
-                source, key, room, lambda: _by_distance(source, room, scale, v.dtype, folds), scale
-            )
+            room, key = slots.room, ("rows by distance", slots.room, scale, v.dtype, q.device, folds)
+            self._tables = tables_of(source, key, lambda: _by_distance(source, room, scale, v.dtype, folds))
         elif self.sums == "gates":
             key = "rows by count", q.device
-            self._tables = kept_tables(
-                source, key, 0, lambda: RowsByDistance(query=source.rows_by_count().float()[None])
-            )
+            self._tables = tables_of(source, key, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
 
     def __call__(self, q: Tensor) -> Added:
         """What raw queries make of them."""
@@ -77,19 +73,6 @@ class Terms:
         if content is None:
             return q
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
-
-
-def kept_tables(
-    encoding: Encoding, key: Any, room: int, make: Callable[[], Made], asked: float | None = None
-) -> MadeOf[Made]:
-    """The tables for so much room or more, shared by all layers of one encoding.
-
-    ``asked`` is a scale or a length that decides them too: those of one at a time are kept, as a text may grow.
-    """
-    kept = encoding._calls.get(key)
-    if kept is None or kept[0] < room or kept[1] != asked:
-        kept = encoding._calls[key] = room, asked, MadeOf(encoding, make)
-    return kept[2]
 
 
 def _by_distance(source: Any, room: int, scale: float, dtype: torch.dtype, folds: bool) -> RowsByDistance:
@@ -139,12 +122,21 @@ def why_not_terms(encoding: Encoding, slots: Slots, hidden: Tensor | None) -> st
 
 
 class Turns(NamedTuple):
-    """How raw keys are turned: tables (placements, 2, slots, pairs) of queries and of keys, and what fades."""
+    """How raw keys are turned: tables (placements, 2, slots, pairs) of queries and of keys, and what fades.
+
+    ``shared`` is what all layers share of them, as long as one of them holds it.
+    """
 
     cos: Tensor
     sin: Tensor
     fades: Tensor | None
     near: int
+    shared: object
+
+
+class _Pair(NamedTuple):
+    cos: Tensor
+    sin: Tensor
 
 
 def why_not_turns(encoding: Encoding, slots: Slots, length: int | None) -> str | None:
@@ -169,28 +161,26 @@ def turns_of(encoding: Encoding, room: int, length: int | None, device: torch.de
         return None
     rotary: Any = placement.rotary
     if branches is not None:
-        cos, sin = _by_branch(branches.encoding, rotary, room, length, device)
-        return Turns(cos, sin, None, branches.near)
+        tables = _by_branch(branches.encoding, rotary, room, length, device)
+        return Turns(*tables(), None, branches.near, tables)
     counted = rotary.counted_tables(room, length, device)
     cos, sin = (table.expand(1, 2, -1, -1) for table in (counted.cos, counted.sin))
     fades = None if fade is None or fade.rates is None else torch.tensor(fade.rates, device=device)
-    return Turns(cos, sin, fades, 0)
+    return Turns(cos, sin, fades, 0, counted)
 
 
-def _by_branch(
-    encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device
-) -> tuple[Tensor, Tensor]:
+def _by_branch(encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device) -> TablesOf[_Pair]:
     """The tables of queries and of keys in the first two branches; a third one has keys after the query."""
 
-    def make() -> tuple[Tensor, Tensor]:
+    def make() -> _Pair:
         ids = torch.arange(room, device=device)
         sides = places_by_branch(encoding, ids, ids)[:2]
         tables = [[rotary.tables(at, length) for at in side] for side in sides]
         cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
-        return cos, sin
+        return _Pair(cos, sin)
 
     served = length if rotary.length_dependent else None
-    return kept_tables(encoding, ("turns by branch", rotary, device), room, make, served)()
+    return tables_of(encoding, ("turns by branch", id(rotary), served, room, device), make)
 
 
 def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, Tensor], Tensor] | None:
@@ -202,7 +192,7 @@ def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, 
     return lambda q, here: encoding.scale_queries(q, here, length)
 
 
-def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> MadeOf[Tensor] | None:
+def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> TablesOf[Tensor] | None:
     """What multiplies a query, (heads or 1, positions); None where nothing does, or more than a number by position."""
     scales = every(encoding, QueryScale)
     if not scales or not slots.counted or encoding.axes > 1 or not all(part.by_position for part in scales):
@@ -214,4 +204,4 @@ def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> MadeOf
         ids = torch.arange(room, device=device)
         return math.prod(source.query_factor(ids) for source in sources).float().contiguous()  # pyright: ignore[reportAttributeAccessIssue]
 
-    return kept_tables(encoding, ("factors", device), room, make)
+    return tables_of(encoding, ("factors", room, device), make)

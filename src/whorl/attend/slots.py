@@ -169,7 +169,7 @@ def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: i
         return kept
     shape = list(like.shape)
     shape[axis] = room if kept is None else max(room, kept.shape[axis])
-    own = _zeros(shape, dtype, like.device)
+    own = _memory(shape, dtype, like.device)
     if kept is not None and start:
         if dtype == torch.float64:
             check_exact(kept.narrow(axis, 0, start))
@@ -181,11 +181,12 @@ def replaced(kept: Tensor, by: Tensor, axis: int) -> Tensor:
     """Memory of the same number of slots, the first of them with ``by``."""
     shape = list(by.shape)
     shape[axis] = kept.shape[axis]
-    own = _zeros(shape, by.dtype, by.device)
+    own = _memory(shape, by.dtype, by.device)
     own.narrow(axis, 0, by.shape[axis]).copy_(by)
     return own
 
 
-def _zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+def _memory(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory that nobody reads before it is written, and that costs nothing before."""
     with torch.inference_mode(False):  # memory made in that mode could not be written into outside of it
-        return torch.zeros(shape, dtype=dtype, device=device)
+        return torch.empty(shape, dtype=dtype, device=device)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,7 @@ class MadeOf(Generic[Made]):
     """
 
     def __init__(self, module: nn.Module, make: Callable[[], Made]) -> None:
+        self._module = module
         self._places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
         self._make = make
         self._made: Made | None = None
@@ -46,10 +48,63 @@ class MadeOf(Generic[Made]):
             else:
                 return self._made
         with torch.inference_mode(False), torch.no_grad():
-            self._made = self._make()
+            self._made = self._take(self._make())
             now = (parameters.get(name) for parameters, name in self._places)
             self._of = [None if learned is None else _Learned(learned) for learned in now]
         return self._made
+
+    def _take(self, made: Made) -> Made:
+        """What is kept of tensors that were just made."""
+        return made
+
+
+class TablesOf(MadeOf[Made]):
+    """The same for kernels: numbers made anew are written into the memory of those before.
+
+    A captured CUDA graph reads that memory, and whoever holds this holds it. So no gradient may need what was in it.
+    """
+
+    def _take(self, made: Made) -> Made:
+        if self._made is None or not _alike(self._made, made):
+            return _apart(made, self._module)
+        for x, y in zip(_tensors(self._made), _tensors(made), strict=True):
+            x.copy_(y)
+        return self._made
+
+
+# By encoding, and what decides the tables. An entry lives as long as a step holds it, and it holds its encoding: so the
+# id in a key is that of no other encoding.
+_TABLES: WeakValueDictionary[Hashable, TablesOf[Any]] = WeakValueDictionary()
+
+
+def tables_of(encoding: nn.Module, key: Hashable, make: Callable[[], Made]) -> TablesOf[Made]:
+    """The tables of an encoding under a key that has all that decides them, shared by all who hold them."""
+    own = id(encoding), key
+    tables = _TABLES.get(own)
+    if tables is None:
+        tables = _TABLES[own] = TablesOf(encoding, make)
+    return tables
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    return [made] if isinstance(made, Tensor) else [x for x in made if x is not None]
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether tensors that were made at two times fit each other's memory."""
+    shapes = [[(x.shape, x.stride(), x.dtype, x.device) for x in _tensors(made)] for made in (a, b)]
+    return shapes[0] == shapes[1]
+
+
+def _apart(made: Any, module: nn.Module) -> Any:
+    """The tensors, those in a parameter's memory copied: nobody but a parameter's owner writes there."""
+    plain = (x for x in module.parameters() if type(x) in (Tensor, nn.Parameter))
+    learned = {x.untyped_storage().data_ptr() for x in plain}
+
+    def copied(x: Tensor | None) -> Tensor | None:
+        return x.clone() if x is not None and x.untyped_storage().data_ptr() in learned else x
+
+    return copied(made) if isinstance(made, Tensor) else type(made)(*map(copied, made))
 
 
 class _Learned:

@@ -221,11 +221,13 @@ class Rotary(Encoding):
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
         axes_first = check_positions(type(self).__name__, positions, self.axes)
+        served = self._served(length)
         kept = current_table_cache().prefix(
-            (type(self), self.config, self._served(length), dtype),  # a subclass may have tables of its own
+            (type(self), self.config, served, dtype),  # a subclass may have tables of its own
             axes_first,
             2 * self.config.pairs * dtype.itemsize,
             lambda ids: self.tables(ids, length, dtype=dtype),
+            served,
         )
         if kept is None:
             return self.tables(positions, length, dtype=dtype)
@@ -252,10 +254,13 @@ class Rotary(Encoding):
             return None
         key = type(self), self._text, self._served(length), device  # a subclass may have tables of its own
         kept = COUNTED.get(key)
-        if kept is None or kept.cos.shape[0] < count:
-            ids = torch.arange(count, device=device)
+        first = 0 if kept is None else kept.cos.shape[0]
+        if first < count:
+            ids = torch.arange(first, count, device=device)
             with torch.inference_mode(False), torch.no_grad():
                 made = self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
+                if kept is not None:  # a text that outgrows its memory waits for the further rows alone
+                    made = torch.cat((kept.cos, made[0])), torch.cat((kept.sin, made[1]))
                 kept = COUNTED[key] = Counted(*(table.contiguous() for table in made))
         return kept
 

@@ -27,6 +27,9 @@ BLOCK = 512
 # descheduled worker, and small enough that the float64 temporaries stay in cache.
 CHUNK = 2**19
 
+# Positions so few that finding out which of their rows are the same takes longer than making each.
+FEW = 16
+
 Tables = tuple[Tensor, Tensor]
 
 
@@ -76,6 +79,13 @@ def _fill(out: Tensor, ids: Tensor, unit: int, frequencies: Tensor, factor: floa
     count = ids.numel()
     coarse_ids = torch.div(ids, BLOCK, rounding_mode="floor")
     fine_ids = ids - coarse_ids * BLOCK
+    if count <= FEW and int(coarse_ids.max()) < BLOCK:  # as below, without looking for rows that come twice
+        cos, sin = _waves(torch.stack((coarse_ids * BLOCK, fine_ids)), unit, frequencies)
+        if factor != 1.0:
+            cos[0] *= factor
+            sin[0] *= factor
+        _join(out, (cos[0], sin[0]), (cos[1], sin[1]), torch.empty_like(cos[0]), torch.empty_like(cos[0]))
+        return
     low, high = (int(bound) for bound in torch.aminmax(coarse_ids))
     contiguous = count > BLOCK and first_of_consecutive(ids) is not None
     if count < BLOCK:  # few positions: only the fine rows they need
