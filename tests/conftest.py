@@ -85,13 +85,14 @@ def device(request):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """In the interpreter, tiles of attention so small that short inputs have many of them."""
-    from whorl.kernels import launches
+    from whorl import plans
     from whorl.kernels.tiles import sizes
 
     if not torch.cuda.is_available():
         small = {"forward": (32, 16), "keys": (16, 32), "queries": (32, 16)}
         monkeypatch.setattr(sizes, "TILES", {key: sizes.Tile(*small[key[0]], 4, 2) for key in sizes.TILES})
-    monkeypatch.setattr(launches, "LAUNCHES", {})
+    monkeypatch.setattr(plans.PLANS, "_used", {})
+    monkeypatch.setattr(plans.PLANS, "_before", {})
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import whorl
+from whorl import plans
 
 HEAD_DIM = 64
 
@@ -78,3 +79,8 @@ def lively(model: nn.Module, seed: int = 0) -> nn.Module:
                 is_norm = "norm" in name.lower() or "ln_" in name
                 weight.copy_(size * torch.randn(weight.shape, generator=draw) + is_norm)
     return model.eval()
+
+
+def planned(encoding):
+    """Whether attention remembers a plan for a kind of call with this encoding."""
+    return any(settings[:2] == ("attention", id(encoding)) for _, _, settings, *_ in plans.PLANS._used)

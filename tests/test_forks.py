@@ -38,9 +38,10 @@ def build_own_tables(i):
         cache.clear()
 
 def load_kernels(i):
-    from whorl.kernels import launches, rotate_numba
+    from whorl.kernels import rotate_numba
+    from whorl.plans import PLANS
     rotate_numba._KERNELS.clear()
-    launches.LAUNCHES.clear()
+    PLANS.cache_clear()
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
         whorl.rotate(x.to(dtype), *rope.tables(torch.arange(8)))
 

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import whorl
 from whorl.kernels import decode_triton
-from whorl.kernels.launches import LAUNCHES
+from whorl.plans import PLANS
 
 BATCH, HEADS, KV_HEADS, DIM, KEPT, ROOM, WIDTH = 8, 32, 8, 128, 2000, 2304, 4096
 STEPS, PROFILED = 40, 10
@@ -152,7 +152,7 @@ def sweep() -> None:
     for name in SWEPT:
         encoding, row = encoding_of(name), []
         for programs, tile in [*((count, None) for count in PROGRAMS), *((None, tile) for tile in TILES)]:
-            LAUNCHES.clear()
+            PLANS.cache_clear()
             decode_triton.PROGRAMS, decode_triton.WAITING_PROGRAMS = (programs, programs) if programs else own
             chosen = decode_triton.Tile(*tile) if tile else None
             decode_triton.tile_of = (lambda *_, chosen=chosen: chosen) if chosen else tile_of

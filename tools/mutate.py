@@ -95,9 +95,11 @@ class Mutations:
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         from whorl.claims import ledger
-        from whorl.kernels import launches, refusals
+        from whorl.kernels import refusals
+        from whorl.plans import PLANS
 
-        refusals.AUTO, launches.LAUNCHES = {}, {}
+        refusals.AUTO = {}
+        PLANS.cache_clear()
         self.items = {item.nodeid: item for item in session.items}
         self.claims, self.run_ledger = {claim.id: claim for claim in ledger.every()}, ledger.run
         _held()

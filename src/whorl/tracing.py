@@ -29,7 +29,8 @@ _is_jit_tracing = torch._C._is_tracing
 _mode_count = torch._C._len_torch_dispatch_stack
 _PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 
-_PLAIN = (Tensor, torch.nn.Parameter)
+# What has its numbers in memory of its own, where kernels read them.
+PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def making_graph() -> bool:
@@ -100,7 +101,7 @@ def may_read_memory(x: Tensor) -> bool:
 
 def may_read_addresses(*tensors: Tensor | None) -> bool:
     """Whether every tensor given has an address, and no tracer or mode would miss a kernel that uses it."""
-    return not operators_are_watched() and all(x is None or type(x) in _PLAIN for x in tensors)
+    return not operators_are_watched() and all(x is None or type(x) in PLAIN for x in tensors)
 
 
 def may_keep_tensors() -> bool:

@@ -110,7 +110,7 @@ def test_tables_live_as_long_as_a_cache_and_its_encoding(name, impl):
     before, encoding = len(made_of._TABLES), CASES[name]()
     small, large = (User(encoding, room, seed, impl) for seed, room in enumerate(ROOMS))
     small.step()
-    kept = [weakref.ref(tables) for tables in made_of._TABLES.values() if tables._module is encoding]
+    kept = [weakref.ref(tables) for tables in made_of._TABLES.values() if tables.is_of(encoding)]
     large.step()
     gc.collect()
     assert all(tables() is not None for tables in kept)  # the small cache reads them still
@@ -127,7 +127,7 @@ def test_layers_share_their_tables():
         counts = []
         for layer in [User(encoding, ROOMS[0], seed, "triton") for seed in range(3)]:
             layer.step()
-            counts.append(sum(tables._module is encoding for tables in made_of._TABLES.values()))
+            counts.append(sum(tables.is_of(encoding) for tables in made_of._TABLES.values()))
         assert counts == [1, 1, 1]
 
 

@@ -5,7 +5,8 @@ import pytest
 from claims.formula_mutants import MUTANTS
 from claims.mutants import broken
 from whorl.claims import ledger
-from whorl.kernels import launches, refusals
+from whorl.kernels import refusals
+from whorl.plans import PLANS
 
 CLAIMS = {claim.id: claim for claim in ledger.every()}
 
@@ -42,7 +43,8 @@ def test_every_claim_that_fails_is_turned_by_a_mutant(whole_ledger):
 def by_torch(monkeypatch):
     """Rotations as they are written in torch, which is what the mutants break; kernels are tested against it."""
     monkeypatch.setattr(refusals, "AUTO", {})
-    monkeypatch.setattr(launches, "LAUNCHES", {})
+    monkeypatch.setattr(PLANS, "_used", {})
+    monkeypatch.setattr(PLANS, "_before", {})
 
 
 @pytest.mark.parametrize("name", ["sin and cos swapped", "squared exponent", "alibi with the other sign"])

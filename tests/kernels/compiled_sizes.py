@@ -19,9 +19,9 @@ from triton.compiler import ASTSource, compile
 
 from whorl.kernels import decode_triton
 from whorl.kernels.decode import Kept, Rules
-from whorl.kernels.launches import LAUNCHES
 from whorl.kernels.tiles import launch, op, sizes
 from whorl.kernels.triton_launch import Launch
+from whorl.plans import PLANS
 from whorl.rotary.rotation import Rotation
 
 POINTERS = {
@@ -115,7 +115,7 @@ if __name__ == "__main__":
         memory = int(kilobytes) * 1024
         decode_triton.shared_memory = sizes.shared_memory = lambda device, memory=memory: memory
         for kind, compile_all in (("decode", decode_all), ("tiles", tiles_all)):
-            LAUNCHES.clear()
+            PLANS.cache_clear()
             TAKEN.clear()
             compile_all()
             found[kind][kilobytes] = dict(TAKEN)

@@ -238,10 +238,12 @@ def test_strides_beyond_32_bits(kernel):
 @pytest.mark.parametrize("kernel", [one for one in KERNELS if one.id != "numba"], indirect=True)
 def test_groups_of_tokens_and_more_rows_than_an_axis_of_a_grid_has(kernel, poisoned, monkeypatch, limits, order):
     """Both begin at sizes that are slow to test: here they begin at once."""
-    from whorl.kernels import launches, rotate_triton
+    from whorl.kernels import rotate_triton
+    from whorl.plans import PLANS
 
     name, device = kernel
-    monkeypatch.setattr(launches, "LAUNCHES", {})
+    monkeypatch.setattr(PLANS, "_used", {})
+    monkeypatch.setattr(PLANS, "_before", {})
     for what, limit in limits.items():
         monkeypatch.setattr(rotate_triton, what, limit)
     shape = (3, 2, 43, 16) if order == "bhld" else (3, 43, 2, 16)

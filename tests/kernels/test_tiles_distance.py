@@ -8,7 +8,7 @@ import torch
 import whorl
 from helpers import draw, qkv
 from whorl.encodings.kerple import held_within
-from whorl.kernels import launches
+from whorl.plans import PLANS
 
 pytest.importorskip("triton")
 
@@ -230,7 +230,7 @@ def test_skipping_changes_nothing(norm, device, monkeypatch):
     found = []
     for margin in (line.MARGIN, 1e9):
         monkeypatch.setattr(line, "MARGIN", margin)
-        launches.LAUNCHES.clear()
+        PLANS.cache_clear()
         out, lse = tiles_attention(norm * q, norm * k, v, scale=0.25, kind="line", numbers=slopes)
         found.append((out, lse, *torch.autograd.grad(out.square().sum(), (q, k, v))))
     for one, other in zip(*found, strict=True):

@@ -9,7 +9,7 @@ import torch
 import whorl
 from helpers import draw, qkv
 from whorl.errors import WhorlError
-from whorl.kernels import launches
+from whorl.plans import PLANS
 
 pytest.importorskip("triton")
 
@@ -180,7 +180,7 @@ def test_skipping_changes_nothing(norm, device, monkeypatch):
     slopes = (0.9, 0.2, 0.01)
     got = alibi_attention(norm * q, norm * k, v, slopes, 0.25)
     monkeypatch.setattr(line, "MARGIN", 1e9)
-    launches.LAUNCHES.clear()
+    PLANS.cache_clear()
     torch.testing.assert_close(got, alibi_attention(norm * q, norm * k, v, slopes, 0.25), rtol=0, atol=1e-6)
 
 

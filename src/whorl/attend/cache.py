@@ -27,16 +27,17 @@ from whorl.attend.call import Call, checked
 from whorl.attend.changed_encoding import CHANGE, moved_slots, try_next_step
 from whorl.attend.clock import Clock
 from whorl.attend.decoding import Asked
-from whorl.attend.decoding_kinds import Kind, ReadyStep, Step, kind_of_step, step_for
+from whorl.attend.decoding_kinds import Step, kind_of_step, step_for
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers, stopped_rows
 from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
-from whorl.attend.slots import Policy, Slots, State, appended, check_fit
+from whorl.attend.slots import Policy, Slots, State, appended, check_fit, grown
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, check_impl
 from whorl.memory import is_dense, wrong_tensor
+from whorl.plans import PLANS, Key
 from whorl.tracing import is_transformed
 
 MOST_SLOTS = 2**40  # more than any machine has memory for
@@ -75,14 +76,12 @@ class KVCache:
         self._asked: Literal["auto", "transformed", "raw"] = policy
         self._capacity = capacity
         self._state = State(encoding, self._policy_for(encoding), check_length(length, "KVCache"), None)
-        self._ready: ReadyStep | None = None
-        self._on_device: dict[Kind, ReadyStep] = {}  # of steps counted there: a captured graph reads what they hold
+        self._working: dict[Step, list[Any]] = {}  # what steps by a plan work in
         self._unready: str | None = "nothing was attended to"  # why the last step was none of kernels
         self._clock: Clock | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # a step that was made ready reads this cache's encoding, and a copy has its own
-        return {**self.__dict__, "_ready": None, "_on_device": {}}
+        return {**self.__dict__, "_working": {}}  # plans are this process's, and working memory is this cache's
 
     def __copy__(self) -> KVCache:
         # memory of its own: a slot that both caches fill next would be one and the same
@@ -149,8 +148,6 @@ class KVCache:
                 f"holds {slots.filled} slots on {slots.keys.device}. Give caches of one model that hold as many."
             )
         self._clock = clock
-        if self._ready is not None:
-            self._on_device[self._ready.kind] = self._ready
         return clock
 
     def why_not_kernels(self) -> str | None:
@@ -161,7 +158,7 @@ class KVCache:
         """Counts filled slots in Python again; waits for the device once."""
         self._settled()
         self._clock = None
-        self._on_device.clear()
+        self._working.clear()
 
     def _settled(self) -> State:
         """The state with the count that the device has."""
@@ -268,22 +265,16 @@ class KVCache:
         length = state.length if length is None else length
         plain = positions is None and key_mask is None and causal is True
         plain = plain and (hidden is None or state.encoding.reads_hidden)
-        kind = (
+        key = (
             kind_of_step(state, q, k, v, hidden, length, scale, softcap, impl)
             if plain and impl in ("auto", "triton")
             else None
         )
-        ready = self._ready if self._clock is None or kind is None else self._on_device.get(kind)
-        if (
-            ready is not None
-            and kind == ready.kind
-            and state.encoding is ready.encoding
-            and self._has_room(q)
-            and (self._clock is None or ready.unfit is None)
-        ):
-            self._unready = ready.unfit
-            return self._decode(ready.step, q, k, v, hidden)
-        return self._attend(q, k, v, kind, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
+        step: Any = PLANS.get(key)
+        if step is not None and self._has_room(q) and (self._clock is None or step.unfit is None):
+            self._unready = step.unfit
+            return self._decode(step, q, k, v, hidden)
+        return self._attend(q, k, v, key, plain, positions, key_mask, causal, hidden, length, scale, softcap, impl)
 
     @torch.no_grad()
     def _attend(
@@ -291,7 +282,7 @@ class KVCache:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        kind: Kind | None,
+        key: Key | None,
         plain: bool,
         positions: Tensor | None,
         key_mask: Tensor | None,
@@ -339,6 +330,14 @@ class KVCache:
         if not k.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[3])
         k, v = step.k, step.v  # without what padding holds
+        if key is not None and state.slots is not None and state.slots.follows and not self._has_room(q):
+            # a text that outgrows its memory stays with its kernels
+            state = self._state = state._replace(slots=grown(state.slots, k.shape[2]))
+            key = kind_of_step(state, q, k, v, hidden, length, scale, softcap, impl)
+            known: Any = PLANS.get(key)
+            if known is not None:
+                self._unready = known.unfit
+                return self._decode(known, q, k, v, hidden)
         slots, asked = state.slots, Asked(length, step.scale, softcap)
         made, unfit = (
             step_for(state, q, k, v, hidden, asked, impl) if plain else (None, "its steps are plain ones only")
@@ -346,12 +345,11 @@ class KVCache:
         if impl == "triton" and unfit is not None:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
         self._unready = unfit
-        if kind is not None and made is not None and (self._clock is None or unfit is None):
-            state.encoding.transform_qk(q, k, new, new, length)  # raises what is wrong with them
+        if key is not None and made is not None and (self._clock is None or unfit is None):
+            here = new[..., :0]  # of no token: what is wrong with them is raised, and nothing computed
+            state.encoding.transform_qk(q[:, :, :0], k[:, :, :0], here, here, length)
             out = self._decode(made, q, k, v, hidden)
-            self._ready = ReadyStep(kind, state.encoding, made, unfit)
-            if self._clock is not None:
-                self._on_device[kind] = self._ready
+            PLANS.keep(key, made, state.encoding, made.bytes)
             return out
         self._refuse_on_device(f"a step that is not decoded by kernels ({unfit})")
         if state.policy == "transformed":
@@ -372,9 +370,14 @@ class KVCache:
         """The attention output of the next tokens by kernels, which keep the tokens."""
         state, slots = self._state, self._state.slots
         assert slots is not None
+        memory = self._working.get(step)
+        if memory is None:
+            if self._clock is None:  # a captured graph works in that of its plan as long as the device counts
+                self._working.clear()
+            memory = self._working[step] = step.working_memory()
         if self._clock is not None:
-            return step(q, k, v, slots, self._clock.next, hidden)
-        out = step(q, k, v, slots, None, hidden)
+            return step(q, k, v, slots, self._clock.next, hidden, memory)
+        out = step(q, k, v, slots, None, hidden, memory)
         _, heads, count, _ = q.shape
         self._state = State(state.encoding, state.policy, state.length, slots.followed(count, heads))
         return out

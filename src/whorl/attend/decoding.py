@@ -36,6 +36,7 @@ from whorl.encodings.parts import (
     Placement,
     Reach,
     Visibility,
+    bias_by_distance,
     first,
     hides_by_reach,
 )
@@ -43,8 +44,8 @@ from whorl.encodings.rotary import Counted
 from whorl.graphs import held
 from whorl.kernels.append import Step
 from whorl.kernels.decode import Kept, Rules
-from whorl.kernels.launches import prepared
 from whorl.kernels.refusals import why_not_here
+from whorl.plans import plan_of, weakly
 from whorl.rotary.rotation import Rotation
 from whorl.tracing import operators_are_watched
 
@@ -55,7 +56,7 @@ LARGEST_DIM = 256
 
 # of (q, k, v, slots, now, what the encoding remembers of the tokens)
 Place = Callable[[Tensor, Tensor, Tensor, Slots, Tensor, Tensor | None], Tensor]
-BiasOf = Callable[[Slots, Tensor], Tensor | None]
+BiasOf = Callable[[Slots, Tensor], Tensor]
 
 
 class Asked(NamedTuple):
@@ -67,25 +68,48 @@ class Asked(NamedTuple):
 
 
 class DecodingStep:
-    """A kind of step, ready to run: encoding, shapes and strides are those it was made for."""
+    """The plan of a kind of step: encoding, shapes and strides are those it was made for.
+
+    ``unfit`` is what kept the kernels of a GPU from it, which is nothing.
+    """
+
+    unfit: str | None = None
 
     def __init__(
         self,
         place: Place,
-        bias: BiasOf,
+        bias: BiasOf | TablesOf[Tensor] | None,
         terms: Terms,
         turns: Turns | None,
         factors: TablesOf[Tensor] | None,
         rules: Rules,
+        counted: Counted | None,
     ) -> None:
-        self._place, self._bias, self._terms = place, bias, terms
+        self._place, self._bias, self._terms, self._counted = place, bias, terms, counted
         self._turns, self._factors, self._rules = turns, factors, rules
         self._reads_positions = rules.by_place and not rules.counted
-        self._attend: Any = None  # made ready by the first step
-        self._memory: tuple[Tensor, ...] = ()
+        self._attend: Any = None  # found by the first step
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the tables that the steps so far have made."""
+        turned = None if self._turns is None else self._turns.shared
+        owned = self._bias, self._terms.tables, self._factors, turned, self._counted
+        return sum(tables.bytes for tables in owned if isinstance(tables, (TablesOf, Counted)))
+
+    def working_memory(self) -> list[Any]:
+        """Memory that the steps of one cache work in; the first step fills it, and they run one after another."""
+        return []
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slots: Slots,
+        following: Tensor | None,
+        hidden: Tensor | None,
+        memory: list[Any],
     ) -> Tensor:
         """The attention output of the next tokens, which are kept; the slot of the first may be on the device."""
         numbers, count = slot_numbers(slots.room, q.device), q.shape[2]
@@ -103,20 +127,23 @@ class DecodingStep:
             positions = slots.positions if slots.positions.ndim == 2 else slots.positions[0]
         if turns is not None:
             cos, sin, fades = turns[:3]
-        memory = None if terms.reader is None else slots.memory
-        bias, factors = self._bias(slots, now), None if self._factors is None else self._factors()
-        kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, memory, factors)
+        remembered = None if terms.reader is None else slots.memory
+        bias, factors = self._bias, None if self._factors is None else self._factors()
+        if bias is not None:
+            bias = bias() if isinstance(bias, TablesOf) else bias(slots, now)
+        kept = Kept(slots.keys, slots.values, now, bias, positions, real, cos, sin, fades, *added, remembered, factors)
         if self._attend is None:
             from whorl.kernels.decode_triton import ready
 
-            decode: Any = prepared(("decode", rules), (q, *kept), lambda: ready(q, kept, rules))
-            self._attend, self._memory = decode, decode.memory(q.device)
+            self._attend = plan_of(("decode", rules), (q, *kept), lambda: ready(q, kept, rules))
+        if not memory:
+            memory += self._attend.memory(q.device)
         out = torch.empty((*q.shape[:3], v.shape[3]), dtype=q.dtype, device=q.device)
-        self._attend(q, kept, out, *self._memory)
+        self._attend(q, kept, out, *memory)
         return out
 
     def _remembered(self, hidden: Tensor | None) -> Tensor | None:
-        reader = self._terms.reader
+        reader = None if self._terms.reader is None else self._terms.reader()
         if reader is None:
             return None
         assert hidden is not None
@@ -178,10 +205,10 @@ def _why_not_parts(encoding: Encoding, slots: Slots) -> str | None:
 
 def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked: Asked, policy: Policy) -> DecodingStep:
     """The step for tensors that ``why_not_decode`` has let pass, and others of their kinds."""
-    bias, reach, lines = first(encoding, Bias), encoding.reach, 0
+    bias, reach, lines, bias_of = first(encoding, Bias), encoding.reach, 0, None
     by_place = reach is not None
     if bias is None:
-        bias_of = _no_bias
+        pass
     elif isinstance(bias, BiasByDistance) and bias.formula:
         bias_of, by_place = _bias_by_distance(bias, slots.room, q.device), True
     elif isinstance(bias, BiasByPair) and bias.lines > 0 and slots.counted:
@@ -204,15 +231,15 @@ def decoding_step(encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, asked:
         near=0 if turns is None else turns.near,
         sums=terms.sums,
     )
-    scaled = None if factors is not None else scaled_queries(encoding, asked.length)
+    scaled, counted = None if factors is not None else scaled_queries(encoding, asked.length), None
     if policy == "raw" or (placement is None and scaled is None):
         place = _raw(terms, scaled)
     else:
         place = _hooked(encoding, asked.length)
         if rotary is not None and scaled is None and slots.counted:
-            tables = rotary.counted_tables(slots.room, asked.length, q.device)
-            place = place if tables is None else _turn(rotary.rotation(), tables)
-    return DecodingStep(place, bias_of, terms, turns, factors, rules)
+            counted = rotary.counted_tables(slots.room, asked.length, q.device)
+            place = place if counted is None else _turn(rotary.rotation(), counted)
+    return DecodingStep(place, bias_of, terms, turns, factors, rules, counted)
 
 
 def _window(reach: Reach | None) -> tuple[int, int] | None:
@@ -222,12 +249,12 @@ def _window(reach: Reach | None) -> tuple[int, int] | None:
 
 def _hooked(encoding: Encoding, length: int | None) -> Place:
     """The function that puts keys, placed by ``transform_qk``, and values into their slots, and returns queries."""
-    copy = _copy()
+    copy, own = _copy(), weakly(encoding)
 
     @torch.no_grad()
     def place(q: Tensor, k: Tensor, v: Tensor, slots: Slots, now: Tensor, new: Tensor | None) -> Tensor:
         here = _positions(slots, now)
-        q, k = encoding.transform_qk(q, k, here, here, length)
+        q, k = own().transform_qk(q, k, here, here, length)
         copy(k, v, slots, now, new)
         return q if q.stride(-1) == 1 else q.contiguous()
 
@@ -263,7 +290,7 @@ def _turn(rotation: Rotation, tables: Counted) -> Place:
         rows = slots.positions if slots.positions.ndim == 2 else slots.positions[0]  # counted: alike on every axis
         step, out = Step(q, k, v, tables.cos, tables.sin, rows, slots.keys, slots.values, now), torch.empty_like(q)
         if run is None:
-            run = prepared(
+            run = plan_of(
                 ("append by slot", rotation), (*step, out), lambda: ready(step, out, rotation, rows_by_slot=True)
             )
         run(step, out)
@@ -282,42 +309,37 @@ def _copy() -> Callable[[Tensor, Tensor, Slots, Tensor, Tensor | None], None]:
         nonlocal run
         moved = k, v, slots.keys, slots.values, now, new, None if new is None else slots.memory
         if run is None:
-            run = prepared(("copy",), moved, lambda: ready_copy(*moved))
+            run = plan_of(("copy",), moved, lambda: ready_copy(*moved))
         run(*moved)
 
     return copy
 
 
-def _no_bias(slots: Slots, now: Tensor) -> None:
-    return None
-
-
 def _bias_by_pair(encoding: Encoding, length: int | None) -> BiasOf:
     """A bias of both positions, formed at every step."""
+    own = weakly(encoding)
 
     @torch.no_grad()
     def bias(slots: Slots, now: Tensor) -> Tensor:
         here = _positions(slots, now)
-        formed = encoding.score_bias(here, slots.positions, length)
-        assert formed is not None
+        formed = own().score_bias(here, slots.positions, length)
         return formed.float().expand(here.shape[0], -1, -1, -1)
 
     return bias
 
 
-def _lines(part: BiasByPair, room: int, device: torch.device) -> BiasOf:
+def _lines(part: BiasByPair, room: int, device: torch.device) -> TablesOf[Tensor]:
     """The numbers of a bias of straight lines, with those of queries at every position there is room for."""
-    source: Any = part.encoding
     ids = slot_numbers(room, device)[:room]
-    numbers = tables_of(source, ("lines", room, device), lambda: source.line_numbers(ids, room).contiguous())
-    return lambda slots, now: numbers()
+    return tables_of(part.encoding, ("lines", room, device), lambda own: own.line_numbers(ids, room).contiguous())
 
 
-def _bias_by_distance(part: BiasByDistance, room: int, device: torch.device) -> BiasOf:
+def _bias_by_distance(part: BiasByDistance, room: int, device: torch.device) -> TablesOf[Tensor]:
     """A bias by distance, (heads, distances), for as many distances as there is room for."""
     distances = slot_numbers(room, device)[:room]
-    table = tables_of(part.encoding, ("bias", room, device), lambda: part.table(distances, torch.float32).contiguous())
-    return lambda slots, now: table()
+    return tables_of(
+        part.encoding, ("bias", room, device), lambda own: bias_by_distance(own).table(distances).contiguous()
+    )
 
 
 def slot_numbers(room: int, device: torch.device) -> Tensor:

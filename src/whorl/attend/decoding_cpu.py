@@ -8,7 +8,7 @@ same unless padding lies there: then every token has a place, the slot that it w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,12 +26,14 @@ from whorl.encodings.parts import (
     Placement,
     QueryScale,
     ScoreTerm,
+    bias_by_distance,
     first,
     hides_by_reach,
     lone_rotation,
 )
 from whorl.encodings.rotary import Counted
 from whorl.kernels.refusals import choose_rotate
+from whorl.plans import weakly
 from whorl.rotary.rotation import Rotation
 from whorl.tracing import may_read_values, operators_are_watched
 
@@ -59,18 +61,35 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
 
 
 class CpuStep:
-    """A kind of step, ready to run."""
+    """The plan of a kind of step. ``unfit`` is what kept the kernels of a GPU from it."""
+
+    unfit: str | None = "the tensors are on the CPU"
 
     def __init__(self, encoding: Encoding, slots: Slots, q: Tensor, asked: Asked) -> None:
-        self._place, self._scale = _place(encoding, slots, asked.length), asked.scale
+        (self._place, self._counted), self._scale = _place(encoding, slots, asked.length), asked.scale
         self._shape, self._rows = tuple(q.shape), (q.shape[0], slots.keys.shape[1], -1, q.shape[3])
         bias, reach = first(encoding, Bias), encoding.reach
         self._bias = _bias(bias, slots) if isinstance(bias, BiasByDistance) else None
         self._window = slots.room if reach is None else reach.before + 1
-        self._padding: _Padding | None = None
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the tables that the steps so far have made."""
+        return sum(tables.bytes for tables in (self._bias, self._counted) if tables is not None)
+
+    def working_memory(self) -> list[Any]:
+        """Where a cache's padding is, which a step finds out when it has changed."""
+        return []
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, slots: Slots, following: Tensor | None, hidden: Tensor | None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        slots: Slots,
+        following: Tensor | None,
+        hidden: Tensor | None,
+        memory: list[Any],
     ) -> Tensor:
         """The attention output of the next token, which is kept."""
         assert following is None and hidden is None
@@ -80,21 +99,21 @@ class CpuStep:
         stop = filled + 1
         q = self._place(q, k, slots, filled)
         values[:, :, filled:stop] = v
-        start, mask = self._mask(slots, stop)
+        start, mask = self._mask(slots, stop, memory)
         out = scaled_dot_product_attention(
             q.reshape(self._rows), keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
         )
         return out.view(self._shape)
 
-    def _mask(self, slots: Slots, stop: int) -> tuple[int, Tensor | None]:
+    def _mask(self, slots: Slots, stop: int, memory: list[Any]) -> tuple[int, Tensor | None]:
         """The first slot that a token in the last one of ``stop`` can see, and what is added to scores from there."""
         bias, window = None if self._bias is None else self._bias(), self._window
         if not slots.padded:
             start = max(0, stop - window)
             return start, None if bias is None else bias[..., start - stop :]
-        padding = self._padding
-        if padding is None or not padding.is_of(slots.real):
-            padding = self._padding = _padding(slots)
+        if not memory or not memory[0].is_of(slots.real):
+            memory[:] = [_padding(slots)]
+        (padding,) = memory
         start = max(0, stop - window - padding.between)
         added = padding.hidden[..., start:stop]
         if not padding.between:
@@ -143,29 +162,35 @@ def _bias(part: BiasByDistance, slots: Slots) -> TablesOf[Tensor]:
     """(1, heads of keys, queries of each, distances), down to 0 from the farthest that there is room for."""
     dtype, shared, room, device = _wide(slots), slots.keys.shape[1], slots.room, slots.keys.device
 
-    def make() -> Tensor:
+    def make(own: Encoding) -> Tensor:
         distances = torch.arange(room, device=device)
-        return part.table(distances, dtype).flip(1).view(1, shared, -1, room)
+        return bias_by_distance(own).table(distances, dtype).flip(1).view(1, shared, -1, room)
 
     return tables_of(part.encoding, ("bias in reverse", room, dtype, shared, device), make)
 
 
-def _place(encoding: Encoding, slots: Slots, length: int | None) -> Place:
-    """The function of (q, k, slots, slot) that puts the next key into its slot and returns the placed query."""
+def _place(encoding: Encoding, slots: Slots, length: int | None) -> tuple[Place, Counted | None]:
+    """The function of (q, k, slots, slot) that puts the next key into its slot and returns the placed query.
+
+    With it come the tables that it reads.
+    """
     if first(encoding, Placement, QueryScale) is None:
-        return _put
+        return _put, None
     rotary = lone_rotation(encoding)
     if rotary is not None and slots.keys.dtype != torch.float64:  # whose tables are float64, looked up by the hook
         tables = rotary.counted_tables(slots.room, length, slots.keys.device)
         if tables is not None and choose_rotate("auto", slots.keys, tables.cos, tables.sin) == "numba":
-            return _turn(rotary.rotation(), tables)
+            return _turn(rotary.rotation(), tables), tables
+
+    own = weakly(encoding)
 
     @torch.no_grad()  # of what an encoding has learned
     def by_hook(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:
         here = slots.positions[..., slot : slot + 1]
-        return _put(*encoding.transform_qk(q, k, here, here, length), slots, slot)
+        q, k = own().transform_qk(q, k, here, here, length)
+        return _put(q, k, slots, slot)
 
-    return by_hook
+    return by_hook, None
 
 
 def _put(q: Tensor, k: Tensor, slots: Slots, slot: int) -> Tensor:

@@ -20,7 +20,9 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.content import RowsByDistance
 from whorl.encodings.made_of import TablesOf, tables_of
 from whorl.encodings.parts import Branches, Fade, OutputTerm, Placement, QueryScale, ScoreTerm, every, first
+from whorl.encodings.rotary import Counted
 from whorl.kernels.decode import Sums
+from whorl.plans import weakly
 
 SUMS: dict[str | None, Sums] = {"sums": "kept", "counts": "gates"}
 
@@ -41,35 +43,36 @@ class Terms:
 
     sums      what the kernel sums from a key to the query
     by_place  whether they go by distance
-    reader    the encoding that remembers hidden states, or None
+    reader    the encoding that remembers hidden states, held weakly, or None
+    tables    what the learned numbers decide, or None
     """
 
     def __init__(self, encoding: Encoding, slots: Slots, q: Tensor, v: Tensor, scale: float) -> None:
         term, value = first(encoding, ScoreTerm), first(encoding, OutputTerm)
         self.sums: Sums = "none" if term is None else SUMS.get(term.form, "none")
         self.by_place = value is not None or (term is not None and term.form == "rows")
-        self.reader = term.encoding if term is not None and term.form == "sums" else None
-        self._tables: Callable[[], RowsByDistance] | None = None
+        self.reader = weakly(term.encoding) if term is not None and term.form == "sums" else None
+        self.tables: TablesOf[RowsByDistance] | None = None
         source: Any = None if term is None else term.encoding
         if self.by_place:
             # a query that is neither turned nor scaled meets raw keys: so can content
             folds = first(encoding, Placement, QueryScale) is None
             room, key = slots.room, ("rows by distance", slots.room, scale, v.dtype, q.device, folds)
-            self._tables = tables_of(source, key, lambda: _by_distance(source, room, scale, v.dtype, folds))
+            self.tables = tables_of(source, key, lambda own: _by_distance(own, room, scale, v.dtype, folds))
         elif self.sums == "gates":
             key = "rows by count", q.device
-            self._tables = tables_of(source, key, lambda: RowsByDistance(query=source.rows_by_count().float()[None]))
+            self.tables = tables_of(source, key, lambda own: RowsByDistance(query=own.rows_by_count().float()[None]))
 
     def __call__(self, q: Tensor) -> Added:
         """What raw queries make of them."""
-        if self._tables is None:
+        if self.tables is None:
             return NOTHING
-        tables = self._tables()
+        tables = self.tables()
         return Added(None if tables.query is None else _products(q, tables), tables.key, tables.value)
 
     def on_queries(self, q: Tensor) -> Tensor:
         """Queries that meet keys, with what else meets them alike."""
-        content = None if self._tables is None else self._tables().content
+        content = None if self.tables is None else self.tables().content
         if content is None:
             return q
         return torch.add(q, content, out=torch.empty_like(q))  # in float32, rounded once
@@ -131,7 +134,7 @@ class Turns(NamedTuple):
     sin: Tensor
     fades: Tensor | None
     near: int
-    shared: object
+    shared: TablesOf[Any] | Counted
 
 
 class _Pair(NamedTuple):
@@ -172,24 +175,26 @@ def turns_of(encoding: Encoding, room: int, length: int | None, device: torch.de
 def _by_branch(encoding: Encoding, rotary: Any, room: int, length: int | None, device: torch.device) -> TablesOf[_Pair]:
     """The tables of queries and of keys in the first two branches; a third one has keys after the query."""
 
-    def make() -> _Pair:
+    turning = weakly(rotary)
+
+    def make(own: Encoding) -> _Pair:
         ids = torch.arange(room, device=device)
-        sides = places_by_branch(encoding, ids, ids)[:2]
-        tables = [[rotary.tables(at, length) for at in side] for side in sides]
+        tables = [[turning().tables(at, length) for at in side] for side in places_by_branch(own, ids, ids)[:2]]
         cos, sin = (torch.stack([torch.stack([side[i] for side in both]) for both in tables]) for i in range(2))
         return _Pair(cos, sin)
 
     served = length if rotary.length_dependent else None
-    return tables_of(encoding, ("turns by branch", id(rotary), served, room, device), make)
+    return tables_of(encoding, ("turns by branch", type(rotary), rotary.config, served, room, device), make)
 
 
 def scaled_queries(encoding: Encoding, length: int | None) -> Callable[[Tensor, Tensor], Tensor] | None:
     """The function of (q, positions) that multiplies queries before they are placed; None where nothing does."""
     if first(encoding, QueryScale) is None:
         return None
+    own = weakly(encoding)
     if encoding.scales_queries_only:
-        return lambda q, here: encoding.transform_qk(q, q, here, here, length)[0]
-    return lambda q, here: encoding.scale_queries(q, here, length)
+        return lambda q, here: own().transform_qk(q, q, here, here, length)[0]
+    return lambda q, here: own().scale_queries(q, here, length)
 
 
 def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> TablesOf[Tensor] | None:
@@ -197,10 +202,10 @@ def factors_of(encoding: Encoding, slots: Slots, device: torch.device) -> Tables
     scales = every(encoding, QueryScale)
     if not scales or not slots.counted or encoding.axes > 1 or not all(part.by_position for part in scales):
         return None
-    sources: list[Any] = [part.encoding for part in scales]
     room = slots.room
 
-    def make() -> Tensor:
+    def make(own: Encoding) -> Tensor:
+        sources: list[Any] = [part.encoding for part in every(own, QueryScale)]
         ids = torch.arange(room, device=device)
         return math.prod(source.query_factor(ids) for source in sources).float().contiguous()  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -1,8 +1,8 @@
-"""Calls of ``attention`` that were made before: what their sizes and their encoding decide is asked once.
+"""Plans of plain calls of ``attention``: what their sizes and their encoding decide is asked once.
 
-A plain causal call of queries and keys of the same tokens on a GPU is two launches where torch's own kernel, without
-gradients, or ours by tiles computes it. Checks and choices take longer than both, so the first call of a kind leaves a
-function for the next. It keeps none of the tensors it was made for.
+A plain call is causal, and its queries and keys are the same tokens at 0, 1, 2, …. Where torch's own kernel computes
+it, or ours by tiles, checks and choices take longer than a short call's kernels, so the first call of a kind leaves a
+plan for the next. Every other call is checked and chosen for anew.
 """
 
 from __future__ import annotations
@@ -17,77 +17,66 @@ from torch.nn.functional import scaled_dot_product_attention
 from whorl.attend.blocks import rows_of_window
 from whorl.attend.branches import places_by_branch
 from whorl.attend.call import Call
-from whorl.attend.tiles import branch_settings, tiles_of
+from whorl.attend.fused import once_differentiable, same_width
+from whorl.attend.reference import repeat_heads
+from whorl.attend.tiles import branch_settings, source_of, tiles_of
 from whorl.encodings.base import Encoding
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.parts import Branches, Placement, QueryScale, first, lone_rotation
-from whorl.kernels.launches import kinds_of
-from whorl.kernels.rotate import rotate_qk
+from whorl.encodings.rotary import Counted
+from whorl.kernels.refusals import choose_rotate
+from whorl.kernels.rotate import plan_for
 from whorl.kernels.tiles.op import branches_attention
-from whorl.tracing import operators_are_watched, takes_gradients
+from whorl.plans import PLANS, Key, Plan, kind, weakly
 
-Kind = tuple[Any, ...]
-Ready = Callable[[Tensor, Tensor, Tensor, Any], Tensor]  # of queries, keys, values, and hidden states or None
-
-MOST_KINDS = 256  # of one encoding
+Place = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def kind_of(
-    q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, scale: float | None, length: int | None
-) -> Kind | None:
-    """All that decides how a plain call runs but for its encoding; None where nothing is kept for it."""
-    if not (type(q) is type(k) is type(v) is Tensor and q.is_cuda) or operators_are_watched():
+    encoding: Encoding, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None, scale: Any, length: Any
+) -> Key | None:
+    """The key of a plain call; None where nothing is planned for it."""
+    if not isinstance(q, Tensor) or torch.is_autocast_enabled(q.device.type):
         return None
-    if not (hidden is None or type(hidden) is Tensor) or torch.is_autocast_enabled("cuda"):
-        return None
-    grad = torch.is_grad_enabled()
-    if grad and torch.are_deterministic_algorithms_enabled():  # which may refuse what is learned, asked at every call
-        return None
-    tensors = (q, k, v) if hidden is None else (q, k, v, hidden)
-    modes = grad, torch.is_inference_mode_enabled()  # what is kept may be a tensor of inference mode
-    return *kinds_of(*tensors), scale, length, *modes, takes_gradients(q, k, v)
+    if torch.is_grad_enabled() and torch.are_deterministic_algorithms_enabled():
+        return None  # which may refuse what is learned, asked at every call
+    return kind(("attention", id(encoding), scale, length), q, k, v, hidden)
 
 
-def find(encoding: Encoding, kind: Kind) -> Ready | None:
-    """The function for a kind of call, or None where it is new or goes another way."""
-    return encoding._calls.get(kind)
-
-
-def keep(kind: Kind, call: Call, path: str) -> None:
-    """Keeps a function for calls like this one, where they are plain."""
-    made = None
+def keep(key: Key, call: Call, path: str) -> None:
+    """Keeps a plan for calls like this one, where they are plain."""
     if call.consecutive and call.visible.causal is True and call.q.shape[2] == call.k.shape[2]:
-        given = call.q, call.k, call.v
-        made = _by_tiles(call) if path == "tiles" else None
-        if path == "sdpa" and call.hidden is None and not takes_gradients(*given):
-            made = _by_torch(call)
-    if made is None:
-        return
-    if len(call.encoding._calls) >= MOST_KINDS:
-        call.encoding._calls.clear()
-    call.encoding._calls[kind] = made
+        place, tables = _place(call)
+        plan = _by_tiles(call, place) if path == "tiles" else None
+        if path == "sdpa" and call.hidden is None:
+            plan = _by_torch(call, place)
+        if plan is not None:
+            PLANS.keep(key, plan, call.encoding, 0 if tables is None else tables.bytes)
 
 
-def _by_torch(call: Call) -> Ready | None:
-    place = _place(call)
-    if place is None or not call.visible.only_causal or rows_of_window(call) is not None:
+def _by_torch(call: Call, place: Place) -> Plan | None:
+    if not call.visible.only_causal or rows_of_window(call) is not None:
         return None
-    grouped, scale = call.q.shape[1] != call.k.shape[1], call.scale
+    scale, heads, shared, width = call.scale, call.q.shape[1], call.k.shape[1], call.v.shape[3]
+    cuda = call.q.device.type == "cuda"
 
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
         q, k = place(q, k)
-        return scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+        if not cuda:  # as ``fused`` gives them to torch's kernel
+            q, k, v = same_width(q, k, v)
+            k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+        out = scaled_dot_product_attention(
+            *once_differentiable(q, k, v), is_causal=True, scale=scale, enable_gqa=cuda and heads != shared
+        )
+        return out if cuda else out[..., :width]
 
     return attend
 
 
-def _by_tiles(call: Call) -> Ready | None:
-    encoding, branches = call.encoding, first(call.encoding, Branches)
+def _by_tiles(call: Call, place: Place) -> Plan:
+    encoding, branches = weakly(call.encoding), first(call.encoding, Branches)
     if branches is not None:
         return _by_branches(call, branches)
-    place = _place(call)
-    if place is None:
-        return None
     attend = tiles_of(call)
     make = attend.numbers
     if make is None:
@@ -95,45 +84,51 @@ def _by_tiles(call: Call) -> Ready | None:
     if call.hidden is not None:
 
         def with_memory(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-            assert hidden is not None
-            return attend(*place(q, k), v, make(encoding.remember(hidden)))[0]
+            own = encoding()
+            return attend(*place(q, k), v, make(source_of(own), own.remember(hidden)))[0]
 
         return with_memory
-    made = MadeOf(encoding, lambda: make(None))
+    made = MadeOf(call.encoding, lambda own: make(source_of(own), None))
 
     def with_numbers(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
-        numbers = make(None) if torch.is_grad_enabled() and made.takes_gradients() else made()
-        return attend(*place(q, k), v, numbers)[0]
+        learns = torch.is_grad_enabled() and made.takes_gradients()
+        own = encoding()
+        return attend(*place(q, k), v, make(source_of(own), None) if learns else made())[0]
 
     return with_numbers
 
 
-def _by_branches(call: Call, branches: Branches) -> Ready:
-    encoding, positions, length = call.encoding, call.q_positions, call.length
-    near, far = places_by_branch(encoding, positions, call.k_positions)[:2]
+def _by_branches(call: Call, branches: Branches) -> Plan:
+    encoding, positions, length = weakly(call.encoding), call.q_positions, call.length
+    near, far = places_by_branch(call.encoding, positions, call.k_positions)[:2]
     settings = branch_settings(call, branches)
 
     def attend(q: Tensor, k: Tensor, v: Tensor, _: Any) -> Tensor:
-        q = encoding.scale_queries(q, positions, length)
-        placed = *encoding.transform_branch(q, k, *near, length), *encoding.transform_branch(q, k, *far, length)
-        return branches_attention(*placed, v, **settings)[0]
+        own = encoding()
+        q = own.scale_queries(q, positions, length)
+        near_q, near_k = own.transform_branch(q, k, *near, length)
+        far_q, far_k = own.transform_branch(q, k, *far, length)
+        return branches_attention(near_q, near_k, far_q, far_k, v, **settings)[0]
 
     return attend
 
 
-def _place(call: Call) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
-    """The function that places queries and keys at 0, 1, 2, …, or None where it takes more than a rotation."""
+def _place(call: Call) -> tuple[Place, Counted | None]:
+    """The function that places queries and keys at 0, 1, 2, …, and the tables that it reads."""
     if first(call.encoding, Placement, QueryScale) is None:
-        return lambda q, k: (q, k)
-    rotary, count = lone_rotation(call.encoding), call.q.shape[2]
-    if rotary is None or call.q.dtype == torch.float64:
-        return None
-    tables = rotary.counted_tables(count, call.length, call.q.device)
-    if tables is None:
-        return None
-    layout, start, blocks = rotary.layout, rotary.config.start, rotary.config.blocks
+        return (lambda q, k: (q, k)), None
+    rotary, count, q = lone_rotation(call.encoding), call.q.shape[2], call.q
+    # tables of float64, and those that are learned, are made at each call
+    tables = None if rotary is None or q.dtype == torch.float64 else rotary.counted_tables(count, call.length, q.device)
+    if rotary is None or tables is None:
+        encoding, length, here, there = weakly(call.encoding), call.length, call.q_positions, call.k_positions
+        return (lambda q, k: encoding().transform_qk(q, k, here, there, length)), None
+    cos, sin = tables.cos[:count], tables.sin[:count]
+    kernel = choose_rotate("auto", q, cos, sin)
+    turn = plan_for((q, call.k), cos, sin, None, rotary.rotation(), kernel, direct=True)
 
-    def turn(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return rotate_qk(q, k, tables.cos[:count], tables.sin[:count], layout, start=start, blocks=blocks)
+    def place(q: Tensor, k: Tensor, _own: Counted = tables) -> tuple[Tensor, Tensor]:  # shared as long as it is held
+        q, k = turn((q, k), cos, sin, None)
+        return q, k
 
-    return turn
+    return place, tables

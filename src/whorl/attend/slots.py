@@ -119,7 +119,7 @@ def appended(
     """The slots with the new tokens behind the filled ones, in the same memory where it has room for them."""
     start = 0 if old is None else old.filled
     stop = start + k.shape[2]
-    room = capacity or max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
+    room = capacity or _room(stop)
     old = old if start else old and old._replace(padded=False, counted=True, follows=False)
 
     def memory_for(name: str, given: Tensor, axis: int) -> Tensor:
@@ -157,6 +157,32 @@ def appended(
         counted=counted and (old is None or old.counted),
         follows=counted,
     )
+
+
+def grown(slots: Slots, count: int) -> Slots:
+    """The same slots, whose positions go on, with room for so many more tokens."""
+    filled, stop = slots.filled, slots.filled + count
+    room = _room(stop)
+
+    def moved(x: Tensor, axis: int) -> Tensor:
+        return _with_room(x, x, axis, filled, stop, room)
+
+    positions, real = moved(slots.positions, slots.positions.ndim - 1), moved(slots.real, 1)
+    positions[..., filled:] = torch.arange(room - filled, device=positions.device) + slots.next_position()
+    if slots.padded:
+        real[:, filled:] = True
+    return slots._replace(
+        keys=moved(slots.keys, 2),
+        values=moved(slots.values, 2),
+        positions=positions,
+        real=real,
+        memory=None if slots.memory is None else moved(slots.memory, slots.memory.ndim - 1),
+    )
+
+
+def _room(stop: int) -> int:
+    """How many slots memory has that grows, for so many tokens: twice as many each time."""
+    return max(FIRST_CAPACITY, 1 << (stop - 1).bit_length())
 
 
 def _with_room(kept: Tensor | None, like: Tensor, axis: int, start: int, stop: int, room: int) -> Tensor:

@@ -20,11 +20,11 @@ from torch.nn.functional import pad
 
 from whorl.attend.blocks import in_blocks, seen, taken
 from whorl.attend.branches import attend_branches
-from whorl.attend.call import Call, checked
+from whorl.attend.call import NO_ENCODING, Call, checked
 from whorl.attend.flex import flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kernel
 from whorl.attend.ordering import in_order
-from whorl.attend.ready import find, keep, kind_of
+from whorl.attend.ready import keep, kind_of
 from whorl.attend.reference import Attended, reference, repeat_heads
 from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles, why_slow
 from whorl.attend.visibility import Causal, closed_keys
@@ -33,6 +33,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Bias, Branches, OutputTerm, RowLessColumn, ScoreTerm, Visibility, every, first
 from whorl.errors import WhorlError
 from whorl.kernels.choose import Impl, check_impl
+from whorl.plans import PLANS
 from whorl.tracing import is_symbol, making_graph, takes_derivatives, takes_further_derivatives
 
 Path = Literal["sdpa", "tiles", "folded", "masked", "flex", "dense"]
@@ -80,15 +81,16 @@ def attention(
     >>> whorl.attention(q, k, v, encoding=whorl.Rope(head_dim=64)).shape
     torch.Size([1, 8, 5, 64])
     """
-    kind = None
+    key = None
     plain = causal is True and return_lse is False and return_weights is False and type(dropout) in (float, int)
+    encoding = NO_ENCODING if encoding is None else encoding
     if plain and not dropout and isinstance(impl, str) and impl == "auto" and isinstance(encoding, Encoding):
         options = (positions, key_positions, mask, key_mask, documents, key_documents, softcap)
         if scale is not True and length is not True and all(option is None for option in options):
-            kind = kind_of(q, k, v, hidden, scale, length)
-            ready = None if kind is None else find(encoding, kind)
-            if ready is not None:
-                return ready(q, k, v, hidden)
+            key = kind_of(encoding, q, k, v, hidden, scale, length)
+            plan = PLANS.get(key)
+            if plan is not None:
+                return plan(q, k, v, hidden)
     call = checked(
         q,
         k,
@@ -115,8 +117,8 @@ def attention(
         return put_back(run(ordered, impl))
     path, _ = choose_path(call, impl)
     out = _run_by(path, call)
-    if kind is not None:
-        keep(kind, call, path)
+    if key is not None:
+        keep(key, call, path)
     return out
 
 

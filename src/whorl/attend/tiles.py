@@ -17,7 +17,7 @@ from torch import Tensor
 
 from whorl.attend.branches import placed_by_branch
 from whorl.attend.call import Call
-from whorl.encodings.made_of import MadeOf
+from whorl.encodings.base import Encoding
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -27,6 +27,7 @@ from whorl.encodings.parts import (
     RowLessColumn,
     ScoreTerm,
     Visibility,
+    bias_by_distance,
     every,
     first,
     hides_by_reach,
@@ -35,7 +36,7 @@ from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
 from whorl.kernels.tiles.op import branches_attention, tiles_attention
 from whorl.position_checks import INTEGERS
-from whorl.tracing import in_functorch, making_graph, may_keep_tensors, takes_gradients
+from whorl.tracing import in_functorch, making_graph, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
 
@@ -47,6 +48,8 @@ NO_DOCUMENT = torch.iinfo(torch.int64).min  # of padding
 MOST_LINES = 64  # of a bias by pair
 MOST_ROWS = 128  # of queries in a tile: numbers of queries are read for all of them
 
+NUMBERED = (BiasByDistance, BiasByPair, RowLessColumn)  # parts whose numbers kernels are given
+
 # Of fewer queries a tile is mostly empty: it runs where it is asked for.
 FEWEST_QUERIES = 16
 
@@ -54,11 +57,11 @@ FEWEST_QUERIES = 16
 class Tiles(NamedTuple):
     """What kernels are told of a call: what ``tiles_attention`` takes, and a function that makes the bias's numbers.
 
-    It is given what was remembered of tokens, which gates are made of.
+    It is given the encoding that they are of (``source_of``), and what was remembered of tokens, for gates.
     """
 
     options: dict[str, Any]
-    numbers: Callable[[Any], Tensor] | None = None
+    numbers: Callable[[Any, Any], Tensor] | None = None
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, numbers: Tensor | None) -> tuple[Tensor, Tensor]:
         """Output and log-sum-exp of placed queries and keys."""
@@ -73,7 +76,7 @@ def attend_by_tiles(call: Call) -> Any:
         out, lse = branches_attention(*near, *far, call.v, **branch_settings(call, branches))
     else:
         tiles = tiles_of(call)
-        numbers = None if tiles.numbers is None else tiles.numbers(call.hidden)
+        numbers = None if tiles.numbers is None else tiles.numbers(source_of(call.encoding), call.hidden)
         out, lse = tiles(*call.placed_qk(), call.v, numbers)
     return (out, lse) if call.wants_lse else out
 
@@ -162,41 +165,40 @@ def tiles_of(call: Call) -> Tiles:
     if call.dropout:  # a number of torch's generator on the device, which a graph draws anew at every call
         seed = torch.randint(2**63 - 1, (1,), device=device)
         told |= {"dropout": call.dropout, "seed": seed}
-    bias = first(call.encoding, BiasByDistance, BiasByPair, RowLessColumn)
+    bias = first(call.encoding, *NUMBERED)
     if bias is None:
         return Tiles(told)
-    source: Any = bias.encoding
     if isinstance(bias, RowLessColumn):
-        return Tiles(told | {"kind": "gate"}, source.running_sums)
+        return Tiles(told | {"kind": "gate"}, lambda source, memory: source.running_sums(memory))
     if isinstance(bias, BiasByPair):
         # not ``call`` itself, whose tensors a function that is kept would keep; a cache has positions for each row of
         # the batch, and consecutive ones are the same in all
         room, positions = -(-call.q.shape[2] // MOST_ROWS) * MOST_ROWS, call.q_positions.flatten()[: call.q.shape[2]]
-        return Tiles(told | {"kind": "broken", "lowest": bias.lines}, lambda _: source.line_numbers(positions, room))
+        return Tiles(
+            told | {"kind": "broken", "lowest": bias.lines}, lambda source, _: source.line_numbers(positions, room)
+        )
     if not call.consecutive:
         rows = (call.q.shape[0], -1)
         told["positions"] = tuple(x.long().expand(*rows).contiguous() for x in (call.q_positions, call.k_positions))
     if bias.slopes is not None:
         slopes = _slopes_on(bias.slopes, device)
-        return Tiles(told | {"kind": "line", "order": _order_on(bias.slopes, device)}, lambda _: slopes)
+        return Tiles(told | {"kind": "line", "order": _order_on(bias.slopes, device)}, lambda *_: slopes)
     if bias.curve is not None:
-        return Tiles(told | {"kind": bias.curve}, lambda _: source.curve_numbers())
+        return Tiles(told | {"kind": bias.curve}, lambda source, _: source.curve_numbers())
     one_sided = causal and call.consecutive
     lowest, highest = 0 if one_sided else 1 - call.q.shape[2], call.k.shape[2] - 1
     if bias.flat_beyond is not None:  # its ends stand for all beyond them
         lowest, highest = 0 if one_sided else -bias.flat_beyond, bias.flat_beyond
-    return Tiles(told | {"kind": "table", "lowest": lowest}, lambda _: _table(bias, lowest, highest, device))
+    return Tiles(
+        told | {"kind": "table", "lowest": lowest},
+        lambda source, _: bias_by_distance(source).table_between(lowest, highest, device),
+    )
 
 
-def _table(bias: BiasByDistance, lowest: int, highest: int, device: torch.device) -> Tensor:
-    """The bias by distance; where nothing is learned, the last one that was made is kept."""
-    if not may_keep_tensors() or next(bias.encoding.parameters(), None) is not None:
-        return bias.table_between(lowest, highest, device)
-    calls, key, asked = bias.encoding._calls, ("table of tiles", device), (lowest, highest)
-    kept = calls.get(key)
-    if kept is None or kept[0] != asked:
-        kept = calls[key] = asked, MadeOf(bias.encoding, lambda: bias.table_between(*asked, device).contiguous())
-    return kept[1]()
+def source_of(encoding: Encoding) -> Encoding | None:
+    """The encoding whose numbers a bias or a gate is made of, or None where there is none."""
+    part = first(encoding, *NUMBERED)
+    return None if part is None else part.encoding
 
 
 def _documents(call: Call) -> tuple[Tensor, Tensor] | None:

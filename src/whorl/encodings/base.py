@@ -57,7 +57,7 @@ class EncodingType(type):
 
     def __call__(cls, *args: Any, **settings: Any):
         encoding = super().__call__(*args, **settings)
-        encoding._parts, encoding._calls = settled(encoding), {}
+        encoding._parts = settled(encoding)
         return encoding
 
 
@@ -67,7 +67,6 @@ class Encoding(nn.Module, metaclass=EncodingType):
     Config: ClassVar[type[Config]]
     claims: Claims  # of the class, or a property where they depend on settings
     _parts: tuple[Part, ...] | None = None
-    _calls: dict[Any, Any]  # what was made ready for calls of known kinds, by who runs them
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,12 +78,12 @@ class Encoding(nn.Module, metaclass=EncodingType):
         self.config = self.Config(**settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_parts", "_calls")}
+        return {name: value for name, value in self.__dict__.items() if name != "_parts"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         self._restore()
-        self._parts, self._calls = settled(self), {}
+        self._parts = settled(self)
 
     def _restore(self) -> None:
         """Makes anew what a pickle of another process or an older version has otherwise."""

@@ -31,6 +31,7 @@ from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError
+from whorl.plans import PLANS, kind
 from whorl.tracing import making_graph, may_keep_tensors, takes_derivatives
 
 LARGEST = 2**63 - 1  # no distance is: an odd span has a bucket behind the last that is reached
@@ -213,11 +214,13 @@ class Deberta(ContentTerms):
         """P projected, shape (heads, 2 span, head_dim); the same at every step of decoding, and kept for the next."""
         if takes_derivatives(*self.parameters()) or not may_keep_tensors():
             return self._projected(projection)
-        key = "projected", projection is self.position_key, self.relative.dtype, self.relative.device
-        kept = self._calls.get(key)
-        if kept is None:
-            kept = self._calls[key] = MadeOf(self, lambda: self._projected(projection))
-        return kept()
+        of_keys = projection is self.position_key
+        key = kind(("projected rows", id(self), of_keys), self.relative)
+        rows = PLANS.get(key)
+        if rows is None:
+            name = "position_key" if of_keys else "position_query"
+            rows = PLANS.keep(key, MadeOf(self, lambda own: own._projected(getattr(own, name))), self)
+        return rows()
 
     def _projected(self, projection: nn.Linear) -> Tensor:
         return projection(self.relative).unflatten(-1, (self.config.heads, -1)).transpose(0, 1)

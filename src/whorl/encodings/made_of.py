@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -13,45 +13,46 @@ Made = TypeVar("Made")
 
 
 class MadeOf(Generic[Made]):
-    """Tensors that ``make`` computes of a module's learned numbers, made anew when one of those is another.
+    """Tensors that ``make(module)`` computes of learned numbers, made anew when one of those is another.
 
     On the CPU the numbers themselves are compared, however they were written. Elsewhere, where looking would wait for
     the device, another is a parameter that was replaced, moved, or written into as optimizers do; what is written in
     place past torch's versions (``.data.copy_``) is not seen there. Nothing made here has gradients.
+
+    Plans hold this, and a plan must not keep its encoding alive: the module is held weakly.
     """
 
-    def __init__(self, module: nn.Module, make: Callable[[], Made]) -> None:
-        self._module = module
-        self._places = [(part._parameters, name) for part in module.modules() for name in part._parameters]
+    def __init__(self, module: nn.Module, make: Callable[[Any], Made]) -> None:
+        self._module = ref(module)
+        self._places = [(ref(part), name) for part in module.modules() for name in part._parameters]
         self._make = make
         self._made: Made | None = None
         self._of: list[_Learned | None] = []
 
+    @property
+    def bytes(self) -> int:
+        """Memory of the tensors."""
+        return 0 if self._made is None else sum(x.numel() * x.element_size() for x in _tensors(self._made))
+
+    def is_of(self, module: nn.Module) -> bool:
+        """Whether the tensors are this module's."""
+        return self._module() is module
+
     def takes_gradients(self) -> bool:
         """Whether one of the learned numbers asks for gradients, which what is kept does not have."""
-        for parameters, name in self._places:
-            learned = parameters.get(name)
-            if learned is not None and learned.requires_grad:
-                return True
-        return False
+        return any(learned is not None and learned.requires_grad for learned in self._learned())
 
     def __call__(self) -> Made:
         """The tensor as of now."""
-        if self._made is not None:
-            for (parameters, name), seen in zip(self._places, self._of, strict=True):
-                learned = parameters.get(name)
-                if learned is None or seen is None:
-                    if learned is not seen:
-                        break
-                elif not seen.is_still(learned):
-                    break
-            else:
-                return self._made
-        with torch.inference_mode(False), torch.no_grad():
-            self._made = self._take(self._make())
-            now = (parameters.get(name) for parameters, name in self._places)
-            self._of = [None if learned is None else _Learned(learned) for learned in now]
+        learned = self._learned()
+        if self._made is None or not all(map(_is_same, self._of, learned)):
+            with torch.inference_mode(False), torch.no_grad():
+                self._made = self._take(self._make(self._module()))
+                self._of = [None if x is None else _Learned(x) for x in learned]
         return self._made
+
+    def _learned(self) -> list[Tensor | None]:
+        return [None if (part := held()) is None else part._parameters.get(name) for held, name in self._places]
 
     def _take(self, made: Made) -> Made:
         """What is kept of tensors that were just made."""
@@ -66,22 +67,21 @@ class TablesOf(MadeOf[Made]):
 
     def _take(self, made: Made) -> Made:
         if self._made is None or not _alike(self._made, made):
-            return _apart(made, self._module)
+            return _apart(made, self._learned())
         for x, y in zip(_tensors(self._made), _tensors(made), strict=True):
             x.copy_(y)
         return self._made
 
 
-# By encoding, and what decides the tables. An entry lives as long as a step holds it, and it holds its encoding: so the
-# id in a key is that of no other encoding.
+# By encoding, and what decides the tables: those that plans hold, shared by all of them. Nothing is kept here.
 _TABLES: WeakValueDictionary[Hashable, TablesOf[Any]] = WeakValueDictionary()
 
 
-def tables_of(encoding: nn.Module, key: Hashable, make: Callable[[], Made]) -> TablesOf[Made]:
-    """The tables of an encoding under a key that has all that decides them, shared by all who hold them."""
+def tables_of(encoding: nn.Module, key: Hashable, make: Callable[[Any], Made]) -> TablesOf[Made]:
+    """The tables that ``make(encoding)`` computes, under a key that has all that decides them beside the encoding."""
     own = id(encoding), key
     tables = _TABLES.get(own)
-    if tables is None:
+    if tables is None or not tables.is_of(encoding):
         tables = _TABLES[own] = TablesOf(encoding, make)
     return tables
 
@@ -96,13 +96,12 @@ def _alike(a: Any, b: Any) -> bool:
     return shapes[0] == shapes[1]
 
 
-def _apart(made: Any, module: nn.Module) -> Any:
+def _apart(made: Any, learned: list[Tensor | None]) -> Any:
     """The tensors, those in a parameter's memory copied: nobody but a parameter's owner writes there."""
-    plain = (x for x in module.parameters() if type(x) in (Tensor, nn.Parameter))
-    learned = {x.untyped_storage().data_ptr() for x in plain}
+    own = {x.untyped_storage().data_ptr() for x in learned if x is not None and type(x) in (Tensor, nn.Parameter)}
 
     def copied(x: Tensor | None) -> Tensor | None:
-        return x.clone() if x is not None and x.untyped_storage().data_ptr() in learned else x
+        return x.clone() if x is not None and x.untyped_storage().data_ptr() in own else x
 
     return copied(made) if isinstance(made, Tensor) else type(made)(*map(copied, made))
 
@@ -126,6 +125,10 @@ class _Learned:
         if x.dtype != kept.dtype or x.device != kept.device or x.shape != kept.shape:
             return False
         return torch.equal(x, kept) if self._compared else x.data_ptr() == kept.data_ptr()
+
+
+def _is_same(seen: _Learned | None, learned: Tensor | None) -> bool:
+    return learned is None if seen is None else learned is not None and seen.is_still(learned)
 
 
 def _version(x: Tensor) -> int:

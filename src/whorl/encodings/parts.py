@@ -210,6 +210,13 @@ class BiasByDistance(Bias):
         return BiasByPair(**{field.name: getattr(part, field.name) for field in fields(Bias)})
 
 
+def bias_by_distance(encoding: Encoding) -> BiasByDistance:
+    """That part of an encoding which has one."""
+    part = first(encoding, BiasByDistance)
+    assert part is not None
+    return part
+
+
 class ScoreTerm(Part):
     """Terms of raw queries and keys on the scores. ``whole_row``: each needs the scores of all keys of a query.
 
@@ -334,7 +341,7 @@ def every(encoding: Encoding, *kinds: type[Kind]) -> list[Kind]:
 
 def lone_rotation(encoding: Encoding) -> Rotary | None:
     """The rotation that places queries and keys, or None where something else does, too or instead."""
-    places = every(encoding, Placement, QueryScale)
+    places = every(encoding, Placement, QueryScale, Fade)
     only = places[0] if len(places) == 1 else None
     return only.rotary if isinstance(only, Placement) else None
 

@@ -19,18 +19,18 @@ from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import HEADS_AXIS, length_of
 from whorl.kernels.choose import Impl
 from whorl.kernels.graph_numbers import numbers
-from whorl.kernels.launches import keep, look_up
 from whorl.kernels.refusals import why_not_rotate
 from whorl.kernels.rotate import ready_turn, rotate, rotate_qk
 from whorl.kernels.rotate_checks import check_input, check_pair, checked_rotation
 from whorl.kernels.rotate_torch import wide_dtype
 from whorl.kernels.tables import exact_tables
+from whorl.plans import PLANS, kind
 from whorl.position_checks import check_positions, first_of_consecutive
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors, takes_derivatives
+from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors
 
 
 @config
@@ -184,7 +184,7 @@ class Rotary(Encoding):
         impl: Impl = "auto",
     ) -> tuple[Tensor, Tensor]:
         """Queries and keys rotated to their positions; their numbers of heads may differ."""
-        if q_positions is k_positions and isinstance(q, Tensor) and q.is_cuda and not takes_derivatives(q, k):
+        if q_positions is k_positions and isinstance(q, Tensor) and q.is_cuda:
             turn = self._ready_turn(q, k, q_positions, length, order, impl)
             if turn is not by_tables:
                 return turn(q, k, q_positions)
@@ -202,7 +202,8 @@ class Rotary(Encoding):
         self, q: Tensor, k: Tensor, positions: Tensor, length: int | None, order: Order, impl: Impl
     ) -> Callable[..., Any]:
         """The function of (q, k, positions) for calls of this kind on a GPU, checked before; or ``by_tables``."""
-        key, turn = look_up((type(self), self._text, length, order, impl), positions, positions, None, q, k)
+        key = kind(("transform_qk", type(self), self._text, length, order, impl), positions, q, k)
+        turn = PLANS.get(key)
         if key is None or turn is not None:
             return turn or by_tables
         self._check_head("q", q, positions, order)
@@ -211,12 +212,13 @@ class Rotary(Encoding):
         learned = next(self.parameters(), None) is not None
         own = type(self).tables is Rotary.tables and not learned and self.config.angles == "exact"
         plain = own and self.axes == 1 and self.config.rotated_heads is None and impl in ("auto", "triton")
+        plain = plain and not positions.requires_grad
         if not plain or q.dtype == torch.float64 or why_not_rotate("triton", q, positions, positions):
-            return keep(key, by_tables)
+            return PLANS.keep(key, by_tables)
         rotation = checked_rotation("transform_qk", self.layout, False, self.config.start, self.config.blocks, order)
         frequencies, factor = self._table_frequencies(length, q.device), self.attention_factor(length)
         check_pair("transform_qk", q, k, *exact_tables(positions, frequencies, factor), None, rotation)
-        return keep(key, ready_turn(q, k, positions, frequencies, factor, rotation))
+        return PLANS.keep(key, ready_turn(q, k, positions, frequencies, factor, rotation))
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
@@ -254,12 +256,14 @@ class Rotary(Encoding):
             return None
         key = type(self), self._text, self._served(length), device  # a subclass may have tables of its own
         kept = COUNTED.get(key)
-        first = 0 if kept is None else kept.cos.shape[0]
-        if first < count:
-            ids = torch.arange(first, count, device=device)
+        if kept is None or kept.cos.shape[0] < count:
+            rows = 1 << (count - 1).bit_length()  # few tables for all lengths
+            # a text that outgrows its memory waits for the further rows alone; a device makes all as fast
+            first = kept.cos.shape[0] if kept is not None and device.type == "cpu" else 0
+            ids = torch.arange(first, rows, device=device)
             with torch.inference_mode(False), torch.no_grad():
                 made = self.tables(ids if self.axes == 1 else ids.expand(self.axes, -1), length)
-                if kept is not None:  # a text that outgrows its memory waits for the further rows alone
+                if kept is not None and first:
                     made = torch.cat((kept.cos, made[0])), torch.cat((kept.sin, made[1]))
                 kept = COUNTED[key] = Counted(*(table.contiguous() for table in made))
         return kept
@@ -334,10 +338,11 @@ def by_tables(*_: Any) -> Any:
 
 
 class Counted:
-    """Tables of the first positions; who decodes holds them."""
+    """Tables of the first positions; plans hold them."""
 
     def __init__(self, cos: Tensor, sin: Tensor) -> None:
         self.cos, self.sin = cos, sin
+        self.bytes = cos.nbytes + sin.nbytes
 
 
 COUNTED: WeakValueDictionary[Hashable, Counted] = WeakValueDictionary()

@@ -11,13 +11,13 @@ from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
 from whorl.kernels.axes import LENGTH_AXIS, length_of
 from whorl.kernels.choose import Impl, check_impl
-from whorl.kernels.launches import Launch, keep, look_up, prepared
 from whorl.kernels.ops import mark_written, operator
 from whorl.kernels.refusals import choose_fused, choose_rotate
-from whorl.kernels.rotate import launch_for
+from whorl.kernels.rotate import plan_for
 from whorl.kernels.rotate_checks import check_pair, checked_rotation
 from whorl.kernels.rotate_torch import wide_dtype
 from whorl.memory import check_dense, check_written
+from whorl.plans import PLANS, Plan, kind, plan_of
 from whorl.position_checks import INTEGERS
 from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_addresses, may_read_values
@@ -73,26 +73,26 @@ def rotate_append(
     True
     """
     step = Step(q, k, v, cos, sin, rows, keys, values, slots)
-    settings = (CALL, layout, start, blocks, order, impl)
-    key, launch = look_up(settings, cos, sin, rows, q, k, v, keys, values, slots)
-    if launch is None:
+    key = kind((CALL, layout, start, blocks, order, impl), *step)
+    plan = PLANS.get(key)
+    if plan is None:
         check_impl(impl, CALL)
         rotation = checked_rotation(CALL, layout, False, start, blocks, order)
         _check(step, rotation)
-        launch = keep(key, _launch(step, rotation, impl, direct=key is not None))
+        plan = PLANS.keep(key, _plan(step, rotation, impl, direct=key is not None))
     capacity = keys.shape[LENGTH_AXIS[order]]
     if may_read_values(slots) and slots.numel() and int(slots.max()) >= capacity:
         raise invalid(CALL, "slots", f"below the {capacity} slots there are", int(slots.max()))
     with torch.no_grad():
-        return launch(step)
+        return plan(step)
 
 
-def _launch(step: Step, rotation: Rotation, impl: Impl, *, direct: bool) -> Launch:
+def _plan(step: Step, rotation: Rotation, impl: Impl, *, direct: bool) -> Plan:
     """The function that takes a checked step, or another of its kind."""
     q, cos, sin = step.q, step.cos, step.sin
     refusal = "angles differ by head" if cos.ndim == 4 else None
     if choose_fused(impl, CALL, q, cos, sin, refusal) == "torch":
-        turn = launch_for((q, step.k), cos, sin, step.rows, rotation, choose_rotate("auto", q, cos, sin), direct=direct)
+        turn = plan_for((q, step.k), cos, sin, step.rows, rotation, choose_rotate("auto", q, cos, sin), direct=direct)
 
         def write(step: Step) -> Tensor:
             if direct or may_read_addresses(*step):
@@ -136,7 +136,7 @@ def _append(*given: Any) -> Tensor:
     step, rotation = Step(*given[:9]), Rotation(*given[9:])
     _check_memory(step)
     out = torch.empty_like(step.q)
-    run = prepared((CALL, rotation), step, lambda: ready(step, out, rotation))
+    run = plan_of((CALL, rotation), step, lambda: ready(step, out, rotation))
     run(step, out)
     return out
 

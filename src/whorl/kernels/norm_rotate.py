@@ -13,12 +13,12 @@ from torch import Tensor
 
 from whorl.errors import invalid
 from whorl.kernels.choose import Impl, check_impl
-from whorl.kernels.launches import Launch, keep, look_up, prepared
 from whorl.kernels.ops import TURN, Tensors, gradient, like, no_second_gradient, operator
 from whorl.kernels.refusals import choose_fused
 from whorl.kernels.rotate_checks import check_pair, checked_rotation
 from whorl.kernels.rotate_torch import turn_by_torch, wide_dtype
 from whorl.memory import check_dense
+from whorl.plans import PLANS, Plan, kind, plan_of
 from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_memory, operators_are_watched, takes_gradients
 
@@ -55,15 +55,16 @@ def norm_rotate_qk(
     0.9999...
     """
     weights = tuple(w.detach() if type(w) is torch.nn.Parameter else w for w in (q_weight, k_weight))
-    key, launch = look_up((CALL, layout, eps, start, blocks, order, impl), cos, sin, rows, q, k, *weights)
-    if launch is None:
+    key = kind((CALL, layout, eps, start, blocks, order, impl), q, k, cos, sin, rows, *weights)
+    plan = PLANS.get(key)
+    if plan is None:
         check_impl(impl, CALL)
         rotation = checked_rotation(CALL, layout, False, start, blocks, order)
         check_pair(CALL, q, k, cos, sin, rows, rotation)
         _check_norm(q, q_weight, k_weight, eps)
         kernel = choose_fused(impl, CALL, q, cos, sin)
-        launch = keep(key, _launch((q, k, cos, sin, rows), rotation, float(eps), kernel, direct=key is not None))
-    return launch(q, k, cos, sin, rows, q_weight, k_weight)
+        plan = PLANS.keep(key, _plan((q, k, cos, sin, rows), rotation, float(eps), kernel, direct=key is not None))
+    return plan(q, k, cos, sin, rows, q_weight, k_weight)
 
 
 def _check_norm(q: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> None:
@@ -79,7 +80,7 @@ def _check_norm(q: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float) -> No
         raise invalid(CALL, "eps", "a number from 0", eps, "Models use 1e-6 or 1e-5.")
 
 
-def _launch(given: Given, rotation: Rotation, eps: float, kernel: str, *, direct: bool) -> Launch:
+def _plan(given: Given, rotation: Rotation, eps: float, kernel: str, *, direct: bool) -> Plan:
     """The function of (q, k, cos, sin, rows, q_weight, k_weight) that norms and turns checked tensors."""
     q, k, cos, sin, rows = given
     if kernel == "torch":
@@ -110,9 +111,7 @@ def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * weight.to(wide.dtype)
 
 
-def _norm(
-    run: Launch, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor
-) -> Tensors:
+def _norm(run: Plan, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, *weights: Tensor) -> Tensors:
     """What a ready kernel makes of queries and keys."""
     outs = like(q, k)
     run((q, k), cos, sin, outs, rows, tuple(weight.contiguous() for weight in weights))
@@ -128,7 +127,7 @@ def _forward(*given: Any) -> Tensors:
     from whorl.kernels.rotate_triton import ready
 
     q, k, cos, sin, rows, q_weight, k_weight, eps, *turn = given
-    run = prepared(
+    run = plan_of(
         (CALL, eps, *turn),
         (q, k, cos, sin, rows),
         lambda: ready((q, k), cos, sin, like(q, k), rows, Rotation(*turn[:-1]), eps=eps),
@@ -146,7 +145,7 @@ def _backward(*given: Any) -> Tensors:
 
     x, dy, cos, sin, rows, weight, eps, *turn = given
     tensors = (x, dy, cos, sin, rows, weight)
-    run = prepared(("norm_rotate_back", eps, *turn), tensors, lambda: ready_back(*tensors, Rotation(*turn[:-1]), eps))
+    run = plan_of(("norm_rotate_back", eps, *turn), tensors, lambda: ready_back(*tensors, Rotation(*turn[:-1]), eps))
     return run(*tensors)
 
 
@@ -179,7 +178,7 @@ class NormTurned(torch.autograd.Function):
     """The operator and its gradient where nobody traces them, without the dispatcher's share."""
 
     @staticmethod
-    def forward(ctx: Any, run: Launch, *inputs: Any) -> Tensors:
+    def forward(ctx: Any, run: Plan, *inputs: Any) -> Tensors:
         _keep(ctx, inputs, None)
         ctx.set_materialize_grads(False)
         return _norm(run, *inputs[:7])

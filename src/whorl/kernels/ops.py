@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from whorl.errors import WhorlError
-from whorl.kernels.launches import Launch, prepared
 from whorl.kernels.rotate_checks import check_into
+from whorl.plans import Plan, plan_of
 from whorl.rotary.rotation import Rotation
 from whorl.tracing import may_read_memory, operators_are_watched
 
@@ -92,7 +92,7 @@ def _rotate_into(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor 
 
 def run_kernel(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None, *turn: Any) -> None:
     """Writes the tensors, turned, into ``outs``; ``turn`` is what ``TURN`` names."""
-    run = prepared(
+    run = plan_of(
         ("run", xs[0] is outs[0], *turn),
         (*xs, *outs, cos, sin, rows),
         lambda: ready_kernel(xs, cos, sin, outs, rows, Rotation(*turn[:-1]), turn[-1]),
@@ -102,7 +102,7 @@ def run_kernel(xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tenso
 
 def ready_kernel(
     xs: Tensors, cos: Tensor, sin: Tensor, outs: Tensors, rows: Tensor | None, rotation: Rotation, kernel: str
-) -> Launch:
+) -> Plan:
     """The function of (xs, cos, sin, outs, rows) that runs a kernel on one or two tensors of these kinds."""
     if kernel == "triton":
         from whorl.kernels.rotate_triton import ready
@@ -111,7 +111,7 @@ def ready_kernel(
     return ready(xs, cos, sin, outs, rows, rotation)
 
 
-def direct_launch(run: Launch, rotation: Rotation, kernel: str) -> Launch:
+def direct_launch(run: Plan, rotation: Rotation, kernel: str) -> Plan:
     """The function of (xs, cos, sin, rows) that turns by a ready kernel, past the dispatcher: nobody may be tracing."""
     turn = (*rotation, kernel)
 
@@ -147,7 +147,7 @@ class Turned(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        run: Launch,
+        run: Plan,
         turn: tuple[Any, ...],
         cos: Tensor,
         sin: Tensor,

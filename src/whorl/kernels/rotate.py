@@ -17,9 +17,8 @@ from torch import Tensor
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.axes import HEADS_AXIS
 from whorl.kernels.choose import Impl, check_impl
-from whorl.kernels.launches import Launch, keep, look_up
 from whorl.kernels.ops import Tensors, direct_launch, like, mark_written, ready_kernel, turn_by_operator
-from whorl.kernels.refusals import AUTO, choose_rotate, why_not_rotate
+from whorl.kernels.refusals import AUTO, choose_rotate, why_not_memory, why_not_rotate
 from whorl.kernels.rotate_checks import (
     FROM_TABLES,
     check_into,
@@ -30,6 +29,7 @@ from whorl.kernels.rotate_checks import (
 )
 from whorl.kernels.rotate_torch import turn_by_torch, wide_dtype
 from whorl.memory import check_floating
+from whorl.plans import PLANS, Plan, kind
 from whorl.rotary.rotation import Layout, Order, Rotation
 from whorl.tracing import may_read_addresses, takes_gradients
 
@@ -76,13 +76,14 @@ def rotate(
             x, cos, sin, layout, inverse=inverse, start=start, blocks=blocks, order=order, rows=rows, impl=impl
         )
         return torch.where(_turning_heads(x, heads, order), turned, x)
-    key, launch = look_up((layout, inverse, start, blocks, order, impl), cos, sin, rows, x)
-    if launch is None:
+    key = kind(("rotate", layout, inverse, start, blocks, order, impl), x, cos, sin, rows)
+    plan = PLANS.get(key)
+    if plan is None:
         rotation = checked_rotation("rotate", layout, inverse, start, blocks, order)
         check_tensors("rotate", "x", x, cos, sin, rows, rotation)
         kernel = choose_rotate(impl, x, cos, sin)
-        launch = keep(key, launch_for((x,), cos, sin, rows, rotation, kernel, direct=key is not None))
-    return launch((x,), cos, sin, rows)[0]
+        plan = PLANS.keep(key, plan_for((x,), cos, sin, rows, rotation, kernel, direct=key is not None))
+    return plan((x,), cos, sin, rows)[0]
 
 
 def rotate_qk(
@@ -109,21 +110,22 @@ def rotate_qk(
     >>> q.shape, k.shape
     (torch.Size([2, 8, 10, 64]), torch.Size([2, 2, 10, 64]))
     """
-    key, launch = look_up((layout, inverse, start, blocks, order, impl), cos, sin, rows, q, k)
-    if launch is None:
+    key = kind(("rotate_qk", layout, inverse, start, blocks, order, impl), q, k, cos, sin, rows)
+    plan = PLANS.get(key)
+    if plan is None:
         rotation = checked_rotation("rotate_qk", layout, inverse, start, blocks, order)
         check_pair("rotate_qk", q, k, cos, sin, rows, rotation)
         kernel = choose_rotate(impl, q, cos, sin)
-        launch = keep(key, launch_for((q, k), cos, sin, rows, rotation, kernel, direct=key is not None))
-    turned_q, turned_k = launch((q, k), cos, sin, rows)
+        plan = PLANS.keep(key, plan_for((q, k), cos, sin, rows, rotation, kernel, direct=key is not None))
+    turned_q, turned_k = plan((q, k), cos, sin, rows)
     return turned_q, turned_k
 
 
-def launch_for(
+def plan_for(
     xs: Tensors, cos: Tensor, sin: Tensor, rows: Tensor | None, rotation: Rotation, kernel: str, *, direct: bool
-) -> Launch:
+) -> Plan:
     """The function of (xs, cos, sin, rows) that turns one or two checked tensors, and others of their kinds."""
-    if kernel == "torch" or type(xs[0]) is not type(xs[-1]):
+    if kernel == "torch" or why_not_memory("k", xs[-1]):
         return lambda xs, cos, sin, rows: tuple(turn_by_torch(x, cos, sin, rows, rotation) for x in xs)
     wide = wide_dtype(xs[0])
     if direct and cos.dtype == sin.dtype == wide:
@@ -138,13 +140,17 @@ FEW_TOKENS = 256
 def ready_turn(
     q: Tensor, k: Tensor, positions: Tensor, frequencies: Tensor, factor: float, rotation: Rotation
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The function of (q, k, positions) that turns checked tensors of these kinds on a GPU, without gradients.
+    """The function of (q, k, positions) that turns checked tensors of these kinds on a GPU, gradients included.
 
     Their angles are positions times frequencies; ``factor`` multiplies cos and sin.
     """
     from whorl.kernels.rotate_triton import ready_at
     from whorl.kernels.tables_triton import exact
 
+    if takes_gradients(q, k):  # the backward pass reads the tables
+        tables = exact(positions, frequencies, factor)
+        plan = plan_for((q, k), *tables, None, rotation, "triton", direct=True)
+        return lambda q, k, positions: plan((q, k), *exact(positions, frequencies, factor), None)
     if positions.numel() <= FEW_TOKENS and q[..., 0].numel() <= FEW_TOKENS * q.shape[HEADS_AXIS[rotation.order]]:
         return ready_at(q, k, positions, frequencies, factor, rotation)
     run = ready_kernel((q, k), *exact(positions, frequencies, factor), like(q, k), None, rotation, "triton")
@@ -161,30 +167,31 @@ def _rotate_into(
     out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None, heads: Sequence[int] | None, *settings: Any
 ) -> Tensor:
     """``rotate`` with memory to write into."""
-    key = launch = None
+    key, given = None, (out, x, cos, sin, rows)
     if heads is None:
-        key, launch = look_up((*settings, "in place" if out is x else "into"), cos, sin, rows, x, out)
-    if launch is None:
+        key = kind(("rotate", *settings, "in place" if out is x else "into"), *given)
+    plan = PLANS.get(key)
+    if plan is None:
         layout, inverse, start, blocks, order, impl = settings
         rotation = checked_rotation("rotate", layout, inverse, start, blocks, order)
         check_tensors("rotate", "x", x, cos, sin, rows, rotation)
         check_out(x, out, rotation)
         kernel = choose_rotate(impl, x, cos, sin)
         turns = None if heads is None else _turning_heads(x, heads, order)
-        launch = keep(key, _launch_into((out, x, cos, sin, rows), rotation, kernel, turns, direct=key is not None))
+        plan = PLANS.keep(key, _plan_into(given, rotation, kernel, turns, direct=key is not None))
     if takes_gradients(x, out, cos, sin):
         raise WhorlError("rotate: out= keeps no gradient. Leave it out, or call under torch.no_grad().")
     if key is not None or may_read_addresses(out, x, cos, sin, rows):
         check_into(out, x, cos, sin, rows, moves=settings[0] == "interleaved_to_half")
-    launch(out, x, cos, sin, rows)
+    plan(*given)
     return out
 
 
-def _launch_into(given: Written, rotation: Rotation, kernel: str, turns: Tensor | None, *, direct: bool) -> Launch:
+def _plan_into(given: Written, rotation: Rotation, kernel: str, turns: Tensor | None, *, direct: bool) -> Plan:
     """The function of (out, x, cos, sin, rows) that writes checked x, turned, into out; ``turns`` marks its heads."""
     out, x, cos, sin, rows = given
     if kernel == "torch" or turns is not None:
-        turn = launch_for((x,), cos, sin, rows, rotation, kernel, direct=direct)
+        turn = plan_for((x,), cos, sin, rows, rotation, kernel, direct=direct)
 
         def copy(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor, rows: Tensor | None) -> None:
             (turned,) = turn((x,), cos, sin, rows)

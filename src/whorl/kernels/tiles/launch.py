@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from whorl.kernels.launches import prepared
 from whorl.kernels.tiles import sizes
 from whorl.kernels.tiles.backward import grad_keys, grad_queries, row_deltas
 from whorl.kernels.tiles.biases import line
@@ -17,6 +16,7 @@ from whorl.kernels.tiles.forward import attend
 from whorl.kernels.tiles.op import Settings
 from whorl.kernels.triton_launch import Launch, power_of_2
 from whorl.kernels.triton_side_by_side import Launched, run_all
+from whorl.plans import plan_of
 
 LOG2E = math.log2(math.e)
 
@@ -131,9 +131,7 @@ def padded(x: Tensor) -> int:
 
 def _small(kernel: Any, programs: int, tensors: tuple[Tensor, ...], numbers: list[Any], constants: Any) -> Any:
     """A kernel that walks over no tiles, for tensors of these strides."""
-    return prepared(
-        (kernel, *constants), tensors, lambda: Launch(kernel, (programs, 1, 1), numbers, constants, warps=4)
-    )
+    return plan_of((kernel, *constants), tensors, lambda: Launch(kernel, (programs, 1, 1), numbers, constants, warps=4))
 
 
 def _over_tiles(
@@ -144,7 +142,7 @@ def _over_tiles(
     It has further numbers and facts that are its own.
     """
     key = name, asked, more, *facts.values()
-    return prepared(key, (*tensors, numbers), lambda: _ready(name, tensors, numbers, asked, more, facts))
+    return plan_of(key, (*tensors, numbers), lambda: _ready(name, tensors, numbers, asked, more, facts))
 
 
 def _ready(

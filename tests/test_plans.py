@@ -1,4 +1,4 @@
-"""Ready launches: a kind of call is checked once, kept within a bound, and holds no tensor of the call."""
+"""Plans: a kind of call is checked once, kept within a bound, and holds no tensor of the call."""
 
 import gc
 import threading
@@ -9,14 +9,18 @@ import torch
 
 import whorl
 from drawn_rotations import draw, same, tables
-from whorl.kernels import append, launches, norm_rotate, rotate
+from whorl import plans
+from whorl.kernels import append, norm_rotate, rotate
+from whorl.plans import PLANS, kind
+from whorl.registry import build_for
 
 CALLS = ("rotate", "rows", "into", "in place", "some heads", "rotate_qk", "norm_rotate_qk", "rotate_append")
 
 
 @pytest.fixture(autouse=True)
 def none_kept(monkeypatch):
-    monkeypatch.setattr(launches, "LAUNCHES", {})
+    monkeypatch.setattr(PLANS, "_used", {})
+    monkeypatch.setattr(PLANS, "_before", {})
 
 
 def call(name, impl, device, seed=0):
@@ -50,13 +54,13 @@ def call(name, impl, device, seed=0):
 def test_a_kind_of_call_is_checked_once(kernel, monkeypatch, name):
     impl, device = kernel
     expected = [call(name, "torch", device, seed) for seed in (0, 10)]
-    launches.LAUNCHES.clear()
+    PLANS.cache_clear()
     first = call(name, impl, device)
-    assert len(launches.LAUNCHES) == 1
+    assert len(PLANS) == 1
     for module in (rotate, norm_rotate, append):
         monkeypatch.setattr(module, "checked_rotation", None)  # whoever checks again calls nothing
     second = call(name, impl, device, seed=10)
-    assert len(launches.LAUNCHES) == 1
+    assert len(PLANS) == 1
     for got, wanted in zip((*first, *second), (*expected[0], *expected[1]), strict=True):
         same(got.detach(), wanted.detach())
 
@@ -68,7 +72,7 @@ def test_a_backward_pass_keeps_its_launch_too(kernel):
         x = draw(2, 3, 4, 8, dtype=torch.float32, device=device, seed=seed).requires_grad_()
         got = torch.autograd.grad(whorl.rotate(x, cos, sin, impl=impl).square().sum(), x)[0]
         same(got, torch.autograd.grad(whorl.rotate(x, cos, sin, impl="torch").square().sum(), x)[0])
-        assert len(launches.LAUNCHES) == 3  # forward, backward, and forward by torch
+        assert len(PLANS) == 3  # forward, backward, and forward by torch
 
 
 def test_kinds_that_differ_in_anything_have_launches_of_their_own(kernel):
@@ -92,34 +96,34 @@ def test_kinds_that_differ_in_anything_have_launches_of_their_own(kernel):
         lambda: whorl.rotate(x, cos, sin, rows=torch.arange(4, device=device).int(), impl=impl),
     ]
     expected = []
-    for kind in kinds:
-        before = len(launches.LAUNCHES)
-        expected.append(kind())
-        assert len(launches.LAUNCHES) > before
-    for kind, wanted in zip(kinds, expected, strict=True):
-        assert torch.equal(kind(), wanted)
+    for one in kinds:
+        before = len(PLANS)
+        expected.append(one())
+        assert len(PLANS) > before
+    for one, wanted in zip(kinds, expected, strict=True):
+        assert torch.equal(one(), wanted)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_launch_holds_no_tensor_of_the_call_it_was_made_for(kernel, monkeypatch, name):
     impl, device = kernel
     seen = []
-    own = launches.look_up
+    own = plans.kind
 
-    def look_up(settings, *tensors):
+    def kind(settings, *tensors):
         seen.extend(weakref.ref(x) for x in tensors if x is not None)
         return own(settings, *tensors)
 
     for module in (rotate, norm_rotate, append):
-        monkeypatch.setattr(module, "look_up", look_up)
+        monkeypatch.setattr(module, "kind", kind)
     call(name, impl, device)
     gc.collect()
-    assert launches.LAUNCHES and seen
+    assert len(PLANS) and seen
     assert [x() for x in seen if x() is not None] == []
 
 
 def test_the_cache_is_bounded_and_threads_may_share_it(monkeypatch):
-    monkeypatch.setattr(launches, "MOST_LAUNCHES", 5)
+    monkeypatch.setattr(plans, "MOST_PLANS", 6)
     cos, sin = tables(40, 4, dtype=torch.float32, device="cpu")
     wrong = []
 
@@ -136,16 +140,43 @@ def test_the_cache_is_bounded_and_threads_may_share_it(monkeypatch):
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert 0 < len(launches.LAUNCHES) <= 5 + 4  # each thread may have looked before another added
+    assert 0 < len(PLANS) <= 6 + 4  # each thread may have looked before another added
 
 
 def test_there_is_no_key_where_somebody_watches():
     cos, sin = tables(4, 4, dtype=torch.float32, device="cpu")
     x = draw(1, 2, 4, 8, dtype=torch.float32)
     settings = ("half", False, 0, 1, "bhld", "auto")
-    key, launch = launches.look_up(settings, cos, sin, None, x)
-    assert key is not None and launch is None
-    watched = torch.func.vmap(lambda x: torch.tensor(launches.look_up(settings, cos, sin, None, x)[0] is None))
+    key = kind(settings, x, cos, sin, None)
+    assert key is not None and PLANS.get(key) is None
+    watched = torch.func.vmap(lambda x: torch.tensor(kind(settings, x, cos, sin, None) is None))
     assert bool(watched(x).all())
-    assert launches.look_up((["half"],), cos, sin, None, x) == (None, None)  # a setting without hash
-    assert launches.look_up(settings, cos.requires_grad_(), sin, None, x) == (None, None)
+    assert PLANS.get(kind((["half"],), x, cos, sin, None)) is None  # a setting without hash
+    assert kind(settings, x, cos.requires_grad_(), sin, None) != key
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("learns", [False, True])
+@pytest.mark.parametrize("name", [name for name in whorl.names() if name not in ("axial_rope", "mixed_rope")])
+def test_later_calls_of_attention_give_what_the_first_gave(name, learns, device):
+    """The first call is checked and chosen for, the others run its plan; two encodings take turns."""
+    sizes = {"heads": 4, "head_dim": 16, "width": 24, "length": 256}
+    encodings = [build_for(name, **sizes).to(device) for _ in range(2)]
+    with torch.no_grad():
+        for encoding in encodings:
+            for learned in encoding.parameters():
+                learned.add_(0.3 * torch.randn_like(learned))
+    q, k, v = (draw(2, heads, 40, 16, dtype=torch.float32, device=device) for heads in (4, 2, 2))
+    options = {"hidden": draw(2, 40, 24, dtype=torch.float32, device=device)} if encodings[0].reads_hidden else {}
+
+    def called(encoding, impl="auto"):
+        given = [x.clone().requires_grad_(learns) for x in (q, k, v)]
+        with torch.set_grad_enabled(learns):
+            out = whorl.attention(*given, encoding=encoding, impl=impl, **options)
+            return (out, *torch.autograd.grad(out.square().sum(), given)) if learns else (out,)
+
+    wanted = [called(encoding, "torch") for encoding in encodings]
+    for _ in range(3):
+        for encoding, expected in zip(encodings, wanted, strict=True):
+            for got, one in zip(called(encoding), expected, strict=True):
+                torch.testing.assert_close(got, one, atol=2e-5, rtol=1e-5)
