@@ -186,15 +186,15 @@ class Deberta(ContentTerms):
             out = out + scale * products_by_pair(k, self._by_head(self.position_query), index, scores.dtype)
         return out
 
-    def rows_by_distance(self, count: int) -> RowsByDistance:
-        own, flat = self.config, self._flat_beyond
-        place = self._place(torch.arange(min(flat + 1, count), device=self.relative.device))
+    def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
+        own, stop = self.config, min(first + count, self._flat_beyond + 1)
+        place = self._place(torch.arange(first, stop, device=self.relative.device))
         query = key = None
         if self.position_key is not None:
-            query = self._projected(self.position_key)[:, row_index(place, own.span)]
+            query = self._by_head(self.position_key)[:, row_index(place, own.span)]
         if self.position_query is not None:
             index = row_index(place if own.position_to_content == "code" else -place, own.span)
-            key = self._projected(self.position_query)[:, index]
+            key = self._by_head(self.position_query)[:, index]
         return RowsByDistance(query=query, key=key)
 
     @property

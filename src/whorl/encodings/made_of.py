@@ -78,15 +78,24 @@ class TablesOf(MadeOf[Made]):
 
 
 # By encoding, and what decides the tables: those that plans hold, shared by all of them. Nothing is kept here.
-_TABLES: WeakValueDictionary[Hashable, TablesOf[Any]] = WeakValueDictionary()
+_TABLES: WeakValueDictionary[Hashable, MadeOf[Any]] = WeakValueDictionary()
 
 
 def tables_of(encoding: nn.Module, key: Hashable, make: Callable[[Any], Made]) -> TablesOf[Made]:
     """The tables that ``make(encoding)`` computes, under a key that has all that decides them beside the encoding."""
+    return _shared(TablesOf, encoding, key, make)
+
+
+def growing_of(encoding: nn.Module, key: Hashable, make: Callable[[Any], Made]) -> MadeOf[Made]:
+    """The same for tables that grow with a text, begun anew where the learned numbers change: no graph reads them."""
+    return _shared(MadeOf, encoding, key, make)
+
+
+def _shared(kind: type[Any], encoding: nn.Module, key: Hashable, make: Callable[[Any], Any]) -> Any:
     own = id(encoding), key
     tables = _TABLES.get(own)
     if tables is None or not tables.is_of(encoding):
-        tables = _TABLES[own] = TablesOf(encoding, make)
+        tables = _TABLES[own] = kind(encoding, make)
     return tables
 
 
