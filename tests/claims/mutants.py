@@ -1213,15 +1213,15 @@ def a_bias_from_rounded_positions(patch: Patch) -> None:
 @mutant("t5.edges", "t5.untrained-buckets", "t5.saturation")
 def t5_edges_off_by_one(patch: Patch) -> None:
     own = t5.bucket_edges
-    for name in ("bucket_edges", "_edges"):
-        patch.setattr(t5, name, lambda buckets, reach: [e if e <= buckets // 2 else e + 1 for e in own(buckets, reach)])
+    patch.setattr(
+        t5, "bucket_edges", lambda buckets, reach: [e if e <= buckets // 2 else e + 1 for e in own(buckets, reach)]
+    )
 
 
 @mutant("t5.untrained-buckets")
 def t5_buckets_of_another_reach(patch: Patch) -> None:
     own = t5.bucket_edges
-    for name in ("bucket_edges", "_edges"):
-        patch.setattr(t5, name, lambda buckets, reach: own(buckets, 128))
+    patch.setattr(t5, "bucket_edges", lambda buckets, reach: own(buckets, 128))
 
 
 @mutant("t5.edges")

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from whorl.claims import ledger
-from whorl.encodings import alibi, t5
+from whorl.encodings import alibi
+from whorl.encodings.alibi import Alibi
 from whorl.encodings.kerple import Kerple
 
 ROOT = Path(__file__).parents[2]
@@ -90,10 +91,11 @@ def test_a_mutant_is_put_in_wherever_the_function_is_held(mutants, mutate, monke
         put(mutants, mutate, monkeypatch, sys.modules[Kerple.__module__].log_kernel, *where, kind="sign", old="-p")
         assert torch.equal(kerple.bias_of(torch.tensor([0]), torch.tensor([3])), -before)
     # a function below a memo, whose results are forgotten
-    assert t5._edges(8, 32)[:4] == [1, 2, 3, 4]
-    edges = {"kind": "dropped term", "old": "exact + 1", "new": "exact"}
-    put(mutants, mutate, monkeypatch, t5.bucket_edges, "encodings/t5.py", "bucket_edges", **edges)
-    assert t5._edges(8, 32)[:4] != [1, 2, 3, 4]
+    text = Alibi(heads=6)._text
+    assert alibi.slope_numbers(text)[3:] == (2.0**-8, 2.0**-1, 2.0**-3)
+    slopes = {"kind": "dropped term", "old": "2 * lower", "new": "lower"}
+    put(mutants, mutate, monkeypatch, alibi.press_slopes, "encodings/alibi.py", "press_slopes", **slopes)
+    assert alibi.slope_numbers(text)[3:] == (2.0**-8, 2.0**-2, 2.0**-6)
     mutate._forget()
     assert torch.equal(ones, torch.ones(1)) and alibi.geometric_slopes(2) == [2.0**-4, 2.0**-8]
 

@@ -3,21 +3,24 @@
 Heads that share keys are rows of one head, so that nothing is repeated. A bias by distance is kept in reverse, where
 the biases of all slots for the next token are a view. Distances are those of positions, and between slots they are the
 same unless padding lies there: then every token has a place, the slot that it would be in without that padding.
+Terms of raw queries and keys by distance are added the same way: their rows are kept in reverse too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from whorl.attend.decoding import Asked
 from whorl.attend.slots import Slots
 from whorl.encodings.base import Encoding
-from whorl.encodings.made_of import TablesOf, tables_of
+from whorl.encodings.content import RowsByDistance
+from whorl.encodings.made_of import TablesOf, growing_of, tables_of
 from whorl.encodings.parts import (
     Bias,
     BiasByDistance,
@@ -27,6 +30,7 @@ from whorl.encodings.parts import (
     QueryScale,
     ScoreTerm,
     bias_by_distance,
+    every,
     first,
     hides_by_reach,
     lone_rotation,
@@ -36,6 +40,8 @@ from whorl.kernels.refusals import choose_rotate
 from whorl.plans import weakly
 from whorl.rotary.rotation import Rotation
 from whorl.tracing import may_read_values, operators_are_watched
+
+AHEAD = 8  # rows by distance that are made at once where a text grows by one token
 
 Place = Callable[[Tensor, Tensor, Slots, int], Tensor]
 
@@ -50,14 +56,27 @@ def why_not_step(encoding: Encoding, slots: Slots | None, q: Tensor, v: Tensor, 
         return "positions were given"
     if operators_are_watched() or type(q) is not Tensor or torch.is_autocast_enabled("cpu"):
         return "a compiler, a mode, autocast or a tensor of another class is at work"
-    term, bias, reach = first(encoding, ScoreTerm, OutputTerm, Branches), first(encoding, Bias), encoding.reach
-    if term or (bias and not (isinstance(bias, BiasByDistance) and bias.formula)):
+    bias, reach = first(encoding, Bias), encoding.reach
+    if first(encoding, Branches) or (bias and not (isinstance(bias, BiasByDistance) and bias.formula)):
         return f"{type(encoding).__name__} has more than a bias by distance"
+    if not _has_rows_alone(encoding):
+        return f"{type(encoding).__name__} has terms that are not made of rows by distance"
+    if first(encoding, ScoreTerm) and q.dtype == torch.float64:
+        return "rows by distance are made in float32"
     if not hides_by_reach(encoding) or (reach is not None and reach.first):
         return f"{type(encoding).__name__} has a mask that is no window"
     if slots.padded and not may_read_values(slots.real):
         return "there is padding, and looking where would wait for the device"
     return None
+
+
+def _has_rows_alone(encoding: Encoding) -> bool:
+    """Whether all terms of an encoding on scores and values, if any, are made of the rows by distance of one."""
+    terms = every(encoding, ScoreTerm, OutputTerm)
+    if not terms:
+        return True
+    rows = all(term.form == "rows" and term.encoding is terms[0].encoding for term in terms)
+    return rows and isinstance(terms[0], ScoreTerm)
 
 
 class CpuStep:
@@ -70,12 +89,14 @@ class CpuStep:
         self._shape, self._rows = tuple(q.shape), (q.shape[0], slots.keys.shape[1], -1, q.shape[3])
         bias, reach = first(encoding, Bias), encoding.reach
         self._bias = _bias(bias, slots) if isinstance(bias, BiasByDistance) else None
+        term = first(encoding, ScoreTerm)
+        self._terms = None if term is None else RowTerms(term.encoding, slots, asked.scale)
         self._window = slots.room if reach is None else reach.before + 1
 
     @property
     def bytes(self) -> int:
         """Memory of the tables that the steps so far have made."""
-        return sum(tables.bytes for tables in (self._bias, self._counted) if tables is not None)
+        return sum(tables.bytes for tables in (self._bias, self._counted, self._terms) if tables is not None)
 
     def working_memory(self) -> list[Any]:
         """Where a cache's padding is, which a step finds out when it has changed."""
@@ -97,34 +118,180 @@ class CpuStep:
             q, k, v = q.detach(), k.detach(), v.detach()  # a cache keeps no gradient
         filled, keys, values = slots.filled, slots.keys, slots.values
         stop = filled + 1
-        q = self._place(q, k, slots, filled)
+        q = self._place(q, k, slots, filled).reshape(self._rows)
         values[:, :, filled:stop] = v
-        start, mask = self._mask(slots, stop, memory)
-        out = scaled_dot_product_attention(
-            q.reshape(self._rows), keys[:, :, start:stop], values[:, :, start:stop], attn_mask=mask, scale=self._scale
-        )
+        start, mask, places = self._mask(slots, stop, memory)
+        keys, values = keys[:, :, start:stop], values[:, :, start:stop]
+        if self._terms is None:
+            out = scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=self._scale)
+        else:
+            out = self._terms(q, keys, values, mask, stop, places)
         return out.view(self._shape)
 
-    def _mask(self, slots: Slots, stop: int, memory: list[Any]) -> tuple[int, Tensor | None]:
-        """The first slot that a token in the last one of ``stop`` can see, and what is added to scores from there."""
+    def _mask(self, slots: Slots, stop: int, memory: list[Any]) -> tuple[int, Tensor | None, Tensor | None]:
+        """What a token in the last one of ``stop`` slots sees.
+
+        The first slot that it can see, what is added to scores from there, and the places of tokens from there where
+        they are not those slots.
+        """
         bias, window = None if self._bias is None else self._bias(), self._window
         if not slots.padded:
             start = max(0, stop - window)
-            return start, None if bias is None else bias[..., start - stop :]
+            return start, None if bias is None else bias[..., start - stop :], None
         if not memory or not memory[0].is_of(slots.real):
             memory[:] = [_padding(slots)]
         (padding,) = memory
         start = max(0, stop - window - padding.between)
         added = padding.hidden[..., start:stop]
         if not padding.between:
-            return start, added if bias is None else bias[..., start - stop :] + added
+            return start, added if bias is None else bias[..., start - stop :] + added, None
         places = padding.places[..., start:stop]
         if stop > window:
             added = added.masked_fill(places < stop - window, -torch.inf)
         if bias is not None:
             sizes = (slots.real.shape[0], *bias.shape[1:3], -1)
             added = bias[..., -stop:].expand(sizes).gather(-1, places.expand(sizes)) + added
-        return start, added
+        return start, added, places
+
+
+class RowTerms:
+    """Terms made of an encoding's rows by distance: attention with them, and with what else is added to scores."""
+
+    def __init__(self, source: Any, slots: Slots, scale: float) -> None:
+        shared = slots.keys.shape[1]
+        key = "rows in reverse", scale, shared, slots.keys.device
+        self._rows, self._scale = growing_of(source, key, lambda own: GrowingRows(own, shared, scale)), scale
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the rows."""
+        return self._rows.bytes
+
+    def __call__(
+        self, q: Tensor, keys: Tensor, values: Tensor, added: Tensor | None, stop: int, places: Tensor | None
+    ) -> Tensor:
+        """The output of queries (batch, heads of keys, queries of each, d) for the keys before slot ``stop``."""
+        count = keys.shape[2]
+        rows = self._rows().for_distances(count)
+        if rows.query is not None:
+            products = _products(q.float() if rows.position is None else q + rows.position, rows.query)
+            added = _sum(added, _by_key(products, count, stop, places))
+        if rows.key is not None:
+            added = _sum(added, _of_keys(keys, rows.key, stop, places))
+        if rows.content is not None:  # what meets keys as a query does
+            q = (q + rows.content).to(q.dtype)
+        if rows.value is None:
+            return scaled_dot_product_attention(q, keys, values, attn_mask=added, scale=self._scale)
+        weights = _sum(added, q.float() @ keys.float().mT * self._scale).softmax(-1)
+        of_rows = _by_row(weights, rows.value.shape[0], stop, places) @ rows.value
+        return (weights @ values.float() + of_rows).to(values.dtype)
+
+
+class GrowingRows:
+    """The rows by distance of an encoding as it is now, in float32, scaled, and in reverse.
+
+    The last row is of distance 0, and the first one serves all keys that are farther than there are rows. A text that
+    grows needs one more for each token: those that are there stay, in memory that doubles as a cache's does.
+    """
+
+    def __init__(self, source: Any, shared: int, scale: float) -> None:
+        self._source, self._shared, self._scale = weakly(source), shared, scale
+        self._made = _Made(0, [None, None, None], RowsByDistance())  # replaced as a whole: other threads may read it
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (x for x in self._made.memory if x is not None)
+
+    def for_distances(self, count: int) -> RowsByDistance:
+        """The rows of so many distances from 0 on, or more."""
+        made = self._made
+        if made.reach < count:
+            with torch.inference_mode(False), torch.no_grad():
+                made = self._made = self._with_further(made, max(count - made.reach, AHEAD))
+        return made.rows
+
+    def _with_further(self, made: _Made, count: int) -> _Made:
+        query, position, key, content, value = self._source().rows_by_distance(count, made.reach)
+        memory, reach = [], made.reach
+        for old, new, factor in zip(made.memory, (query, key, value), (self._scale, self._scale, 1.0), strict=True):
+            memory.append(None if new is None else _grown(old, made.reach, new.float() * factor))
+            reach = reach if new is None else made.reach + new.shape[-2]
+        query, key, value = (None if x is None else x[..., x.shape[-2] - reach :, :] for x in memory)
+        position, key, content = (
+            None if x is None else x.detach().float().unflatten(0, (self._shared, -1)) for x in (position, key, content)
+        )
+        # fewer rows than were asked for say that there are no others
+        served = reach if reach == made.reach + count else sys.maxsize
+        return _Made(served, memory, RowsByDistance(query, position, key, content, value))
+
+
+class _Made(NamedTuple):
+    reach: int  # how many distances there are rows for
+    memory: list[Tensor | None]  # of the rows of queries, of keys and of values
+    rows: RowsByDistance  # what is filled of it
+
+
+def _grown(memory: Tensor | None, filled: int, further: Tensor) -> Tensor:
+    """Memory whose last rows are those that were ``filled`` and, before them, those of further distances."""
+    stop = filled + further.shape[-2]
+    if memory is None or memory.shape[-2] < stop:
+        room = stop if memory is None else max(stop, 2 * memory.shape[-2])
+        larger = further.new_empty(*further.shape[:-2], room, further.shape[-1])
+        if filled and memory is not None:
+            larger[..., room - filled :, :] = memory[..., memory.shape[-2] - filled :, :]
+        memory = larger
+    room = memory.shape[-2]
+    memory[..., room - stop : room - filled, :] = further.flip(-2)
+    return memory
+
+
+def _sum(added: Tensor | None, term: Tensor) -> Tensor:
+    return term if added is None else added + term
+
+
+def _products(q: Tensor, rows: Tensor) -> Tensor:
+    """Queries (batch, heads of keys, queries of each, d) times rows (heads or 1, rows, d), which are not copied."""
+    if rows.shape[0] == 1:
+        return q @ rows[0].mT
+    products = torch.bmm(q.flatten(1, 2).transpose(0, 1), rows.mT)
+    return products.transpose(0, 1).unflatten(1, q.shape[1:3])
+
+
+def _row_of_place(places: Tensor, rows: int, stop: int) -> Tensor:
+    """The row for each key of the query in the last slot, where a key's place is not its slot."""
+    return (places + (rows - stop)).clamp(min=0)
+
+
+def _by_key(products: Tensor, count: int, stop: int, places: Tensor | None) -> Tensor:
+    """Numbers of rows (…, rows) as those of the last ``count`` keys."""
+    rows, others = products.shape[-1], products.shape[:-1]
+    if places is not None:
+        return products.gather(-1, _row_of_place(places, rows, stop).expand(*others, -1))
+    if rows >= count:
+        return products[..., rows - count :]
+    return torch.cat((products[..., :1].expand(*others, count - rows), products), -1)
+
+
+def _by_row(weights: Tensor, rows: int, stop: int, places: Tensor | None) -> Tensor:
+    """Weights of keys (…, keys), summed over the keys of each row."""
+    far = weights.shape[-1] - rows
+    if places is not None:
+        sums = weights.new_zeros(*weights.shape[:-1], rows)
+        return sums.scatter_add(-1, _row_of_place(places, rows, stop).expand(weights.shape), weights)
+    if far <= 0:
+        return pad(weights, (-far, 0))
+    return torch.cat((weights[..., : far + 1].sum(-1, keepdim=True), weights[..., far + 1 :]), -1)
+
+
+def _of_keys(keys: Tensor, rows: Tensor, stop: int, places: Tensor | None) -> Tensor:
+    """Each key (batch, heads of keys, keys, d) times its row of (heads of keys, queries of each, rows, d)."""
+    far, each = keys.shape[2] - rows.shape[2], keys.unsqueeze(2)
+    if places is not None:
+        own = rows[:, :, _row_of_place(places, rows.shape[2], stop).flatten(1)].movedim(2, 0)
+        return (each * own).sum(-1)
+    if far <= 0:
+        return (each * rows[:, :, -far:]).sum(-1)
+    shared = (keys[:, :, :far].float() @ rows[:, :, 0].mT).mT
+    return torch.cat((shared, (each[..., far:, :] * rows).sum(-1)), -1)
 
 
 class _Padding(NamedTuple):

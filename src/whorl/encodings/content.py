@@ -54,8 +54,11 @@ class ContentTerms(Encoding):
         """The scores with its terms, in their dtype or wider."""
         raise NotImplementedError
 
-    def rows_by_distance(self, count: int) -> RowsByDistance:
-        """The tables of its terms for up to ``count`` distances from 0, where they are of that ``form``."""
+    def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
+        """The tables of its terms for ``count`` distances from the first on, where they are of that ``form``.
+
+        Fewer rows say that there are no others: the last one serves what is farther.
+        """
         raise NotImplementedError
 
     def rows_by_count(self) -> Tensor:

@@ -17,22 +17,24 @@ and term, memory like the scores.
 
 from __future__ import annotations
 
-import math
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
-from whorl.constants import numbers_on
+from whorl.constants import WholeNumbers
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
+from whorl.encodings.buckets import reached, widening
 from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.made_of import MadeOf
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
 from whorl.errors import WhorlError
 from whorl.plans import PLANS, kind
 from whorl.tracing import making_graph, may_keep_tensors, takes_derivatives
+
+LARGEST = 2**63 - 1  # no distance is: an odd span has a bucket behind the last that is reached
 
 # Rows of a table for each pair of a key, from which on it is cheaper to take the rows of pairs than all products.
 FEW_PAIRS = 8
@@ -84,30 +86,20 @@ class DebertaConfig(Config):
 def bucket_starts(span: int, max_distance: int) -> tuple[int, ...]:
     """The smallest distance of each logarithmic bucket, span // 2 + 1 … span: whole numbers, so no rounding decides.
 
-    A distance r is past bucket mid + t, t from 0, where (r / mid)^(mid - 1) > ((max_distance - 1) / mid)^t.
+    A distance r is past bucket mid + t, t from 0, where r > mid ((max_distance - 1) / mid)^(t / (mid - 1)).
     """
-    mid, far = span // 2, max_distance - 1
+    mid = span // 2
     if mid == 1:
         return ()  # the formula's ceiling is 0 for every distance
-
-    def past(distance: int, step: int) -> bool:
-        return distance ** (mid - 1) * mid**step > far**step * mid ** (mid - 1)
-
-    starts = []
-    for step in range(span - mid):
-        start = math.floor(mid * (far / mid) ** (step / (mid - 1)))
-        while past(start - 1, step):
-            start -= 1
-        while not past(start, step):
-            start += 1
-        starts.append(start)
-    return tuple(starts)
+    starts = (below + 1 for below, _ in widening(mid, max_distance - 1, mid - 1, span - mid))
+    return tuple(min(start, LARGEST) for start in starts)
 
 
-def bucket(distance: Tensor, span: int, starts: tuple[int, ...]) -> Tensor:
+def bucket(distance: Tensor, span: int, starts: tuple[int, ...] | Tensor) -> Tensor:
     """The signed bucket of query minus key, from -span to span; ``starts`` are those of the logarithmic ones."""
-    bounds, size = numbers_on(starts, distance.dtype, distance.device), distance.abs()
-    return distance.sign() * (size.clamp(max=span // 2) + torch.bucketize(size, bounds, right=True))
+    size = distance.abs()
+    bounds = torch.as_tensor(starts, dtype=size.dtype, device=size.device)
+    return distance.sign() * (size.clamp(max=span // 2) + reached(size, bounds))
 
 
 def products_by_pair(k: Tensor, table: Tensor, index: Tensor, dtype: torch.dtype) -> Tensor:
@@ -160,8 +152,13 @@ class Deberta(ContentTerms):
         out = own.heads * own.head_dim
         self.position_key = nn.Linear(own.width, out) if own.content_to_position else None
         self.position_query = nn.Linear(own.width, out) if own.position_to_content is not None else None
-        self._starts = None if own.max_distance is None else bucket_starts(own.span, own.max_distance)
+        self._restore()
         self.reset_parameters()
+
+    def _restore(self) -> None:
+        own = self.config
+        starts = None if own.max_distance is None else bucket_starts(own.span, own.max_distance)
+        self._starts = None if starts is None else WholeNumbers(starts)
 
     def reset_parameters(self) -> None:
         """Draws P and the projections anew, as after loading through the meta device."""
@@ -180,10 +177,7 @@ class Deberta(ContentTerms):
         for x in (q, k):
             check_head("Deberta", x, own.head_dim, own.heads)
         check_pairs("Deberta", scores, q_positions, k_positions)
-        place = distances("Deberta", q_positions, k_positions, whole=True)
-        if self._starts is not None:
-            place = bucket(place, own.span, self._starts)
-        out = scores
+        place, out = self._place(distances("Deberta", q_positions, k_positions, whole=True)), scores
         if self.position_key is not None:
             rows = products(q, self._by_head(self.position_key), scores.dtype)
             out = out + scale * rows.gather(-1, over_heads(row_index(place, own.span), rows.shape))
@@ -192,17 +186,15 @@ class Deberta(ContentTerms):
             out = out + scale * products_by_pair(k, self._by_head(self.position_query), index, scores.dtype)
         return out
 
-    def rows_by_distance(self, count: int) -> RowsByDistance:
-        own, flat = self.config, self._flat_beyond
-        place = torch.arange(min(flat + 1, count), device=self.relative.device)
-        if self._starts is not None:
-            place = bucket(place, own.span, self._starts)
+    def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
+        own, stop = self.config, min(first + count, self._flat_beyond + 1)
+        place = self._place(torch.arange(first, stop, device=self.relative.device))
         query = key = None
         if self.position_key is not None:
-            query = self._projected(self.position_key)[:, row_index(place, own.span)]
+            query = self._by_head(self.position_key)[:, row_index(place, own.span)]
         if self.position_query is not None:
             index = row_index(place if own.position_to_content == "code" else -place, own.span)
-            key = self._projected(self.position_query)[:, index]
+            key = self._by_head(self.position_query)[:, index]
         return RowsByDistance(query=query, key=key)
 
     @property
@@ -210,7 +202,13 @@ class Deberta(ContentTerms):
         """The distance from which all have the same row, whichever way it is read."""
         if self._starts is None:
             return self.config.span
-        return max(self.config.span // 2, *self._starts) if self._starts else self.config.span // 2
+        return max((self.config.span // 2, *self._starts.numbers))
+
+    def _place(self, distance: Tensor) -> Tensor:
+        """The signed bucket of a distance, or the distance itself where each has a row."""
+        if self._starts is None:
+            return distance
+        return bucket(distance, self.config.span, self._starts.on(distance.device))
 
     def _by_head(self, projection: nn.Linear) -> Tensor:
         """P projected, shape (heads, 2 span, head_dim); the same at every step of decoding, and kept for the next."""

@@ -6,10 +6,14 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary, ref
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 Made = TypeVar("Made")
+
+MANY = 4096
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by the bytes of a number
 
 
 class MadeOf(Generic[Made]):
@@ -74,15 +78,24 @@ class TablesOf(MadeOf[Made]):
 
 
 # By encoding, and what decides the tables: those that plans hold, shared by all of them. Nothing is kept here.
-_TABLES: WeakValueDictionary[Hashable, TablesOf[Any]] = WeakValueDictionary()
+_TABLES: WeakValueDictionary[Hashable, MadeOf[Any]] = WeakValueDictionary()
 
 
 def tables_of(encoding: nn.Module, key: Hashable, make: Callable[[Any], Made]) -> TablesOf[Made]:
     """The tables that ``make(encoding)`` computes, under a key that has all that decides them beside the encoding."""
+    return _shared(TablesOf, encoding, key, make)
+
+
+def growing_of(encoding: nn.Module, key: Hashable, make: Callable[[Any], Made]) -> MadeOf[Made]:
+    """The same for tables that grow with a text, begun anew where the learned numbers change: no graph reads them."""
+    return _shared(MadeOf, encoding, key, make)
+
+
+def _shared(kind: type[Any], encoding: nn.Module, key: Hashable, make: Callable[[Any], Any]) -> Any:
     own = id(encoding), key
     tables = _TABLES.get(own)
     if tables is None or not tables.is_of(encoding):
-        tables = _TABLES[own] = TablesOf(encoding, make)
+        tables = _TABLES[own] = kind(encoding, make)
     return tables
 
 
@@ -114,6 +127,8 @@ class _Learned:
         # a copy to compare on the CPU; elsewhere the memory, which is held so that its address stays its own
         self._kept = x.detach().clone() if self._readable and x.device.type == "cpu" else x.detach()
         self._compared = self._kept.device.type == "cpu"
+        # torch compares one number after the other, numpy many at a time, which pays for the way there in large ones
+        self._bits = BITS.get(x.itemsize) if self._compared and x.numel() >= MANY else None
 
     def is_still(self, x: Tensor) -> bool:
         """Whether x is the same parameter with the same numbers, as far as can be told without waiting."""
@@ -124,6 +139,8 @@ class _Learned:
         kept = self._kept
         if x.dtype != kept.dtype or x.device != kept.device or x.shape != kept.shape:
             return False
+        if self._bits is not None and not x.is_neg():
+            return np.array_equal(x.detach().view(self._bits).numpy(), kept.view(self._bits).numpy())
         return torch.equal(x, kept) if self._compared else x.data_ptr() == kept.data_ptr()
 
 

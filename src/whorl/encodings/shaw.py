@@ -103,8 +103,9 @@ class Shaw(ContentTerms):
         index = clipped_index(distances("Shaw", q_positions, k_positions, whole=True), self.config.clip)
         return scores + scale * key_term(q, self.key_table, index, scores.dtype)
 
-    def rows_by_distance(self, count: int) -> RowsByDistance:
-        index = clipped_index(torch.arange(self.config.clip + 1, device=self.key_table.device), self.config.clip)
+    def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
+        clip, stop = self.config.clip, min(first + count, self.config.clip + 1)
+        index = clipped_index(torch.arange(first, stop, device=self.key_table.device), clip)
         value = None if self.value_table is None else self.value_table[index]
         return RowsByDistance(query=self.key_table[index].unsqueeze(0), value=value)
 

@@ -11,27 +11,28 @@ texts that reach it: where it begins at the trained length or after it, longer t
 that raises a warning where ``length`` is given.
 T5 does not divide scores by sqrt(d), and neither does ``softmax_scale`` here unless scaled=True.
 Position enters in the scores; one table is shared by all layers, as one encoding given to a model is.
-buckets * heads parameters, started from N(0, 0.044), transformers' width^(-1/2) at T5-small's width of 512; two table
-reads per score.
+buckets * heads parameters, started from N(0, 0.044), transformers' width^(-1/2) at T5-small's width of 512; a search
+among the first distances and a table read per score.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from whorl.config import Config, config
+from whorl.constants import WholeNumbers
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
+from whorl.encodings.buckets import reached, widening
 from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
-from whorl.tracing import kept_where_plain
+from whorl.tracing import making_own_graph
 
 START = 512**-0.5
 
@@ -81,49 +82,29 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     exact = buckets // 2
     steps = buckets - exact
     edges = list(range(1, exact + 1))
-    for step in range(1, steps):
-        # the smallest n with (n / exact)^steps >= (max_distance / exact)^step, both sides made whole
-        bound = max_distance**step * exact ** (steps - step)
-        low, high = exact, max_distance
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if middle**steps >= bound else (middle + 1, high)
-        edges.append(low)
-    return edges
+    # the smallest n with n >= exact (max_distance / exact)^(step / steps)
+    return edges + [below + (not whole) for below, whole in widening(exact, max_distance, steps, steps)[1:]]
 
 
-@held_in_graphs
-def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
-    """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
-    return _buckets_between(tuple(_edges(buckets, max_distance)), device)
+@held_in_graphs  # where FlexAttention takes them into its kernel
+def edges_in_graphs(buckets: int, max_distance: int, device: torch.device) -> Tensor:
+    """The edges on a device."""
+    return torch.tensor(bucket_edges(buckets, max_distance), device=device)
 
 
-@kept_where_plain  # on the device: copying the edges there would wait for it at every call
-def _buckets_between(edges: tuple[int, ...], device: torch.device) -> Tensor:
-    distances = torch.arange(edges[-1] + 1, device=device)
-    return torch.bucketize(distances, torch.tensor(edges, device=device), right=True)
-
-
-_edges = lru_cache(maxsize=64)(bucket_edges)
-
-
-def buckets_of(signed: Tensor, settings: T5Config, last: int) -> Tensor:
-    """The buckets, int64, of keys so many positions before the query, or after it where that is below zero.
-
-    ``last`` is the distance where the last bucket begins.
-    """
-    if signed.is_floating_point():
-        signed = signed.nan_to_num(nan=0.0)  # an index needs a number; ``bias_of`` puts the NaN back
+def buckets_of(signed: Tensor, settings: T5Config, edges: WholeNumbers) -> Tensor:
+    """The buckets, int64, of keys so many positions before the query, or after it where that is below zero."""
     distance = signed.abs() if settings.bidirectional else signed.clamp(min=0)
-    # edges are whole numbers, so a distance between two belongs where its whole part does
-    buckets = bucket_of_distance(settings.one_sided, settings.max_distance, signed.device)
-    bucket = buckets[distance.clamp(max=last).long()]
+    if distance.is_floating_point():
+        # edges are whole numbers, so a distance between two belongs where its whole part does. An index needs a
+        # number: ``bias_of`` puts the NaN back
+        distance = distance.nan_to_num(nan=0.0).clamp(max=2.0**62).long()
+    if making_own_graph():
+        starts = edges_in_graphs(settings.one_sided, settings.max_distance, signed.device)
+    else:
+        starts = edges.on(signed.device)
+    bucket = reached(distance, starts)
     return bucket + settings.one_sided * (signed < 0) if settings.bidirectional else bucket
-
-
-@kept_where_plain
-def _buckets_of_all(lowest: int, highest: int, settings: T5Config, last: int, device: torch.device) -> Tensor:
-    return buckets_of(torch.arange(lowest, highest + 1, device=device), settings, last)
 
 
 class T5(DistanceBias):
@@ -149,8 +130,8 @@ class T5(DistanceBias):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
+        self._restore()
         length, near = self.config.length, self.config.one_sided // 2
-        self.last_edge = bucket_edges(self.config.one_sided, self.config.max_distance)[-1]  # where the last one begins
         if length is not None and self.last_edge >= length:
             remedy = f"max_distance={length // 2}" if length // 2 > near else "fewer buckets and a smaller max_distance"
             warnings.warn(
@@ -161,6 +142,14 @@ class T5(DistanceBias):
             )
         self.table = nn.Parameter(torch.empty(self.config.buckets, self.config.heads))
         self.reset_parameters()
+
+    def _restore(self) -> None:
+        self._edges = WholeNumbers(bucket_edges(self.config.one_sided, self.config.max_distance))
+
+    @property
+    def last_edge(self) -> int:
+        """The distance where the last bucket begins."""
+        return self._edges.numbers[-1]
 
     def reset_parameters(self) -> None:
         """Draws the table anew, as loading through the meta device needs."""
@@ -174,14 +163,14 @@ class T5(DistanceBias):
 
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
-        return buckets_of(difference(i, j), self.config, self.last_edge)
+        return buckets_of(difference(i, j), self.config, self._edges)
 
     def bias_between(self, lowest: int, highest: int, device: torch.device) -> Tensor:
         """The bias (heads, distances) of all distances from one to another, float32: one read, with one sum back."""
-        buckets = _buckets_of_all(lowest, highest, self.config, self.last_edge, device)
+        buckets = buckets_of(torch.arange(lowest, highest + 1, device=device), self.config, self._edges)
         return self.table.float().mT.index_select(1, buckets)
 
     def bias_of(self, head: Tensor, distance: Tensor) -> Tensor:
-        value = self.table[buckets_of(distance, self.config, self.last_edge), head]
+        value = self.table[buckets_of(distance, self.config, self._edges), head]
         value = value if value.dtype == torch.float64 else value.float()
         return torch.where(distance.isnan(), math.nan, value) if distance.is_floating_point() else value

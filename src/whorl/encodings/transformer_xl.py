@@ -155,9 +155,9 @@ class TransformerXL(ContentTerms):
         content = (k.to(wide) * u[:, None]).sum(-1)[..., None, :]
         return scores + scale * (content + position)
 
-    def rows_by_distance(self, count: int) -> RowsByDistance:
-        own, weight = self.config, self.projection.float()
-        most = count if own.clamp is None else own.clamp + 1
-        distance = torch.arange(most, device=weight.device)
+    def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
+        own, weight, stop = self.config, self.projection.float(), first + count
+        stop = stop if own.clamp is None else min(stop, own.clamp + 1)
+        distance = torch.arange(first, stop, device=weight.device)
         rows = codes(distance, weight.shape[-1], own.base, weight.dtype) @ weight.mT
         return RowsByDistance(query=rows, position=self.position_bias, content=self.content_bias)
