@@ -41,6 +41,7 @@ CASES = {
     "head as bool": (rope(head_dim=True), "Rope: head_dim must be an integer, got True."),
     "head as text": (rope(head_dim="64"), "Rope: head_dim must be an integer, got '64'."),
     "head missing": (lambda: Rope(), "Rope: head_dim missing. Pass head_dim=…."),
+    "head of one": (rope(head_dim=1), "Rope: head_dim must be even, got 1. Rotary pairs dimensions; use head_dim=2."),
     "odd rotary_dim": (rope(rotary_dim=33), "Rope: rotary_dim must be even and positive, got 33."),
     "no rotary_dim": (rope(rotary_dim=0), "Rope: rotary_dim must be even and positive, got 0."),
     "rotary_dim too large": (rope(rotary_dim=66), "Rope: rotary_dim=66 from dimension 0 does not fit head_dim=64."),

@@ -104,7 +104,8 @@ class AxialRopeConfig(RotaryConfig):
         step = 2 * self.axes
         fits, above = self.head_dim % step == 0 or self.fixed.leaves_rest, self.head_dim + step - self.head_dim % step
         remedy = f"{self.axes} axes share its pairs equally; use head_dim={above}, or MRope for unequal shares."
-        self.must(self.head_dim >= step and fits, "head_dim", f"a multiple of {step}", remedy=remedy)
+        expected = f"at least {step}" if self.fixed.leaves_rest else f"a multiple of {step}"
+        self.must(self.head_dim >= step and fits, "head_dim", expected, remedy=remedy)
 
     @property
     def fixed(self) -> Convention:
