@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from whorl.config import Config, config
+from whorl.config import LARGEST, Config, config
 from whorl.constants import numbers_on
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
@@ -73,6 +73,7 @@ class AlibiConfig(Config):
         even, remedy = self.heads % 2 == 0, "Half of the heads looks left, half looks right."
         self.must(even or self.form != "split", "heads", "even for form='split'", remedy=remedy)
         self.check_positive("scale")
+        self.check_magnitude("scale", "offset")
         if (self.offset is None) == (self.form == "offset"):
             raise WhorlError(
                 f"{call}: offset belongs to form='offset' and only there, got form={self.form!r} and "
@@ -94,6 +95,10 @@ class AlibiConfig(Config):
             half = "heads / 2" if self.form == "split" else "heads"
             raise WhorlError(f"{self.call()}: slopes must have {half} = {self.sloped} numbers, got {len(self.slopes)}.")
         self.must(min(self.slopes) >= 0, "slopes", "zero or positive", remedy="A slope discounts distant keys.")
+        most = LARGEST / max(1.0, self.scale)
+        self.must(
+            max(self.slopes) <= most, "slopes", f"at most {most:g}", remedy="Their product with scale is as well."
+        )
 
     @property
     def sloped(self) -> int:

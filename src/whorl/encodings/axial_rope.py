@@ -93,7 +93,7 @@ class AxialRopeConfig(RotaryConfig):
         if self.base is None:
             object.__setattr__(self, "base", self.fixed.base)
         else:
-            self.must(self.base > 1, "base", "larger than 1", remedy=f"{self.convention} uses {self.fixed.base:g}.")
+            self.check_base(self.base, f"{self.convention} uses {self.fixed.base:g}.")
         self.must(self.axes >= 2, "axes", "2 or more", remedy="With one axis use Rope.")
         if self.fixed.images_only and self.axes != 2:
             more = " or ".join(repr(name) for name, each in CONVENTIONS.items() if not each.images_only)

@@ -99,7 +99,7 @@ class RopeConfig(RotaryConfig):
             if self.base is None:
                 object.__setattr__(self, "base", DEFAULT_BASE)
             else:
-                self.must(self.base > 1, "base", "larger than 1", remedy="RoFormer uses 10,000.")
+                self.check_base(self.base, "RoFormer uses 10,000.")
             return
         if self.base is not None:
             raise WhorlError(f"{self.call()}: base would be ignored, frequencies are given. Pass base=None.")

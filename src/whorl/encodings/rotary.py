@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from typing import Any, Literal, Self
 from weakref import WeakValueDictionary
@@ -51,6 +50,14 @@ class RotaryConfig(Config):
         heads = self.rotated_heads
         distinct = heads is None or (heads and min(heads) >= 0 and len(set(heads)) == len(heads))
         self.must(distinct, "rotated_heads", "distinct head indices from 0", remedy="Use None for all heads.")
+
+    def check_base(self, base: float, remedy: str) -> None:
+        """Raises a WhorlError unless frequencies can be made of a base."""
+        self.must(base > 1, "base", "larger than 1", base, remedy)
+        largest = torch.finfo(self.dtype).max
+        self.must(
+            base <= largest, "base", f"at most {largest:.3g}", base, "Use angles='exact' for more than float32 has."
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -369,9 +376,10 @@ def frequency_numbers(config_text: str, length: int | None) -> tuple[float, ...]
     """The frequencies of a config for a length."""
     settings: RotaryConfig = value_of(config_text)
     numbers = tuple(settings.scaled_frequencies(length).tolist())
-    if not all(map(math.isfinite, numbers)):
+    largest = torch.finfo(settings.dtype).max / 2**63  # an angle is a frequency times any position
+    if not all(abs(number) <= largest for number in numbers):  # which NaN is not either
         raise WhorlError(
-            f"{settings.call()}: the frequencies are not finite with these settings: {settings!r}. "
+            f"{settings.call()}: angles are not finite with the frequencies of these settings: {settings!r}. "
             "Use a base and factors nearer to those of trained models."
         )
     return numbers
