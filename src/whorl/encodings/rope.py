@@ -182,9 +182,9 @@ class Rope(Rotary):
         return self.config.scaling is not None and self.config.scaling.length_dependent
 
     def frequencies(self, length: int | None = None) -> Tensor:
-        return self._table_frequencies(
-            length, self.log_scale.device if self.config.learnable else torch.device("cpu")
-        ).double()
+        if not self.config.learnable:
+            return super().frequencies(length)
+        return self._table_frequencies(length, self.log_scale.device).double()
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
         if not self.config.learnable:

@@ -17,7 +17,6 @@ from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import HEADS_AXIS, length_of
 from whorl.kernels.choose import Impl
-from whorl.kernels.graph_numbers import numbers
 from whorl.kernels.launches import keep, look_up
 from whorl.kernels.refusals import why_not_rotate
 from whorl.kernels.rotate import ready_turn, rotate, rotate_qk
@@ -29,7 +28,7 @@ from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors, takes_derivatives
+from whorl.tracing import is_symbol, kept_in_graphs, takes_derivatives
 
 
 @config
@@ -134,7 +133,7 @@ class Rotary(Encoding):
 
     def frequencies(self, length: int | None = None) -> Tensor:
         """w_i of each pair after scaling for this length, float64, shape (pairs,)."""
-        return self._constants(length, torch.device("cpu")).double()
+        return self._constants(length, torch.device("cpu")).to(torch.float64, copy=True)  # who asks may write into it
 
     def attention_factor(self, length: int | None = None) -> float:
         """What multiplies cos and sin."""
@@ -273,12 +272,7 @@ class Rotary(Encoding):
         served = self._served(length)
         if is_symbol(served):  # a graph for every length computes them; nothing is kept under a symbol
             return self.config.scaled_frequencies(served).to(device)
-        if device.type != "cpu" and may_keep_tensors():
-            return _frequencies_on(self._text, served, self.config.dtype, device)
-        values = frequency_numbers(self._text, served)
-        if making_own_graph() and torch.is_grad_enabled():  # compilers look for equal calls where gradients follow
-            return numbers(values, self.config.dtype, device)
-        return torch.tensor(values, dtype=self.config.dtype, device=device)
+        return _frequencies_on(self._text, served, self.config.dtype, device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
@@ -385,6 +379,6 @@ def frequency_numbers(config_text: str, length: int | None) -> tuple[float, ...]
     return numbers
 
 
-@held  # on the device: copying them there would wait for it at every call
+@kept_in_graphs  # on the device: copying them there would wait for it at every call
 def _frequencies_on(config_text: str, length: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(frequency_numbers(config_text, length), dtype=dtype, device=device)

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -29,9 +28,9 @@ from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
-from whorl.graphs import held_in_graphs
+from whorl.graphs import held
 from whorl.position_ids import difference
-from whorl.tracing import kept_where_plain
+from whorl.tracing import kept_in_graphs, kept_where_plain
 
 START = 512**-0.5
 
@@ -92,19 +91,15 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     return edges
 
 
-@held_in_graphs
+@kept_in_graphs  # on the device: copying the edges there would wait for it at every call
 def bucket_of_distance(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     """The bucket of each distance on one side, int64, up to the first distance of the last bucket."""
-    return _buckets_between(tuple(_edges(buckets, max_distance)), device)
-
-
-@kept_where_plain  # on the device: copying the edges there would wait for it at every call
-def _buckets_between(edges: tuple[int, ...], device: torch.device) -> Tensor:
+    edges = _edges(buckets, max_distance)
     distances = torch.arange(edges[-1] + 1, device=device)
     return torch.bucketize(distances, torch.tensor(edges, device=device), right=True)
 
 
-_edges = lru_cache(maxsize=64)(bucket_edges)
+_edges = held(bucket_edges)
 
 
 def buckets_of(signed: Tensor, settings: T5Config, last: int) -> Tensor:
