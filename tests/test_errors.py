@@ -41,6 +41,7 @@ CASES = {
     "head as bool": (rope(head_dim=True), "Rope: head_dim must be an integer, got True."),
     "head as text": (rope(head_dim="64"), "Rope: head_dim must be an integer, got '64'."),
     "head missing": (lambda: Rope(), "Rope: head_dim missing. Pass head_dim=…."),
+    "head of one": (rope(head_dim=1), "Rope: head_dim must be even, got 1. Rotary pairs dimensions; use head_dim=2."),
     "odd rotary_dim": (rope(rotary_dim=33), "Rope: rotary_dim must be even and positive, got 33."),
     "no rotary_dim": (rope(rotary_dim=0), "Rope: rotary_dim must be even and positive, got 0."),
     "rotary_dim too large": (rope(rotary_dim=66), "Rope: rotary_dim=66 from dimension 0 does not fit head_dim=64."),
@@ -114,6 +115,54 @@ CASES = {
     ),
     "softmax without all_dim": (yarn(scale_softmax=True), "Yarn: scale_softmax=True needs mscale_all_dim."),
     "negative attention factor": (yarn(attention_factor=-1), "Yarn: attention_factor must be positive, got -1.0."),
+    "attention factor that float32 cannot square": (
+        lambda: LongRope(**LISTS, attention_factor=1e30),
+        "LongRope: the attention factor must be from 1e-12 to 1e+12, got 1e+30. It multiplies cos and sin",
+    ),
+    "attention factor that nothing divides by": (
+        yarn(attention_factor=1e-30),
+        "Yarn: the attention factor must be from 1e-12 to 1e+12, got 1e-30.",
+    ),
+    "weights of temperatures far apart": (
+        yarn(mscale=1e30, mscale_all_dim=1.0),
+        "Yarn: the attention factor must be from 1e-12 to 1e+12, got 1.2",
+    ),
+    "weights of temperatures beyond every float": (
+        yarn(mscale=1.7e308, mscale_all_dim=1.7e308, factor=1e30),
+        "Yarn: the attention factor must be from 1e-12 to 1e+12, got nan.",
+    ),
+    "softmax factor that float32 has not": (
+        yarn(mscale=1e20, mscale_all_dim=1e20, scale_softmax=True),
+        "Yarn: the softmax factor must be from 1e-24 to 1e+24, got 1.92",
+    ),
+    "both factors": (
+        yarn(attention_factor=1e8, mscale_all_dim=1e5, scale_softmax=True),
+        "Yarn: the softmax factor must be from 1e-08 to 1e+08, got 192",
+    ),
+    "factors inside resonance": (
+        lambda: whorl.Resonance(inner=Yarn(factor=2, original_length=8, attention_factor=1e20)),
+        "Yarn: the attention factor must be from",
+    ),
+    "powers that float32 has not": (
+        lambda: Ntk(factor=2, variant="mixed", exponent=1e6),
+        "Ntk: exponent must be at most 8, got 1000000.0.",
+    ),
+    "angles that float64 has not": (
+        turn(settings={"frequencies": [1e300] * 32}),
+        "Rope: angles are not finite with the frequencies of these settings",
+    ),
+    "angles that float32 has not": (
+        turn(settings={"frequencies": [1e20] * 32, "angles": "float32"}),
+        "Rope: angles are not finite with the frequencies of these settings",
+    ),
+    "a base that float32 has not": (
+        rope(base=1e39, angles="float32"),
+        "Rope: base must be at most 3.4e+38, got 1e+39. Use angles='exact'",
+    ),
+    "an axial base that float32 has not": (
+        lambda: whorl.AxialRope(head_dim=64, base=1e39, angles="float32"),
+        "AxialRope: base must be at most 3.4e+38, got 1e+39.",
+    ),
     "nothing to interpolate": (
         rope(base=2.0, scaling=Yarn(factor=4, original_length=10**9)),
         "Yarn: every pair of base 2 makes more than 32 turns within original_length=1000000000",

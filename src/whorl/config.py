@@ -36,6 +36,10 @@ MOST = {
     **dict.fromkeys(("length", "span", "clip", "max_position"), 2**40),
 }
 
+# The largest number that may multiply tables, scores or positions: float32, in which they are, has its square and its
+# product with every position, and room for what queries and keys bring.
+LARGEST = 1e12
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: C) -> C:
@@ -82,6 +86,13 @@ class Config:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise invalid(self.call(), name, "positive", value)
+
+    def check_magnitude(self, *names: str) -> None:
+        """Raises a WhorlError where what these fields multiply would be beyond the numbers that float32 has."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and abs(value) > LARGEST:
+                raise invalid(self.call(), name, f"between -{LARGEST:g} and {LARGEST:g}", value)
 
     def must(self, holds: object, name: str, expected: str, got: object = None, remedy: str = "") -> None:
         """Raises a WhorlError unless a rule of a field holds; ``got`` is shown where that is not the field."""

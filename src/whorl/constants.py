@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from whorl.tracing import kept_where_plain, may_keep_tensors
+from whorl.tracing import is_symbol, kept_in_graphs, making_graph, may_keep_tensors
 
 
-@kept_where_plain
 def numbers_on(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """A short list as a tensor that is shared: nobody may write into it, and it outlives whoever asked."""
+    if making_graph() and any(is_symbol(number) for number in numbers):  # computed of sizes that the graph leaves free
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return _numbers_on(numbers, dtype, device)
+
+
+@kept_in_graphs
+def _numbers_on(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(numbers, dtype=dtype, device=device)
 
 

@@ -1,7 +1,8 @@
 """Constants of compiled graphs, and comparisons that hold where a graph leaves sizes free.
 
-A compiler traces Python line by line. A table made of a config is to be a number in the graph, not a hundred lines of
+A compiler traces Python line by line. Numbers made of a config are to be constants in the graph, not a hundred lines of
 it: ``constant_in_graphs`` has the compiler call a function and take the result, ``held`` keeps that result as well.
+Tensors go through ``tracing.kept_in_graphs``.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def held(function: Function) -> Function:
     """A function of hashable arguments that computes each result once, for all calls and graphs.
 
     Results are made outside of every mode: a tensor made under a fake mode or as an inference tensor must not outlive
-    it. What is returned is shared, so nobody may write into it.
+    it. What is returned is shared, so nobody may write into it. A graph takes numbers from here, and no tensors.
 
     >>> @held
     ... def thirds(count):
@@ -56,29 +57,12 @@ def held(function: Function) -> Function:
         with uncut, _disable_current_modes(), torch.inference_mode(False):  # torch may import a part of itself here
             return function(*given)
 
+    @wraps(function)
     def constant(*given: Hashable) -> Any:
         return computed(*given)
 
-    # torch tells the constant tensors of a graph apart by the name of the code that made them, and takes one of each
-    constant.__code__ = constant.__code__.replace(co_name=f"{function.__module__}_{function.__name__}")
-    wraps(function)(constant)
     vars(constant)["cache_clear"] = computed.cache_clear  # as every memo has it, for tests that change a formula
     return constant_in_graphs(constant)  # pyright: ignore[reportReturnType]
-
-
-def held_in_graphs(function: Function) -> Function:
-    """As ``held``, but for torch.compile alone; every other call computes its own result, which it may write into.
-
-    A graph that torch.compile makes takes in a real tensor. Fake modes and torch.export refuse one.
-    """
-    constant = held(function)
-
-    @wraps(function)
-    def constant_or_computed(*given: Hashable) -> Any:
-        return constant(*given) if torch.compiler.is_dynamo_compiling() else function(*given)
-
-    vars(constant_or_computed)["cache_clear"] = vars(constant)["cache_clear"]
-    return constant_or_computed  # pyright: ignore[reportReturnType]
 
 
 # A function that is a constant in graphs can be given a text, and not a config: some releases of torch do not take such

@@ -8,9 +8,10 @@ A decoding step waits for these answers, hence the functions of torch by their s
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -22,7 +23,6 @@ _forward_ad = torch.autograd.forward_ad
 _innermost_transform = _functorch.peek_interpreter_stack
 _is_compiling = torch.compiler.is_compiling
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-_is_exporting = torch.compiler.is_exporting
 _is_grad_enabled = torch.is_grad_enabled
 _is_included = torch._C._dispatch_tls_is_dispatch_key_included
 _is_jit_tracing = torch._C._is_tracing
@@ -40,7 +40,12 @@ def making_graph() -> bool:
 
 def making_own_graph() -> bool:
     """Whether torch.compile makes a graph that this process runs, and no program that goes elsewhere."""
-    return _is_dynamo_compiling() and not _is_exporting()
+    return _is_dynamo_compiling() and not _exporting()
+
+
+@constant_in_graphs  # torch 2.11 says so inside of any graph, and the truth to a function that it calls
+def _exporting() -> bool:
+    return torch.compiler.is_exporting()
 
 
 def in_mode() -> bool:
@@ -62,7 +67,7 @@ def is_transformed() -> bool:
     return _forward_ad._current_level >= 0 or _innermost_transform() is not None
 
 
-def is_symbol(number: int | None) -> bool:
+def is_symbol(number: float | None) -> bool:
     """Whether a graph has a number as a symbol, which stands for many values, and not as a constant.
 
     >>> is_symbol(3), is_symbol(None)
@@ -116,6 +121,32 @@ def kept_where_plain(function: Function) -> Function:
     @wraps(function)
     def constant_or_computed(*given: Hashable) -> Any:
         return constant(*given) if may_keep_tensors() else function(*given)
+
+    vars(constant_or_computed)["cache_clear"] = vars(constant)["cache_clear"]
+    return constant_or_computed  # pyright: ignore[reportReturnType]
+
+
+def kept_in_graphs(function: Function) -> Function:
+    """As ``kept_where_plain``, and graphs that this process runs take the tensor as a constant of theirs.
+
+    A program that goes elsewhere computes its own. What is given must be constants where a graph is made.
+    """
+    constant = held(function)
+
+    # A compiler names a constant tensor by the function that made it, and refuses two of one name in a graph. What a
+    # weak reference leads to gets a name of its own. The compiler keeps that, and the tensor goes with its graph.
+    @constant_in_graphs
+    def whorl_constant(*given: Hashable) -> Callable[[], Tensor]:
+        return ref(constant(*given))  # pyright: ignore[reportReturnType]  # there as long as it is held
+
+    @wraps(function)
+    def constant_or_computed(*given: Hashable) -> Any:
+        if may_keep_tensors():
+            return constant(*given)
+        if not making_own_graph():
+            return function(*given)
+        # what is computed of a constant would be a constant of its own at each place, and no two of them equal
+        return whorl_constant(*given)().detach()
 
     vars(constant_or_computed)["cache_clear"] = vars(constant)["cache_clear"]
     return constant_or_computed  # pyright: ignore[reportReturnType]

@@ -404,12 +404,12 @@ def test_positions_have_the_axes_first(shape):
 @pytest.mark.parametrize("arrangement", ["chunked", "interleaved", "ernie", "alternating"])
 def test_pairs_that_axes_cannot_share_are_told_without_sections_that_nobody_gave(arrangement, dim):
     """What the error advises works."""
-    advised = 4 if arrangement == "alternating" else 8
+    advised = {"alternating": 4, "interleaved": 8}.get(arrangement, 6)  # the smallest that works
     try:
         made = whorl.MRope(head_dim=dim, arrangement=arrangement)
     except WhorlError as error:
-        assert dim % 4 if arrangement == "alternating" else dim < 8
-        what = "divisible by 4" if arrangement == "alternating" else "of at least 8"
+        assert dim % 4 if arrangement == "alternating" else dim < advised
+        what = "divisible by 4" if arrangement == "alternating" else f"of at least {advised}"
         assert str(error).startswith(f"MRope: rotary_dim={dim} cannot be shared among ")
         assert str(error).endswith(f"Choose one {what}; it is head_dim unless given.")
         made = whorl.MRope(head_dim=dim + advised, rotary_dim=advised, arrangement=arrangement)

@@ -1,6 +1,8 @@
 """What every encoding of the registry must do, and what each does because it claims to."""
 
+import contextlib
 import copy
+import itertools
 import pickle
 
 import pytest
@@ -10,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import whorl
-from registry_cases import HEADS, LENGTH, NAMES, WIDTH, build, hidden_for, tokens
+from helpers import SCALINGS
+from registry_cases import HEAD_DIM, HEADS, LENGTH, NAMES, WIDTH, build, hidden_for, tokens
 from whorl.claims import flags
 
 every_encoding = pytest.mark.parametrize("name", NAMES)
@@ -27,6 +30,49 @@ def attend(encoding, inputs, positions=None, **options):
         **hidden_for(encoding, length, dtype=inputs[0].dtype),
         **options,
     )
+
+
+def with_number(name: str, field: str, number: float):
+    """The encoding with this number for a field, or for each item of it."""
+    count = {"slopes": HEADS, "frequencies": HEAD_DIM // 2}.get(field, 0)
+    changes = {field: (number,) * count if count else number}
+    changes |= {"frequencies": {"base": None}, "offset": {"form": "offset"}}.get(field, {})
+    encoding = build(name)
+    return type(encoding).from_config(encoding.config.replace(**changes))
+
+
+@torch.no_grad()
+@every_encoding
+def test_every_number_of_a_config_is_refused_or_gives_finite_results(name):
+    fields = [
+        field for field, given in build(name).config.fields().items() if "float" in given.type.replace("float32", "")
+    ]
+    for field, number in itertools.product(fields, (1e-320, 1e-30, 1e-12, 1e12, 1e30, 3e38, 1e39, 1.7e308)):
+        for signed in (number, -number):
+            with contextlib.suppress(whorl.WhorlError):
+                encoding, inputs, at = with_number(name, field, signed), tokens(9), torch.arange(9)
+                results = [attend(encoding, inputs, impl=impl) for impl in ("auto", "torch")]
+                results.append(attend(encoding, inputs, at + 10**9, key_positions=at + 10**9))
+                results.append(encoding.add_to_input(torch.zeros(2, 9, WIDTH), at))
+                if isinstance(encoding, whorl.Rope):
+                    results.append(encoding.rotate(encoding.rotate(inputs[0], at), at, inverse=True))
+                assert all(result.isfinite().all() for result in results), (field, signed)
+
+
+@pytest.mark.parametrize("scaling", [one for one in SCALINGS if one != "none"])
+def test_every_number_of_a_scaling_is_refused_or_gives_finite_results(scaling):
+    given, inputs, at = SCALINGS[scaling], tokens(9, dim=64), torch.arange(9) + 1000
+    for field, number in itertools.product(given.fields(), (1e-320, 1e-30, 1e-12, 1e12, 1e30, 3e38, 1e39, 1.7e308)):
+        for angles, value in itertools.product(("exact", "float32"), (number, (number,) * 32)):
+            with contextlib.suppress(whorl.WhorlError):
+                rope = whorl.Rope(head_dim=64, scaling=given.replace(**{field: value}), angles=angles)
+                results = [
+                    attend(rope, inputs, impl=impl, length=length)
+                    for impl in ("auto", "torch")
+                    for length in (None, 1000)
+                ]
+                results.append(rope.rotate(rope.rotate(inputs[0], at), at, inverse=True))
+                assert all(result.isfinite().all() for result in results), (field, value)
 
 
 @pytest.mark.parametrize("name", [name for name in IN_ATTENTION if build(name).claims.relative])

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import pytest
 import torch
@@ -231,3 +232,51 @@ def test_learnable_frequencies_survive_the_meta_device():
     rope.to_empty(device="cpu")
     rope.reset_parameters()
     assert torch.equal(rope.log_scale, torch.zeros(4))
+
+
+SIZED = {
+    "rope": lambda dim, **more: whorl.Rope(head_dim=dim, **more),
+    "ntk": lambda dim, **more: whorl.Rope(head_dim=dim, scaling=whorl.Ntk(factor=2.0), **more),
+    "xpos": lambda dim, **more: whorl.XPos(head_dim=dim, **more),
+    "self_extend": lambda dim, **more: whorl.SelfExtend(head_dim=dim, **more),
+    **{
+        f"mrope {arrangement}": lambda dim, arrangement=arrangement, **more: whorl.MRope(
+            head_dim=dim, arrangement=arrangement, **more
+        )
+        for arrangement in ("chunked", "interleaved", "ernie", "alternating")
+    },
+    "mrope of given sections": lambda dim, **more: whorl.MRope(head_dim=dim, sections=(1, 1, 1), **more),
+    **{
+        f"axial {convention} {axes}": lambda dim, convention=convention, axes=axes: whorl.AxialRope(
+            head_dim=dim, convention=convention, axes=axes
+        )
+        for convention, axes in (("rope_vit", 2), ("rope_vit", 3), ("minimax_vision", 2), ("minimax_vision", 3))
+    },
+    "mixed": lambda dim: whorl.MixedRope(head_dim=dim, heads=2),
+}
+
+
+@pytest.mark.parametrize("name", SIZED)
+def test_the_sizes_that_a_refusal_names_work_and_are_the_nearest(name):
+    made = SIZED[name]
+
+    def works(dim, **more):
+        try:
+            return bool(made(dim, **more))
+        except whorl.WhorlError:
+            return False
+
+    working = [dim for dim in range(1, 80) if works(dim)]
+    for dim in sorted(set(range(1, 65)) - set(working)):
+        with pytest.raises(whorl.WhorlError) as error:
+            made(dim)
+        named = {setting: int(size) for setting, size in re.findall(r"(head_dim|rotary_dim)=(\d+)\b", str(error.value))}
+        if named.get("rotary_dim") == dim:  # what was given, and a rule instead of a size
+            named, rule = {}, re.search(r"(at least|divisible by) (\d+)", str(error.value))
+            assert rule and min(working) == int(rule[2])
+            assert all((dim >= int(rule[2])) if rule[1] == "at least" else not dim % int(rule[2]) for dim in working)
+        if "head_dim" in named:
+            assert named["head_dim"] == min(size for size in working if size > dim)
+        if "rotary_dim" in named:
+            smaller = [size for size in range(1, dim) if works(dim, rotary_dim=size)]
+            assert named["rotary_dim"] == max(smaller)

@@ -32,11 +32,10 @@ from whorl.encodings.parts import (
     first,
     hides_by_reach,
 )
-from whorl.graphs import held
 from whorl.kernels.refusals import why_not_here, why_not_memory
 from whorl.kernels.tiles.op import branches_attention, tiles_attention
 from whorl.position_checks import INTEGERS
-from whorl.tracing import in_functorch, making_graph, takes_gradients
+from whorl.tracing import in_functorch, kept_in_graphs, making_graph, takes_gradients
 
 KERNEL = "attention by tiles"  # in reasons why it does not run
 
@@ -215,12 +214,12 @@ def _documents(call: Call) -> tuple[Tensor, Tensor] | None:
     return found[0], found[1]
 
 
-@held  # on the device: copying them there would wait for it at every call
+@kept_in_graphs  # on the device: copying them there would wait for it at every call
 def _slopes_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(slopes, dtype=torch.float32, device=device)[:, None]
 
 
-@held
+@kept_in_graphs
 def _order_on(slopes: tuple[float, ...], device: torch.device) -> Tensor:
     """The heads, those with the gentlest slope first."""
     order = sorted(range(len(slopes)), key=slopes.__getitem__)

@@ -30,15 +30,16 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from whorl.config import Config, config
+from whorl.config import LARGEST, Config, config
 from whorl.constants import numbers_on
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.errors import WhorlError, invalid, unknown
-from whorl.graphs import held, held_in_graphs, value_of, with_text
+from whorl.graphs import held, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
 from whorl.position_ids import from_last_key
+from whorl.tracing import kept_in_graphs, making_graph
 
 RULES = ("press", "geometric")
 
@@ -73,6 +74,7 @@ class AlibiConfig(Config):
         even, remedy = self.heads % 2 == 0, "Half of the heads looks left, half looks right."
         self.must(even or self.form != "split", "heads", "even for form='split'", remedy=remedy)
         self.check_positive("scale")
+        self.check_magnitude("scale", "offset")
         if (self.offset is None) == (self.form == "offset"):
             raise WhorlError(
                 f"{call}: offset belongs to form='offset' and only there, got form={self.form!r} and "
@@ -94,6 +96,10 @@ class AlibiConfig(Config):
             half = "heads / 2" if self.form == "split" else "heads"
             raise WhorlError(f"{self.call()}: slopes must have {half} = {self.sloped} numbers, got {len(self.slopes)}.")
         self.must(min(self.slopes) >= 0, "slopes", "zero or positive", remedy="A slope discounts distant keys.")
+        most = LARGEST / max(1.0, self.scale)
+        self.must(
+            max(self.slopes) <= most, "slopes", f"at most {most:g}", remedy="Their product with scale is as well."
+        )
 
     @property
     def sloped(self) -> int:
@@ -166,12 +172,6 @@ def key_form(slope: Tensor, position: Tensor, rounding: str) -> Tensor:
     return round_to_bfloat16(slope * position)
 
 
-@held_in_graphs  # where FlexAttention takes them into its kernel
-def constants(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The numbers as a tensor."""
-    return torch.tensor(numbers, dtype=dtype, device=device)
-
-
 @held
 def slope_numbers(config_text: str) -> tuple[float, ...]:
     """The slopes of a config, times its scale where nothing is rounded before it."""
@@ -182,6 +182,11 @@ def slope_numbers(config_text: str) -> tuple[float, ...]:
     if isinstance(slopes, str):
         slopes = {"press": press_slopes, "geometric": geometric_slopes}[slopes](settings.sloped)
     return tuple(slope * settings.scale for slope in slopes)
+
+
+@kept_in_graphs  # on the device: copying them there would wait for it at every call
+def _slopes_on(config_text: str, device: torch.device) -> Tensor:
+    return torch.tensor(slope_numbers(config_text), dtype=torch.float32, device=device)
 
 
 class Alibi(DistanceBias):
@@ -224,7 +229,8 @@ class Alibi(DistanceBias):
 
     def slopes(self, device: torch.device | None = None) -> Tensor:
         """The slope of each head, float32; of each of the first half of the heads with form="split"."""
-        return constants(self._numbers, torch.float32, device or torch.device("cpu"))
+        slopes = _slopes_on(self._text, device or torch.device("cpu"))
+        return slopes if making_graph() else slopes.clone()  # who asks may write into it
 
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         if self.config.rounding == "exact":

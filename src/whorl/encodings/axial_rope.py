@@ -93,7 +93,7 @@ class AxialRopeConfig(RotaryConfig):
         if self.base is None:
             object.__setattr__(self, "base", self.fixed.base)
         else:
-            self.must(self.base > 1, "base", "larger than 1", remedy=f"{self.convention} uses {self.fixed.base:g}.")
+            self.check_base(self.base, f"{self.convention} uses {self.fixed.base:g}.")
         self.must(self.axes >= 2, "axes", "2 or more", remedy="With one axis use Rope.")
         if self.fixed.images_only and self.axes != 2:
             more = " or ".join(repr(name) for name, each in CONVENTIONS.items() if not each.images_only)
@@ -104,7 +104,8 @@ class AxialRopeConfig(RotaryConfig):
         step = 2 * self.axes
         fits, above = self.head_dim % step == 0 or self.fixed.leaves_rest, self.head_dim + step - self.head_dim % step
         remedy = f"{self.axes} axes share its pairs equally; use head_dim={above}, or MRope for unequal shares."
-        self.must(self.head_dim >= step and fits, "head_dim", f"a multiple of {step}", remedy=remedy)
+        expected = f"at least {step}" if self.fixed.leaves_rest else f"a multiple of {step}"
+        self.must(self.head_dim >= step and fits, "head_dim", expected, remedy=remedy)
 
     @property
     def fixed(self) -> Convention:

@@ -40,6 +40,7 @@ class ForgettingGateConfig(Config):
 
     def check(self) -> None:
         self.check_positive("heads", "width")
+        self.check_magnitude("bias")
 
 
 def forgotten(log_gates: Tensor, queries: int) -> Tensor:

@@ -54,7 +54,7 @@ class MixedRopeConfig(RotaryConfig):
         above = self.head_dim + 4 - self.head_dim % 4
         remedy = f"Pairs start in two directions at right angles; use head_dim={above}."
         self.must(self.head_dim % 4 == 0, "head_dim", "a multiple of 4", remedy=remedy)
-        self.must(self.base > 1, "base", "larger than 1", remedy="RoPE-Mixed uses 10.")
+        self.check_base(self.base, "RoPE-Mixed uses 10.")
         self.must(self.seed >= 0, "seed", "between 0 and 2^63 - 1")
         if self.angles == "float32":
             raise WhorlError(f"{self.call()}: learned frequencies have no float32 mode. Use angles='exact'.")

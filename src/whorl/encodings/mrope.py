@@ -16,6 +16,7 @@ q and k.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import ClassVar, Literal
 
 import torch
@@ -53,8 +54,9 @@ class MRopeConfig(RopeConfig):
         self._check_own_ladders()
         if self.sections is None:
             found = shares(self.pairs, self.arrangement)
-            if min(found) < 1 or sum(found) != self.pairs:
-                wanted = "divisible by 4" if self.arrangement == "alternating" else "of at least 8"
+            if not _shares_all(found, self.pairs):
+                smallest = next(n for n in count(1) if _shares_all(shares(n, self.arrangement), n))
+                wanted = "divisible by 4" if self.arrangement == "alternating" else f"of at least {2 * smallest}"
                 raise WhorlError(
                     f"{self.call()}: rotary_dim={2 * self.pairs} cannot be shared among {len(found)} axes as "
                     f"arrangement={self.arrangement!r} does. Choose one {wanted}; it is head_dim unless given."
@@ -143,6 +145,11 @@ def shares(pairs: int, arrangement: Arrangement) -> tuple[int, ...]:
     space = {"chunked": 24, "interleaved": 20, "ernie": 22}[arrangement] * pairs // 64
     time = pairs - 2 * space
     return (space, space, time) if arrangement == "ernie" else (time, space, space)
+
+
+def _shares_all(sections: tuple[int, ...], pairs: int) -> bool:
+    """Whether every axis turns a pair, and every pair has an axis."""
+    return min(sections) >= 1 and sum(sections) == pairs
 
 
 def chunked(sections: tuple[int, ...]) -> tuple[int, ...]:

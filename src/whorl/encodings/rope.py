@@ -9,6 +9,7 @@ q and k.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 
 from whorl.config import config
 from whorl.encodings.rotary import Rotary, RotaryConfig
-from whorl.errors import WhorlError
+from whorl.errors import WhorlError, invalid
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Factors, Scaling
@@ -66,8 +67,8 @@ class RopeConfig(RotaryConfig):
 
     def _check_dims(self) -> None:
         if self.rotary_dim is None:
-            remedy = f"Rotary pairs dimensions; use head_dim={self.head_dim + 1} or rotary_dim={self.head_dim - 1}."
-            self.must(self.head_dim % 2 == 0, "head_dim", "even", remedy=remedy)
+            if self.head_dim % 2:
+                raise invalid(self.call(), "head_dim", "even", self.head_dim, f"Rotary pairs dimensions{self._near()}.")
             object.__setattr__(self, "rotary_dim", self.head_dim)
         even = self.pairs > 0 and self.rotary_dim == 2 * self.pairs
         self.must(even, "rotary_dim", "even and positive", remedy="Rotary pairs dimensions.")
@@ -79,12 +80,26 @@ class RopeConfig(RotaryConfig):
                 f"head_dim={self.head_dim}. Use a smaller rotary_dim or slice='leading'."
             )
 
+    def _near(self) -> str:
+        """The sizes nearest to an odd head that work with all other settings, for a message."""
+        found, odd = [], self.head_dim
+        for name, sizes in (
+            ("head_dim", range(odd + 1, odd + 9, 2)),
+            ("rotary_dim", range(odd - 1, max(odd - 9, 0), -2)),
+        ):
+            for size in sizes:
+                with suppress(WhorlError):
+                    self.replace(**{name: size})
+                    found.append(f"{name}={size}")
+                    break
+        return f"; use {' or '.join(found)}" if found else ""
+
     def _check_frequencies(self) -> None:
         if self.frequencies is None:
             if self.base is None:
                 object.__setattr__(self, "base", DEFAULT_BASE)
             else:
-                self.must(self.base > 1, "base", "larger than 1", remedy="RoFormer uses 10,000.")
+                self.check_base(self.base, "RoFormer uses 10,000.")
             return
         if self.base is not None:
             raise WhorlError(f"{self.call()}: base would be ignored, frequencies are given. Pass base=None.")
@@ -167,9 +182,9 @@ class Rope(Rotary):
         return self.config.scaling is not None and self.config.scaling.length_dependent
 
     def frequencies(self, length: int | None = None) -> Tensor:
-        return self._table_frequencies(
-            length, self.log_scale.device if self.config.learnable else torch.device("cpu")
-        ).double()
+        if not self.config.learnable:
+            return super().frequencies(length)
+        return self._table_frequencies(length, self.log_scale.device).double()
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
         if not self.config.learnable:

@@ -17,7 +17,6 @@ from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import HEADS_AXIS, length_of
 from whorl.kernels.choose import Impl
-from whorl.kernels.graph_numbers import numbers
 from whorl.kernels.refusals import why_not_rotate
 from whorl.kernels.rotate import ready_turn, rotate, rotate_qk
 from whorl.kernels.rotate_checks import check_input, check_pair, checked_rotation
@@ -29,7 +28,7 @@ from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
 from whorl.rotary.scalings.base import Factors
-from whorl.tracing import is_symbol, making_own_graph, may_keep_tensors
+from whorl.tracing import is_symbol, kept_in_graphs, may_keep_tensors
 
 
 @config
@@ -50,6 +49,14 @@ class RotaryConfig(Config):
         heads = self.rotated_heads
         distinct = heads is None or (heads and min(heads) >= 0 and len(set(heads)) == len(heads))
         self.must(distinct, "rotated_heads", "distinct head indices from 0", remedy="Use None for all heads.")
+
+    def check_base(self, base: float, remedy: str) -> None:
+        """Raises a WhorlError unless frequencies can be made of a base."""
+        self.must(base > 1, "base", "larger than 1", base, remedy)
+        largest = torch.finfo(self.dtype).max
+        self.must(
+            base <= largest, "base", f"at most {largest:.3g}", base, "Use angles='exact' for more than float32 has."
+        )
 
     @property
     def dtype(self) -> torch.dtype:
@@ -126,7 +133,7 @@ class Rotary(Encoding):
 
     def frequencies(self, length: int | None = None) -> Tensor:
         """w_i of each pair after scaling for this length, float64, shape (pairs,)."""
-        return self._constants(length, torch.device("cpu")).double()
+        return self._constants(length, torch.device("cpu")).to(torch.float64, copy=True)  # who asks may write into it
 
     def attention_factor(self, length: int | None = None) -> float:
         """What multiplies cos and sin."""
@@ -277,14 +284,9 @@ class Rotary(Encoding):
         served = self._served(length)
         if is_symbol(served):  # a graph for every length computes them; nothing is kept under a symbol
             return self.config.scaled_frequencies(served).to(device)
-        if device.type != "cpu" and may_keep_tensors():
-            return _frequencies_on(self._text, served, self.config.dtype, device)
-        if served is not None and may_keep_tensors():  # as a text grows, each length is asked for once
-            return finite_frequencies(self.config, served).to(device)
-        values = frequency_numbers(self._text, served)
-        if making_own_graph() and torch.is_grad_enabled():  # compilers look for equal calls where gradients follow
-            return numbers(values, self.config.dtype, device)
-        return torch.tensor(values, dtype=self.config.dtype, device=device)
+        if served is not None and device.type == "cpu" and may_keep_tensors():
+            return finite_frequencies(self.config, served)  # as a text grows, each length is asked for once
+        return _frequencies_on(self._text, served, self.config.dtype, device)
 
     def _served(self, length: int | None) -> int | None:
         """The length, where it makes a difference."""
@@ -385,16 +387,17 @@ def frequency_numbers(config_text: str, length: int | None) -> tuple[float, ...]
 
 
 def finite_frequencies(settings: RotaryConfig, length: int | None) -> Tensor:
-    """The same as a tensor on the CPU, or a WhorlError unless they are finite."""
+    """The same as a tensor on the CPU, or a WhorlError unless angles are finite."""
     found = settings.scaled_frequencies(length)
-    if not bool(found.isfinite().all()):
+    largest = torch.finfo(settings.dtype).max / 2**63  # an angle is a frequency times any position
+    if not bool((found.abs() <= largest).all()):  # which NaN is not either
         raise WhorlError(
-            f"{settings.call()}: the frequencies are not finite with these settings: {settings!r}. "
+            f"{settings.call()}: angles are not finite with the frequencies of these settings: {settings!r}. "
             "Use a base and factors nearer to those of trained models."
         )
     return found
 
 
-@held  # on the device: copying them there would wait for it at every call
+@kept_in_graphs  # on the device: copying them there would wait for it at every call
 def _frequencies_on(config_text: str, length: int | None, dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(frequency_numbers(config_text, length), dtype=dtype, device=device)

@@ -59,6 +59,7 @@ class SSMaxConfig(Config):
 
     def check(self) -> None:
         self.check_positive("heads")
+        self.check_magnitude("scale")
 
 
 @config
@@ -78,6 +79,7 @@ class Llama4TemperatureConfig(Config):
 
     def check(self) -> None:
         self.check_positive("floor_scale")
+        self.check_magnitude("attn_scale")
 
 
 def log_n(positions: Tensor, trained_length: int) -> Tensor:

@@ -51,6 +51,7 @@ class SinusoidalConfig(Config):
     def check(self) -> None:
         self.check_positive("width")
         self.must(self.base > 1, "base", "larger than 1", remedy="The paper uses 10,000.")
+        self.check_magnitude("scale")
         self.must(self.scale != 0, "scale", "other than 0", remedy="For no position at all use NoPE.")
 
 

@@ -30,9 +30,8 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
 from whorl.encodings.buckets import reached, widening
-from whorl.graphs import held_in_graphs
 from whorl.position_ids import difference
-from whorl.tracing import making_own_graph
+from whorl.tracing import kept_in_graphs, making_own_graph
 
 START = 512**-0.5
 
@@ -86,7 +85,7 @@ def bucket_edges(buckets: int, max_distance: int) -> list[int]:
     return edges + [below + (not whole) for below, whole in widening(exact, max_distance, steps, steps)[1:]]
 
 
-@held_in_graphs  # where FlexAttention takes them into its kernel
+@kept_in_graphs  # where FlexAttention takes them into its kernel
 def edges_in_graphs(buckets: int, max_distance: int, device: torch.device) -> Tensor:
     """The edges on a device."""
     return torch.tensor(bucket_edges(buckets, max_distance), device=device)

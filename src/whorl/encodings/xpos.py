@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from whorl.config import config
+from whorl.config import LARGEST, config
 from whorl.constants import numbers_on
 from whorl.encodings import parts
 from whorl.encodings.base import Claims, Encoding
@@ -59,6 +59,8 @@ class XPosConfig(RopeConfig):
         super().check()
         for name, usual in (("scale_base", 512), ("gamma", 0.4)):
             self.must(getattr(self, name) > 0, name, "positive", remedy=f"The paper uses {usual}.")
+        fades = self.rates[0] <= LARGEST
+        self.must(fades, "scale_base", "larger", remedy="With this gamma no float has how fast the first pair fades.")
 
     @property
     def rates(self) -> tuple[float, ...]:

@@ -6,8 +6,8 @@ from typing import ClassVar, NamedTuple
 
 from torch import Tensor
 
-from whorl.config import Config, config
-from whorl.errors import WhorlError, check_counts
+from whorl.config import LARGEST, Config, config
+from whorl.errors import WhorlError, check_counts, invalid
 from whorl.rotary.frequencies import Ladder
 
 
@@ -28,6 +28,18 @@ class Scaling(Config):
 
     length_dependent: ClassVar[bool] = False  # whether frequencies change with the length asked for
     extrapolates: ClassVar[bool] = False  # whether quality holds at 4 times the trained length without training again
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        attention, softmax = self.factors()
+        remedy = "It multiplies cos and sin, so that scores have its square; trained models have 1 to 2."
+        self._check_factor("the attention factor", attention, LARGEST, remedy)
+        remedy = "Scores are multiplied by it, and by the square of the attention factor."
+        self._check_factor("the softmax factor", softmax, LARGEST**2 / max(attention, 1 / attention) ** 2, remedy)
+
+    def _check_factor(self, name: str, factor: float, most: float, remedy: str) -> None:
+        if not 1 / most <= factor <= most:  # which NaN is not either; turning back divides by it
+            raise invalid(self.call(), name, f"from {1 / most:.3g} to {most:.3g}", factor, remedy)
 
     def frequencies(self, ladder: Ladder, length: int | None = None) -> Tensor:
         """The scaled frequencies, in the ladder's dtype."""

@@ -19,6 +19,8 @@ from whorl.errors import WhorlError
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.scalings.base import Scaling
 
+MOST_EXPONENT = 8.0  # what float32 can raise the number of a pair to, in heads of up to 2^16 dimensions
+
 
 @config
 class Ntk(Scaling):
@@ -37,6 +39,8 @@ class Ntk(Scaling):
                 f"Ntk: exponent belongs to variant='mixed' and only there, got variant={self.variant!r} with "
                 f"exponent={self.exponent}. Pass variant='mixed', exponent=0.625, or leave exponent out."
             )
+        low = self.exponent is None or self.exponent <= MOST_EXPONENT
+        self.must(low, "exponent", f"at most {MOST_EXPONENT:g}", remedy="Usual is 0.625; float32 has no larger powers.")
 
     def check_ladder(self, ladder: Ladder) -> None:
         if self.variant != "mixed":

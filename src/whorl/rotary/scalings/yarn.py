@@ -13,7 +13,6 @@ Short input is scaled too: the scheme does not depend on the length asked for.
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from torch import Tensor
@@ -69,11 +68,6 @@ class Yarn(Scaling):
             raise WhorlError(
                 "Yarn: mscale and mscale_all_dim come together; transformers ignores one alone and vLLM does not. "
                 "Pass both, or say what multiplies cos and sin with attention_factor=…."
-            )
-        if not all(math.isfinite(factor) for factor in self.factors()):
-            raise WhorlError(
-                f"Yarn: mscale={self.mscale} and mscale_all_dim={self.mscale_all_dim} make factors beyond every float. "
-                "DeepSeek uses 0.707 to 1."
             )
 
     def check_ladder(self, ladder: Ladder) -> None:
