@@ -33,6 +33,7 @@ from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
 from whorl.attend.slots import Policy, Slots, State, appended, check_fit, grown
 from whorl.attend.softmax import run
 from whorl.encodings.base import Encoding
+from whorl.encodings.parts import lone_rotation
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.kernels.choose import Impl, check_impl
@@ -346,8 +347,7 @@ class KVCache:
             raise WhorlError(f"KVCache.attend: impl='triton' cannot run here: {unfit}. Use impl='auto' or 'torch'.")
         self._unready = unfit
         if key is not None and made is not None and (self._clock is None or unfit is None):
-            here = new[..., :0]  # of no token: what is wrong with them is raised, and nothing computed
-            state.encoding.transform_qk(q[:, :, :0], k[:, :, :0], here, here, length)
+            self._check_places(q, k, new, length)
             out = self._decode(made, state, q, k, v, hidden)
             PLANS.keep(key, made, state.encoding, made.bytes)
             return out
@@ -361,6 +361,14 @@ class KVCache:
         out = run(_to_all_slots(step, q, slots, state.policy), impl)
         self._state = state._replace(slots=slots)  # only now: a step that fails leaves the cache as it was
         return out
+
+    def _check_places(self, q: Tensor, k: Tensor, positions: Tensor, length: int | None) -> None:
+        """Raises what is wrong with queries, keys or positions, as placing them would."""
+        rotary, here = lone_rotation(self.encoding), positions[..., :0]
+        if rotary is not None:  # which looks at sizes, and turns no token here
+            rotary.transform_qk(q[:, :, :0], k[:, :, :0], here, here, length)
+        else:
+            self.encoding.transform_qk(q, k, positions, positions, length)
 
     def _has_room(self, q: Tensor) -> bool:
         slots = self._state.slots
