@@ -8,6 +8,8 @@ from torch import Tensor
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import equals_any
 from whorl.memory import check_dense
+from whorl.position_ids import FARTHEST
+from whorl.tracing import may_read_values
 
 INTEGERS = (torch.int32, torch.int64)
 FLOATS = (torch.float32, torch.float64)
@@ -51,6 +53,26 @@ def check_precision(call: str, name: str, positions: Tensor) -> None:
     """Raises a WhorlError where positions are in half precision, whether or not the encoding reads them."""
     if isinstance(positions, Tensor) and positions.dtype in HALVES:
         raise invalid(call, name, "int32, int64, float32 or float64", positions, TOO_COARSE)
+
+
+def bounds_of(positions: Tensor) -> tuple[float, float] | None:
+    """The least and the greatest position; None where there is none, or where looking would wait for a device."""
+    if not positions.numel() or not may_read_values(positions):
+        return None
+    least, greatest = torch.aminmax(positions)
+    return least.item(), greatest.item()
+
+
+def beyond_reach(bounds: tuple[float, float] | None) -> bool:
+    """Whether whole positions within these bounds lie beyond 2^61, so that their distances are not int64."""
+    return bounds is not None and not -FARTHEST <= bounds[0] <= bounds[1] <= FARTHEST
+
+
+def check_reach(call: str, name: str, bounds: tuple[float, float] | None) -> None:
+    """Raises a WhorlError where whole positions within these bounds lie beyond 2^61."""
+    if bounds is not None and beyond_reach(bounds):
+        farthest = max(bounds, key=abs)
+        raise invalid(call, name, "between -2^61 and 2^61", farthest, "Count from a nearer start.")
 
 
 def first_of_consecutive(ids: Tensor) -> int | None:

@@ -24,6 +24,9 @@ from whorl.tracing import making_graph
 Device = torch.device | str | None
 Integers = Sequence[int] | torch.Tensor
 
+# Whole positions reach so far from 0: their distances, and what follows them, are int64 as well.
+FARTHEST = 2**61
+
 
 def positions(length: int, *, offset: int | Integers = 0, device: Device = None) -> torch.Tensor:
     """Returns the ids offset, offset + 1, …: (length,), or (rows, length) where each row has its own offset.
@@ -63,6 +66,11 @@ def difference(i: torch.Tensor, j: torch.Tensor) -> torch.Tensor:
     if i.is_floating_point() != j.is_floating_point():
         return i.double() - j.double()
     return i - j if i.is_floating_point() else i.long() - j.long()
+
+
+def within_reach(positions: torch.Tensor) -> torch.Tensor:
+    """Whole positions whose differences are int64: those beyond 2^61 stand there."""
+    return positions.clamp(-FARTHEST, FARTHEST) if positions.dtype == torch.int64 else positions
 
 
 def wide(positions: torch.Tensor) -> torch.Tensor:

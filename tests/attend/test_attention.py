@@ -193,6 +193,63 @@ def test_what_padding_holds_is_in_no_gradient(name, impl):
         assert torch.equal(one, other)
 
 
+HIDDEN_KEYS = {
+    "for all queries": torch.arange(9) != 4,
+    "below the diagonal": ~((torch.arange(9) == 4) & (torch.arange(9)[:, None] >= 4)),  # causal order hides the rest
+    "for heads that share keys": (torch.arange(9) != 4) | (torch.arange(HEADS)[:, None, None] < 2),
+    "by row of the batch": ((torch.arange(9) != 4) | (torch.arange(2)[:, None] == 0))[:, None, None],
+}
+
+
+@pytest.mark.parametrize("where", HIDDEN_KEYS)
+@pytest.mark.parametrize("impl", ["auto", "torch"])
+@pytest.mark.parametrize("name", ["none", "rope", "t5", "alibi", "cope", "shaw", "rerope", "window"])
+def test_what_keys_hold_that_a_mask_hides_from_all_queries_must_not_matter(name, impl, where):
+    """In outputs and in gradients; with ``key_mask`` it never did."""
+    encoding, (q, _, _), (_, k, v) = build(name), tokens(9), tokens(9, kv_heads=2)
+    mask, found = HIDDEN_KEYS[where], []
+    mask = mask.expand(*mask.shape[:-2], 9, 9) if mask.ndim > 1 else mask.expand(9, 9)
+    hidden = ~mask.tril().reshape(*(1,) * (4 - mask.ndim), *mask.shape).any(-2).expand(2, HEADS, 9)
+    hidden = hidden.unflatten(1, (2, -1)).all(2)[..., None]
+    assert hidden.any()
+    for held in (1.0, torch.nan):
+        leaves = [x.detach().requires_grad_() for x in (q, k.masked_fill(hidden, held), v.masked_fill(hidden, held))]
+        out = whorl.attention(*leaves, encoding=encoding, mask=mask, impl=impl)
+        found.append((out, *torch.autograd.grad(out.square().sum(), leaves)))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other) and one.isfinite().all()
+
+
+SHARING = {  # strides of (2, 4, 6, 16) whose elements share memory
+    "heads a number apart": (40, 1, 2, 1),
+    "heads and rows": (40, 1, 1, 1),
+    "batch and rows expanded": (1, 16, 0, 1),
+    "windows of a text": (1, 0, 1, 1),
+    "expanded heads": (96, 0, 16, 1),
+    "expanded whole": (0, 0, 0, 0),
+    "expanded numbers": (4, 2, 1, 0),
+}
+
+
+@pytest.mark.parametrize("sharing", SHARING)
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "kerple", "window", "sinks", "split", "shaw"])
+def test_views_whose_elements_share_memory_are_read_as_what_they_are(name, sharing):
+    encoding = whorl.Alibi(heads=HEADS, form="split") if name == "split" else build(name).requires_grad_(False)
+    memory = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    view = memory.as_strided((2, HEADS, 6, 16), SHARING[sharing])
+    copy = view.clone(memory_format=torch.contiguous_format)
+    for options in ({}, {"causal": encoding.causal_only}, {"mask": torch.ones(6, 6, dtype=torch.bool).tril(1)}):
+        expected = whorl.attention(copy, copy, copy, encoding=encoding, **options)
+        for given in ((view, view, view), (view, copy, copy), (copy, view, copy), (copy, copy, view)):
+            got = whorl.attention(*given, encoding=encoding, **options)
+            torch.testing.assert_close(got, expected, rtol=0, atol=2e-6)
+    few = view[:, :, -1:]  # heads that share keys are rows of one
+    expected = whorl.attention(few.clone(memory_format=torch.contiguous_format), copy[:, :2], copy[:, :2])
+    torch.testing.assert_close(whorl.attention(few, view[:, :2], view[:, :2]), expected, rtol=0, atol=2e-6)
+    linear = whorl.linear_attention(copy, copy, copy)
+    torch.testing.assert_close(whorl.linear_attention(view, view, view), linear, rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("heads", [1, HEADS])
 def test_a_mask_without_a_batch_is_that_of_every_row(heads):
     """Two queries of heads that share keys: such are put together as rows, and their masks with them."""

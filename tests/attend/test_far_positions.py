@@ -57,6 +57,58 @@ def test_alibi_tells_neighbours_apart_in_texts_with_a_gap(gap, heads, dtype):
     assert float((got.double() - expected).abs().max()) <= ROUNDED[dtype]
 
 
+@pytest.mark.parametrize("far", [10**6, 2**31 - 1, 2**53, 2**60])
+@pytest.mark.parametrize("heads", [8, 12])
+@pytest.mark.parametrize("dtype", ROUNDED)
+def test_keys_far_away_change_nothing_in_alibi(dtype, heads, far):
+    """Six tokens: torch's kernel adds up so small a product in another order than a large one."""
+    q, alibi = normal(1, heads, 6, 16, dtype=dtype), whorl.Alibi(heads=heads)
+    ids = [0, 1, 2, far, far + 1, far + 2]
+    expected = by_oracle(q, alibi_oracle.bias(ids, ids, alibi_oracle.slopes(heads)))
+    near = by_oracle(q[:, :, :3], alibi_oracle.bias(range(3), range(3), alibi_oracle.slopes(heads)))
+    again = by_oracle(q[:, :, 3:], alibi_oracle.bias(range(3), range(3), alibi_oracle.slopes(heads)))
+    options = {"encoding": alibi, "positions": torch.tensor(ids)}
+    for causal in (True, "positions"):
+        got = whorl.attention(q, q, q, causal=causal, **options)
+        assert float((got.double() - expected).abs().max()) <= ROUNDED[dtype]
+        assert float((got[:, :, :3].double() - near).abs().max()) <= ROUNDED[dtype]
+    packed = whorl.attention(q, q, q, documents=torch.tensor([0, 0, 0, 1, 1, 1]), **options)
+    assert float((packed.double() - torch.cat((near, again), dim=2)).abs().max()) <= ROUNDED[dtype]
+
+
+@pytest.mark.parametrize("number", [2**31 - 1, 10**6])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_positions_of_padding_change_nothing_in_alibi(dtype, number):
+    """Through a cache as well, and where rows of a batch have padding of their own."""
+    q, alibi = normal(2, 8, 6, 16, dtype=dtype), whorl.Alibi(heads=8)
+    real = torch.tensor([[1, 1, 1, 1, 0, 0], [0, 1, 1, 1, 1, 1]], dtype=torch.bool)
+    ids = torch.where(real, whorl.from_mask(real), number)
+    expected = [by_oracle(q[:1, :, :4], alibi_oracle.bias(range(4), range(4), alibi_oracle.slopes(8)))]
+    expected.append(by_oracle(q[1:, :, 1:], alibi_oracle.bias(range(5), range(5), alibi_oracle.slopes(8))))
+    options = {"positions": ids, "key_mask": real}
+    for got in (
+        whorl.attention(q, q, q, encoding=alibi, **options),
+        whorl.KVCache(encoding=alibi).attend(q, q, q, **options),
+    ):
+        for row, rows in enumerate((slice(0, 4), slice(1, 6))):
+            assert float((got[row : row + 1, :, rows].double() - expected[row]).abs().max()) <= ROUNDED[dtype]
+
+
+def test_alibi_is_folded_where_positions_are_known_to_be_near():
+    """Left-padded and packed texts are everyday calls: no bias of all pairs is formed for them."""
+    q, alibi = normal(2, 2, 6, 8, dtype=torch.float32), whorl.Alibi(heads=2)
+    real = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
+
+    def path(**options):
+        return whorl.explain_attention(q, q, q, encoding=alibi, **options).split(":")[0]
+
+    assert path() == path(positions=whorl.from_mask(real), key_mask=real) == "folded"
+    assert path(positions=whorl.packed([2, 4]), documents=whorl.documents([2, 4])) == "folded"
+    assert path(positions=torch.where(real, whorl.from_mask(real), 2**40), key_mask=real) == "folded"
+    assert path(positions=torch.tensor([0, 1, 2, 3, 4, 6])) == "masked"
+    assert path(positions=torch.tensor([0, 1, 2, 3, 4, math.nan])) == "masked"
+
+
 def test_fractions_of_positions_are_kept_far_from_the_last_key():
     """float32 positions are subtracted in float64: 0.1 less a million would be 0.0625 off its place."""
     alibi, ids = whorl.Alibi(heads=2), torch.tensor([0.1, 0.6, 1e6])
@@ -103,6 +155,18 @@ def test_what_depends_on_distances_is_the_same_at_any_position(name, start):
         torch.testing.assert_close(got[0] if options else got, expected, rtol=0, atol=1e-6)  # biases are float32
 
 
+@pytest.mark.parametrize("far", [2**40, 2**53 - 3, 2**60 + 1])
+@pytest.mark.parametrize("name", RELATIVE)
+def test_documents_far_apart_do_not_change_each_other(name, far):
+    """A position that others are counted from must not be that of a key which nobody sees."""
+    encoding, x = whorl.build(name, **RELATIVE[name]).double(), normal(1, 2, 12, 8)
+    ids, texts = torch.cat((torch.arange(6), torch.arange(6) + far)), torch.arange(12) // 6
+    got = whorl.attention(x, x, x, encoding=encoding, positions=ids, documents=texts)
+    for part in (slice(0, 6), slice(6, 12)):
+        alone = whorl.attention(*(x[:, :, part],) * 3, encoding=encoding)
+        torch.testing.assert_close(got[:, :, part], alone, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("start", STARTS)
 def test_the_fading_of_xpos_is_the_same_at_any_position(start):
     before, after, span = from_centre(torch.tensor([start + 3, start + 6]), torch.tensor([start, start + 9]))
@@ -124,6 +188,41 @@ def test_the_decay_of_linear_attention_is_the_same_at_any_position(start):
     state.reorder(torch.tensor([1, 0]))
     rest = state.step(*(x[:, :, 20:].flip(0) for x in (q, k, v)), positions=(ids + start)[20:])
     torch.testing.assert_close(torch.cat((*steps, rest.flip(0)), dim=2), expected, rtol=0, atol=1e-12)
+
+
+# -- beyond 2^61 ------------------------------------------------------------------------------------------------------
+
+BEYOND = [[0, 2**61 + 1], [-(2**63), 2**63 - 1], [-(2**61) - 1, 0]]
+
+
+@pytest.mark.parametrize("ids", BEYOND, ids=str)
+@pytest.mark.parametrize("name", [*RELATIVE, "alibi", "fire", "rope", "none"])
+def test_positions_beyond_2_to_61_are_refused_as_a_cache_does(name, ids):
+    sizes = {**RELATIVE, **BY_DISTANCE, "rope": {"head_dim": 8}, "none": {}}[name]
+    encoding, x, ids = whorl.build(name, **sizes), normal(1, 2, 2, 8, dtype=torch.float32), torch.tensor(ids)
+    wanted = r"attention: positions must be between -2\^61 and 2\^61, got -?\d+\. Count from a nearer start\."
+    with pytest.raises(whorl.WhorlError, match=wanted):
+        whorl.attention(x, x, x, encoding=encoding, positions=ids)
+    with pytest.raises(whorl.WhorlError, match=wanted.replace("positions", "key_positions")):
+        whorl.attention(x, x, x, encoding=encoding, positions=torch.arange(2), key_positions=ids)
+    with pytest.raises(whorl.WhorlError, match=wanted.replace("attention", "linear_attention")):
+        whorl.linear_attention(x, x, x, positions=ids)
+    with pytest.raises(whorl.WhorlError, match=wanted.replace("attention", "KVCache")):
+        whorl.KVCache(encoding=encoding).attend(x, x, x, positions=ids)
+
+
+@pytest.mark.parametrize("ids", BEYOND, ids=str)
+@pytest.mark.parametrize("name", ["window", "kerple", "t5", "alibi", "sandwich", "shaw"])
+def test_in_a_graph_where_nobody_looks_no_distance_wraps_around(name, ids):
+    """As on a device: what lies beyond 2^61 stands there, and is as far away as a key can be."""
+    sizes = {**RELATIVE, **BY_DISTANCE, "t5": {"heads": 2, "bidirectional": True}}[name]
+    encoding, x = whorl.build(name, **sizes).requires_grad_(False), normal(1, 2, 2, 8, dtype=torch.float32)
+    run = torch.compile(lambda ids: whorl.attention(x, x, x, encoding=encoding, positions=ids), backend="eager")
+    expected = whorl.attention(x, x, x, encoding=encoding, positions=torch.tensor(ids).clamp(-(2**61), 2**61))
+    torch.testing.assert_close(run(torch.tensor(ids)), expected, rtol=0, atol=1e-6)
+    far = whorl.attention(x, x, x, encoding=encoding, positions=torch.tensor([0, 10**9]))
+    if name != "sandwich":  # which never settles
+        torch.testing.assert_close(expected, far, rtol=0, atol=2e-2)
 
 
 # -- int32 ------------------------------------------------------------------------------------------------------------

@@ -756,3 +756,20 @@ def test_positions_of_padding_may_be_no_numbers():
     got = cache.attend(*(x[:, :, 4:] for x in (q, k, v)))
     wanted = whorl.attention(*(x[:, :, 2:] for x in (q, k, v)), encoding=encoding)[:, :, -1:]
     torch.testing.assert_close(got, wanted, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("strides", [(40, 1, 2, 1), (1, 16, 0, 1), (0, 0, 0, 0), (4, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize("name", ["none", "rope", "alibi", "window", "shaw"])
+def test_views_whose_elements_share_memory_are_read_as_what_they_are(name, strides):
+    """Steps that are ready too: those of one token take queries as they are given."""
+    encoding = build(name).requires_grad_(False)
+    view = torch.randn(1000, generator=torch.Generator().manual_seed(0)).as_strided((2, 4, 9, 16), strides)
+    copy = view.clone(memory_format=torch.contiguous_format)
+    sizes = (3, 1, 1, 1, 2, 1)
+    got = steps(whorl.KVCache(encoding=encoding), (view, copy, view), sizes)
+    torch.testing.assert_close(got, steps(whorl.KVCache(encoding=encoding), (copy,) * 3, sizes), **CLOSE)
+    shared = whorl.KVCache(encoding=encoding)
+    for x in (copy, view, copy):  # a step of another kind between those that are ready
+        out = shared.attend(x[:, :, :1], copy[:, :, :1], copy[:, :, :1])
+    expected = whorl.attention(*(copy[:, :, :1].repeat(1, 1, 3, 1),) * 3, encoding=encoding)
+    torch.testing.assert_close(out, expected[:, :, 2:], **CLOSE)

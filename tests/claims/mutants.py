@@ -1412,19 +1412,19 @@ def cope_that_counts_shut_gates_too(patch: Patch) -> None:
 @mutant("forgetting.alibi", "forgetting_gate.flag.decays")
 def a_gate_that_remembers_more(patch: Patch) -> None:
     own = forgetting_gate.forgotten
-    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: -own(gates, queries))
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, *given: -own(gates, *given))
 
 
 @mutant("forgetting.alibi")
 def a_gate_too_many(patch: Patch) -> None:
     own = forgetting_gate.forgotten
-    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: own(gates, queries) + gates[..., None, :])
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, *given: own(gates, *given) + gates[..., None, :])
 
 
 @mutant("forgetting.alibi")
 def one_gate_for_all_heads(patch: Patch) -> None:
     own = forgetting_gate.forgotten
-    patch.setattr(forgetting_gate, "forgotten", lambda gates, queries: own(gates[:, :1].expand_as(gates), queries))
+    patch.setattr(forgetting_gate, "forgotten", lambda gates, *given: own(gates[:, :1].expand_as(gates), *given))
 
 
 @mutant("window.reach")

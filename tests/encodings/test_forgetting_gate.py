@@ -9,7 +9,7 @@ import whorl
 from dense_flow import attend, by_parameters, normal, tokens, trained
 from oracles import alibi
 from oracles import forgetting as oracle
-from whorl.encodings.forgetting_gate import forgotten
+from whorl.encodings.forgetting_gate import by_document, forgotten
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
@@ -126,3 +126,57 @@ def test_the_two_pieces_have_the_gradient_of_one():
         forgotten(leaf, 6).tril().sin().sum().backward()
         grads.append(leaf.grad.double())
     torch.testing.assert_close(*grads, rtol=1e-5, atol=1e-5)
+
+
+INTERLEAVED = {
+    "one for all rows": torch.tensor([0, 1, 0, 1, 1, 0, 2, 1]),
+    "one for each row": torch.tensor([[7, 3, 7, 3, 3, 3, 7, 7], [0, 0, 1, 0, 1, 1, 0, 1]]),
+}
+
+
+@pytest.mark.parametrize("which", INTERLEAVED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_sums_run_over_the_tokens_of_a_document(which, dtype):
+    """Whatever lies between: each document gets what it gets alone, by the order of tokens and by positions."""
+    fox, documents = make().to(dtype), INTERLEAVED[which]
+    q, k, v = tokens(8, batch=2, dtype=dtype)
+    hidden = normal(2, 8, 6, dtype=dtype)
+    options = {"encoding": fox, "hidden": hidden, "return_lse": True}
+    by_order = whorl.attention(q, k, v, documents=documents, **options)
+    positions = {"causal": "positions", "positions": torch.arange(8)}
+    by_position = whorl.attention(q, k, v, documents=documents, **positions, **options)
+    last = {"documents": documents[..., 3:], "key_documents": documents}
+    of_the_last = whorl.attention(q[:, :, 3:], k, v, **last, **options)
+    close = {"rtol": 0, "atol": 1e-12 if dtype == torch.float64 else 2e-6}
+    for i, each in enumerate(by_order):
+        torch.testing.assert_close(by_position[i], each, **close)
+        torch.testing.assert_close(of_the_last[i], each[:, :, 3:], **close)
+    for row, ids in enumerate(documents.expand(2, -1)):
+        for document in ids.unique():
+            own = (ids == document).nonzero()[:, 0]
+            part = [x[row : row + 1, :, own] for x in (q, k, v)]
+            alone = whorl.attention(*part, encoding=fox, hidden=hidden[row : row + 1, own], return_lse=True)
+            for i, each in enumerate(alone):
+                torch.testing.assert_close(by_order[i][row : row + 1, :, own], each, **close)
+
+
+def test_gradients_of_interleaved_documents_are_those_of_each_alone():
+    fox, documents = make(), INTERLEAVED["one for all rows"]
+    (q, k, v), hidden = tokens(8), normal(1, 8, 6, grad=True)
+    out = whorl.attention(q, k, v, encoding=fox, hidden=hidden, documents=documents)
+    (together,) = torch.autograd.grad(out.square().sum(), hidden)
+    for document in range(3):
+        own = (documents == document).nonzero()[:, 0]
+        leaf = hidden.detach()[:, own].requires_grad_()
+        alone = whorl.attention(*(x[:, :, own] for x in (q, k, v)), encoding=fox, hidden=leaf)
+        torch.testing.assert_close(torch.autograd.grad(alone.square().sum(), leaf)[0], together[:, own], **CLOSE)
+
+
+def test_sums_of_interleaved_documents_are_exact_however_long_the_text():
+    """What a sum grows by from one document to another is as large as the sums, and cancels in float64."""
+    gates = torch.nn.functional.logsigmoid(normal(1, 1, 20_000))
+    documents = torch.randint(0, 5, (20_000,), generator=torch.Generator().manual_seed(0))
+    own = (documents == documents[-1]).nonzero()[:, 0]
+    exact = forgotten(gates[..., own], 1)[0, 0, 0]
+    got = forgotten(by_document(gates.float(), documents), 1, torch.float32)[0, 0, 0, own]
+    torch.testing.assert_close(got.double(), exact, rtol=3e-7, atol=3e-5)

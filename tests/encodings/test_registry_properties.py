@@ -99,6 +99,31 @@ def test_what_is_not_called_relative_is_not(name):
     assert float((here - there).abs().max()) > 1e-4
 
 
+@torch.no_grad()
+@every_encoding
+def test_interleaved_documents_do_not_see_each_other(name):
+    """Queries, keys, values and hidden states of another document change no row, however tokens are ordered."""
+    encoding, inputs = build(name), tokens(10)
+    documents = torch.tensor([[0, 1, 0, 1, 1, 0, 0, 1, 0, 1], [5, 5, 3, 5, 3, 3, 4, 5, 4, 3]])
+    states, positions = hidden_for(encoding, 10), torch.arange(10)
+    orders = [True] + [False] * (not encoding.causal_only) + ["positions"] * (encoding.axes == 1)
+    for causal in orders:
+        placed = (
+            {}
+            if causal is True
+            else {"positions": positions.flip(0).expand(*(encoding.axes,) * (encoding.axes > 1), -1)}
+        )
+        options = {"encoding": encoding, "documents": documents, "causal": causal, **placed}
+        expected = whorl.attention(*inputs, **states, **options)
+        for document in documents.unique():
+            other = documents != document
+            changed = [torch.where(other[:, None, :, None], 3 * x.flip(2), x) for x in inputs]
+            hidden = {key: torch.where(other[..., None], 3 * x.flip(1), x) for key, x in states.items()}
+            got = whorl.attention(*changed, **hidden, **options)
+            own = ~other[:, None, :, None]
+            torch.testing.assert_close(torch.where(own, got, 0), torch.where(own, expected, 0), rtol=0, atol=2e-6)
+
+
 @pytest.mark.parametrize("name", IN_ATTENTION)
 def test_norms_of_queries_and_keys_are_kept_where_claimed(name):
     encoding, (q, k, _) = build(name), tokens(13)

@@ -272,3 +272,32 @@ def test_a_key_too_far_after_the_queries_keeps_the_factor_of_the_last_that_fits(
     # the first query stands half the span before the centre, so the last key that fits stands most - 1 after it
     assert length(most - 2) < 0.99 * length(most - 1)
     assert length(most) == pytest.approx(length(most - 1), rel=1e-5) == pytest.approx(length(most + 500), rel=1e-5)
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1, 10**6, -40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_queries_of_padding_do_not_count_in_the_range(dtype, number):
+    xpos, real = whorl.XPos(head_dim=8), torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0]], dtype=torch.bool)
+    q, k, v = tokens(6, batch=2, dtype=dtype)
+    options = {"encoding": xpos, "key_mask": real}
+    expected = whorl.attention(q, k, v, positions=whorl.from_mask(real), **options)
+    ids = torch.where(real, whorl.from_mask(real), number)
+    for places in ({"positions": ids}, {"positions": ids, "key_positions": ids.clone()}):
+        got = whorl.attention(q, k, v, **places, **options)
+        assert torch.equal(got.transpose(1, 2)[real], expected.transpose(1, 2)[real])
+    wide = torch.where(real, 40_000 * torch.arange(6), number)
+    with pytest.raises(whorl.WhorlError, match=r"positions apart at scale_base=512, got (120000|160000)"):
+        whorl.attention(q, k, v, positions=wide, **options)  # real ones count as before
+
+
+def test_queries_of_padding_do_not_count_in_blocks_of_queries():
+    """More queries than a call places: what pads the last block stands by the tokens before it."""
+    xpos, limit = whorl.XPos(head_dim=8), whorl.XPos(head_dim=8).query_limit(torch.float16)
+    length = limit + 300
+    q, k, v = tokens(length, heads=1, dtype=torch.float16)
+    real = torch.arange(length)[None] < length - 100
+    expected = whorl.attention(*(x[:, :, :-100] for x in (q, k, v)), encoding=xpos)
+    for number in (0, -1, 2**40):
+        ids = torch.where(real, torch.arange(length), number)
+        got = whorl.attention(q, k, v, encoding=xpos, positions=ids, key_mask=real)
+        torch.testing.assert_close(got[:, :, :-100], expected, rtol=0, atol=4e-3)

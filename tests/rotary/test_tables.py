@@ -183,3 +183,27 @@ def test_a_factor_multiplies_both_tables_of_whole_and_of_other_positions(positio
     plain, scaled = (tables.exact(positions, frequencies, by, torch.float64) for by in (1.0, factor))
     for one, other in zip(plain, scaled, strict=True):
         torch.testing.assert_close(other, factor * one, rtol=1e-15, atol=1e-15)
+
+
+@pytest.mark.parametrize("start", [0, 10**6, 2**40, 2**53 + 1, 2**61 - 4096, -(2**61)])
+def test_tables_by_distance_have_one_product_wherever_positions_are(start):
+    """To the last places of float64, and across any of the blocks that ``exact`` is made of."""
+    frequencies = torch.tensor([10_000 ** (-k / 8) for k in range(8)], dtype=torch.float64)
+    distance = torch.tensor([0, 1, 5, 300, 4096])
+    near = distance.double()[:, None] * frequencies
+    for ids in (distance + start, (distance + start).double()):
+        cos, sin = tables.by_distance(ids, frequencies, torch.float64)
+        first = (cos[0] * cos + sin[0] * sin, cos[0] * sin - sin[0] * cos)
+        if not ids.is_floating_point() or abs(start) < 2**53:
+            torch.testing.assert_close(first, (near.cos(), near.sin()), rtol=0, atol=1e-12)
+    cos, sin = tables.by_distance(torch.tensor([-3.25, 0.5, 1e6 + 0.125]), frequencies, torch.float64)
+    angles = torch.tensor([-3.25, 0.5, 1e6 + 0.125], dtype=torch.float64)[:, None] * frequencies
+    torch.testing.assert_close((cos, sin), (angles.cos(), angles.sin()), rtol=0, atol=1e-9)
+
+
+def test_tables_by_distance_have_gradients_of_positions_and_let_a_nan_through():
+    frequencies = torch.tensor([1.0, 0.1], dtype=torch.float64)
+    positions = torch.tensor([0.3, 7.6, -4.2], dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda ids: tables.by_distance(ids, frequencies, torch.float64), positions)
+    cos, sin = tables.by_distance(torch.tensor([torch.nan, torch.inf, 1e300], dtype=torch.float64), frequencies)
+    assert cos.isnan().any(-1).tolist() == sin.isnan().any(-1).tolist() == [True, True, False]

@@ -12,11 +12,11 @@ from torch.utils.checkpoint import checkpoint
 
 from whorl.attend.call import Call
 from whorl.encodings.parts import Reach, ScoreTerm, first
-from whorl.tracing import is_symbol
+from whorl.tracing import is_symbol, making_graph
 
-# Scores held at a time by the dense path, and biases by the masked one, in elements: 64 MiB of float32, half a GiB on a
-# GPU.
-MOST_SCORES = {"cpu": 2**24, "cuda": 2**27}
+# Scores held at a time by the dense path, and biases by the masked one, in elements: 16 MiB of float32, which a CPU's
+# cache passes on from one operation to the next, and half a GiB on a GPU. A graph has few blocks.
+MOST_SCORES = {"cpu": 2**22, "graph on the cpu": 2**24, "cuda": 2**27}
 
 # Queries of a block within a window: few blocks where it is small, and few keys that are not seen where it is large.
 WINDOW_ROWS = range(256, 2049)
@@ -68,7 +68,8 @@ def rows_of_mask(call: Call) -> int:
 
 
 def _most(call: Call) -> int:
-    return MOST_SCORES.get(call.q.device.type, MOST_SCORES["cpu"])
+    place = call.q.device.type if call.q.device.type in MOST_SCORES else "cpu"
+    return MOST_SCORES["graph on the cpu" if place == "cpu" and making_graph() else place]
 
 
 def rows_of_window(call: Call) -> int | None:

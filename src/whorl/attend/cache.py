@@ -28,6 +28,7 @@ from whorl.attend.changed_encoding import CHANGE, moved_slots, try_next_step
 from whorl.attend.clock import Clock
 from whorl.attend.decoding import Asked
 from whorl.attend.decoding_kinds import Step, kind_of_step, step_for
+from whorl.attend.fused import one_after_another
 from whorl.attend.inputs import check_key_mask, check_shapes, row_numbers, stopped_rows
 from whorl.attend.kept_positions import NewPositions, as_kept, by_row, following
 from whorl.attend.slots import Policy, Slots, State, appended, check_fit, grown
@@ -306,12 +307,14 @@ class KVCache:
                 "KVCache.attend: torch.func and forward-mode derivatives cannot go through memory that is kept. Use "
                 "attention for them."
             )
-        state = self._state
+        state, given = self._state, q
         if not isinstance(causal, bool):  # a cache knows the order of its tokens
             raise invalid("KVCache.attend", "causal", "True or False", causal)
         check_shapes("KVCache.attend", q, k, v)
         check_key_mask("KVCache.attend", key_mask, k)
         check_fit(state.slots, k, v, self._capacity)
+        q = one_after_another(q)
+        key = key if q is given else None  # a plan takes queries as they are given
         placed = self._new_positions(k, positions, key_mask)
         new = placed.new
         step = checked(

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from whorl.attend.inputs import check_device, check_key_mask, check_shapes, with_positions
+from whorl.attend.padding import settled
 from whorl.attend.visibility import Causal, Visibility
 from whorl.autocast import without_autocast
 from whorl.encodings.base import Encoding
 from whorl.encodings.none import NoPE
+from whorl.encodings.parts import RowLessColumn, first
 from whorl.encodings.rotary import check_length
 from whorl.errors import WhorlError, check_flags, invalid, is_finite_number
 from whorl.graphs import equals_any
 from whorl.memory import is_dense, wrong_tensor
 from whorl.position_checks import FLOATS, INTEGERS
+from whorl.tracing import may_read_values
 
 NO_ENCODING = NoPE()
 
@@ -102,6 +106,8 @@ def checked(
     check_flags("attention", return_lse=return_lse, return_weights=return_weights)
     queries, keys = q.shape[2], k.shape[2]
     consecutive = positions is None and key_positions is None
+    apart = positions is not None and key_positions is not None and positions is not key_positions
+    check_key_mask("attention", key_mask, k)
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
     for name, ids in (("positions", positions), ("key_positions", key_positions)):
         batched = ids.ndim == (2 if encoding.axes == 1 else 3)
@@ -110,19 +116,30 @@ def checked(
                 f"attention: {name} are for a batch of {ids.shape[-2]}, q has {q.shape[0]} rows. "
                 "Pass positions of shape (length,) or (batch, length), with axes in front where there are several."
             )
+    if not consecutive:
+        same_tokens = queries <= keys and (causal is True or not apart)
+        positions, key_positions = _settled(encoding, q, positions, key_positions, key_mask, same_tokens)
     if documents is not None and key_documents is None:
         if queries != keys:
             raise WhorlError("attention: documents need key_documents where keys are other tokens. Pass both.")
         key_documents = documents
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
-    check_key_mask("attention", key_mask, k)
     if remembered is None:
         remembered = _remembered(encoding, hidden, q, keys, key_mask)
     if key_mask is not None:  # what padding holds may be NaN, and 0 * NaN is NaN
         padding = ~key_mask[:, None, :]
         k, v = (x.masked_fill(padding.unsqueeze(-1), 0.0) for x in (k, v))
         remembered = None if remembered is None else remembered.masked_fill(padding, 0.0)
+    mask = _mask(mask, q, keys)
+    if mask is not None and queries and q.shape[1]:
+        unseen = _unseen(mask, q, k, causal)
+        if not may_read_values(unseen) or bool(unseen.any()):
+            k, v = (x.masked_fill(unseen, 0.0) for x in (k, v))
+    gate = first(encoding, RowLessColumn)
+    if gate is not None and remembered is not None and key_documents is not None and causal is True:
+        source: Any = gate.encoding
+        remembered = source.within_documents(remembered, key_documents)
     visible = Visibility(
         queries=queries,
         keys=keys,
@@ -130,7 +147,7 @@ def checked(
         q_positions=positions,
         k_positions=key_positions,
         encoding=encoding,
-        mask=_mask(mask, q, keys),
+        mask=mask,
         key_mask=key_mask,
         q_documents=_documents("documents", documents, q, queries),
         k_documents=_documents("key_documents", key_documents, q, keys),
@@ -170,6 +187,24 @@ def _positions(
     if positions.dtype != key_positions.dtype:
         return _of_one_type(positions, key_positions)
     return positions, key_positions
+
+
+def _settled(
+    encoding: Encoding, q: Tensor, positions: Tensor, key_positions: Tensor, key_mask: Tensor | None, same_tokens: bool
+) -> tuple[Tensor, Tensor]:
+    """Given positions, checked, with padding where it does no harm; one tensor stays one.
+
+    ``same_tokens`` says that queries are the last of the keys' tokens.
+    """
+    queries, keys, axes = q.shape[2], key_positions.shape[-1], encoding.axes
+    limit = None if key_mask is None else encoding.query_limit(q.dtype)
+    apart = None if limit is None else limit - 1 if queries <= limit else -1
+    name = "positions" if positions is key_positions else "key_positions"
+    kept = settled("attention", name, key_positions, key_mask, axes, apart)
+    if positions is key_positions:
+        return kept, kept
+    of_queries = key_mask[:, keys - queries :] if same_tokens and key_mask is not None else None
+    return settled("attention", "positions", positions, of_queries, axes, apart), kept
 
 
 def _of_one_type(positions: Tensor, key_positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,6 +265,17 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
         raise invalid("attention", "mask", f"broadcastable to (batch, heads, queries, keys) = {wanted}", mask)
     check_device("attention", "mask", mask, q)
     return mask
+
+
+def _unseen(mask: Tensor, q: Tensor, k: Tensor, causal: Causal) -> Tensor:
+    """Which keys (batch or 1, key heads or 1, keys or 1, 1) a mask hides from every query."""
+    mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
+    if causal is True and mask.shape[2] != 1 and mask.shape[3] != 1:  # below the diagonal it hides nothing more
+        mask = mask.tril(k.shape[2] - q.shape[2])
+    seen = mask.to(torch.uint8).amax(2) > 0  # a tenth of the time of ``any``
+    if seen.shape[1] not in (1, k.shape[1]):
+        seen = seen.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
+    return ~seen.unsqueeze(-1)
 
 
 def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor | None:

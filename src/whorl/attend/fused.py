@@ -133,11 +133,22 @@ def torch_kernel(
         q, mask = _as_rows(q, k.shape[1]), None if mask is None else _mask_as_rows(mask, heads, k.shape[1], queries)
     elif not grouped:
         k, v = repeat_heads(k, heads), repeat_heads(v, heads)
+    q = one_after_another(q)
     q, k, v = once_differentiable(q, k, v)
     out = scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, dropout_p=call.dropout, scale=call.scale, enable_gqa=grouped
     )
     return out.unflatten(2, (heads // k.shape[1], queries)).flatten(1, 2) if together else out
+
+
+def one_after_another(q: Tensor) -> Tensor:
+    """Queries as torch's kernel on the CPU reads them, copied where another axis than the last has a stride of 1 too.
+
+    It orders the axes of its output by the strides of queries and writes as if dimensions came last. Two strides of 1,
+    where elements share memory, leave the order open; keys and values may share memory in any way.
+    """
+    *others, last = q.stride()
+    return q.contiguous() if last == 1 and 1 in others else q
 
 
 def rows_are_few(q: Tensor, k: Tensor) -> bool:

@@ -7,16 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from whorl.attend.padding import EXACT, tamed
 from whorl.errors import WhorlError, invalid
 from whorl.memory import check_dense
-from whorl.position_checks import FLOATS, INTEGERS, check_precision
+from whorl.position_checks import FLOATS, INTEGERS, bounds_of, check_precision, check_reach
+from whorl.position_ids import within_reach
 from whorl.tracing import may_read_values
-
-# Whole numbers up to here are the same in float64.
-EXACT = 2**53
-
-# Distances of whole positions up to here, and what follows them, are int64 as well.
-FARTHEST = 2**61
 
 
 class NewPositions(NamedTuple):
@@ -61,34 +57,24 @@ def by_row(call: str, positions: Tensor, axes: int, batch: int, count: int) -> T
 
 
 def as_kept(positions: Tensor, kept: torch.dtype = torch.int64, real: Tensor | None = None) -> Tensor:
-    """Positions as int64, or as float64 where there are fractions here or among those kept; no number changes.
+    """Positions as int64, or as float64 where there are fractions here or among those kept; no real one changes.
 
     ``real`` (batch, tokens) is False for padding, whose positions mean nothing.
     """
+    positions = positions if real is None else tamed(positions, real)
     if not positions.is_floating_point() and kept == torch.int64:
-        for bound in _bounds(positions):
-            if abs(bound) > FARTHEST:
-                raise invalid("KVCache", "positions", "between -2^61 and 2^61", bound, "Count from a nearer start.")
-        return positions.long()
+        check_reach("KVCache", "positions", bounds_of(positions))
+        return within_reach(positions.long())
     check_exact(positions)
-    if positions.is_floating_point() and may_read_values(positions):
-        finite = positions.isfinite() if real is None else positions.isfinite() | ~real
-        if not bool(finite.all()):
-            raise invalid("KVCache", "positions", "finite", positions, "Later positions go on from them.")
+    if positions.is_floating_point() and may_read_values(positions) and not bool(positions.isfinite().all()):
+        raise invalid("KVCache", "positions", "finite", positions, "Later positions go on from them.")
     return positions.double()
 
 
 def check_exact(positions: Tensor) -> None:
     """Raises a WhorlError where float64 would round whole positions; on a device, looking would wait for it."""
-    if not positions.is_floating_point() and any(abs(bound) > EXACT for bound in _bounds(positions)):
+    if not positions.is_floating_point() and any(abs(bound) > EXACT for bound in bounds_of(positions) or ()):
         raise WhorlError(
             "KVCache: whole positions beyond 2^53 and fractional ones have no exact form together. "
             "Count from a later start, or pass all positions as integers."
         )
-
-
-def _bounds(positions: Tensor) -> list[int]:
-    """The least and the greatest; none where there are none, or looking would wait for a device."""
-    if not positions.numel() or not may_read_values(positions):
-        return []
-    return [int(bound) for bound in torch.aminmax(positions)]

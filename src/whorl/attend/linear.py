@@ -104,7 +104,7 @@ def linear_attention(
     check_flags(rule.call, return_stats=return_stats)
     if not isinstance(causal, bool):
         raise invalid(rule.call, "causal", "True or False", causal, "The order is that of the tokens.")
-    places = place(rule, q, k, causal, positions, key_positions)
+    places = place(rule, q, k, causal, positions, key_positions, key_mask)
     check_impl(impl, rule.call)
     reason = "it is for CUDA devices"
     if impl == "triton" or (impl == "auto" and q.is_cuda):
@@ -182,7 +182,7 @@ class LinearState:
             )
         if positions is None and self._shapes is not None:
             positions = self._next(q.shape[2])
-        places = place(rule, q, k, True, positions, None)
+        places = place(rule, q, k, True, positions, None, key_mask)
         if not q.shape[2]:
             return v.new_zeros(*q.shape[:3], v.shape[-1])
         origin = wide(torch.atleast_2d(places[0])[:, :1]) if self._origin is None else self._origin

@@ -14,6 +14,7 @@ from torch import Tensor
 from whorl.attend.features import FEATURES, FORMS, Feature, Form, check_encoding, decay_rates, position_axes
 from whorl.attend.inputs import with_positions
 from whorl.attend.linear_forms import Fade
+from whorl.attend.padding import in_order, real_tokens, settled
 from whorl.constants import numbers_on
 from whorl.encodings.base import Encoding
 from whorl.encodings.rotary import check_length
@@ -103,9 +104,18 @@ def _fits(x: Any) -> bool:
 
 
 def place(
-    rule: Rule, q: Tensor, k: Tensor, causal: bool, positions: Tensor | None, key_positions: Tensor | None
+    rule: Rule,
+    q: Tensor,
+    k: Tensor,
+    causal: bool,
+    positions: Tensor | None,
+    key_positions: Tensor | None,
+    key_mask: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them."""
+    """The positions of queries and of keys: given, or 0, 1, 2, … of the keys and the last of them.
+
+    Where weights fade, what padding has among them does not count.
+    """
     call, queries, keys = rule.call, q.shape[2], k.shape[2]
     if causal and queries != keys:
         raise WhorlError(
@@ -117,6 +127,7 @@ def place(
             f"{call}: key_positions would be ignored, with causal=True queries and keys are the same tokens. "
             "Pass positions alone."
         )
+    given = positions is not None or key_positions is not None
     positions, key_positions = with_positions(call, q, keys, positions, key_positions)
     axes = position_axes(rule.encoding)
     for name, ids, count in (("positions", positions, queries), ("key_positions", key_positions, keys)):
@@ -127,7 +138,19 @@ def place(
             )
         if ids.device != q.device:
             raise WhorlError(f"{call}: {name} are on {ids.device} and q on {q.device}. Make them on the device of q.")
+    if given and axes == 1:
+        fades = rule.decay is not None or decay_rates(rule.encoding, rule.form) is not None
+        one, key_positions = positions is key_positions, _settled(call, key_positions, key_mask, fades)
+        positions = key_positions if one else _settled(call, positions, None, fades)
     return positions, key_positions
+
+
+def _settled(call: str, positions: Tensor, key_mask: Tensor | None, fades: bool) -> Tensor:
+    """Given positions of one axis, checked, with padding where it does no harm."""
+    positions = settled(call, "positions", positions, key_mask, axes=1)
+    if not fades or key_mask is None:
+        return positions
+    return in_order(wide(positions), real_tokens(key_mask, positions, axes=1))
 
 
 def fading(

@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from whorl.attend.blocks import rows_of_window
 from whorl.attend.branches import places_by_branch
 from whorl.attend.call import Call
-from whorl.attend.fused import once_differentiable, same_width
+from whorl.attend.fused import once_differentiable, one_after_another, same_width
 from whorl.attend.reference import repeat_heads
 from whorl.attend.tiles import branch_settings, source_of, tiles_of
 from whorl.encodings.base import Encoding
@@ -45,7 +45,8 @@ def kind_of(
 
 def keep(key: Key, call: Call, path: str) -> None:
     """Keeps a plan for calls like this one, where they are plain."""
-    if call.consecutive and call.visible.causal is True and call.q.shape[2] == call.k.shape[2]:
+    same_tokens = call.consecutive and call.visible.causal is True and call.q.shape[2] == call.k.shape[2]
+    if same_tokens and one_after_another(call.q) is call.q:
         place, tables = _place(call)
         plan = _by_tiles(call, place) if path == "tiles" else None
         if path == "sdpa" and call.hidden is None:

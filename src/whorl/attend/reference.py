@@ -6,7 +6,7 @@ q, k ─► transform_qk ─► scores ─► adjust_scores ─► + score_bias 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ def reference(
     wide = torch.float64 if q.dtype == torch.float64 else torch.float32
     scores = _products(q, k) if placed else placed_scores(q, k, encoding, q_positions, k_positions, length)
     scores = scores * scale
-    bias = _bias(encoding, q_positions, k_positions, length, allowed)
+    bias = pair_bias(encoding, q_positions, k_positions, length, wide, allowed)
     bias = None if bias is None else bias.to(wide)  # one of a user's own may be float64
     closed, sees = (None, None) if allowed is None or bias is not None else closed_keys(allowed)
     if first(encoding, ScoreTerm):
@@ -79,11 +79,19 @@ def reference(
     return Attended(out.to(v.dtype), kept, lse)
 
 
-def _bias(
-    encoding: Encoding, q_positions: Tensor, k_positions: Tensor, length: int | None, allowed: Tensor | None
+def pair_bias(
+    encoding: Encoding,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    length: int | None,
+    dtype: torch.dtype,
+    allowed: Tensor | None = None,
 ) -> Tensor | None:
+    """The bias of every query and key where they see each other, in float32 or wider, for scores in a dtype."""
     part = first(encoding, BiasByDistance)
-    source = None if part is None else part.encoding
+    source: Any = None if part is None else part.encoding
+    if part is not None and part.slopes is not None and dtype == torch.float64:
+        return source.line(q_positions, k_positions, dtype)
     if (
         allowed is not None
         and isinstance(source, DistanceBias)

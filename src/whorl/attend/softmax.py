@@ -25,7 +25,7 @@ from whorl.attend.flex import flex_attention_of, why_not_flex
 from whorl.attend.fused import HALF, fused, rows_are_few, same_width, torch_kernel
 from whorl.attend.ordering import in_order
 from whorl.attend.ready import keep, kind_of
-from whorl.attend.reference import Attended, reference, repeat_heads
+from whorl.attend.reference import Attended, pair_bias, reference, repeat_heads
 from whorl.attend.tiles import FEWEST_QUERIES, attend_by_tiles, why_not_tiles, why_slow
 from whorl.attend.visibility import Causal, closed_keys
 from whorl.autocast import without_autocast
@@ -207,7 +207,9 @@ def choose_path(call: Call, impl: Impl) -> tuple[Path, str]:
         return "sdpa", "nothing is added to the scores"
     # on the CPU many further dimensions lose in float32 what the bias itself keeps, and cost more than it does
     half = call.q.dtype in HALF
-    fits = bias.fold_dims and call.encoding.fold_fits(call.q.dtype, call.scale)
+    # numbers of a line grow with the distance from the last key: consecutive positions alone keep them small
+    small = bias.slopes is None or call.consecutive
+    fits = bias.fold_dims and small and call.encoding.fold_fits(call.q.dtype, call.scale)
     if fits and (half or cuda or bias.fold_dims <= MOST_FOLDED):
         return "folded", f"the bias of {name} is separable{instead}"
     learned = takes_derivatives(*call.encoding.parameters())
@@ -243,7 +245,7 @@ def _masked(call: Call) -> Tensor:
 def _masked_rows(call: Call, q: Tensor, k: Tensor, v: Tensor, start: int, stop: int) -> Tensor:
     allowed, keys = seen(call, start, stop)
     k_positions = taken(call.k_positions, keys, -1)
-    bias = call.encoding.score_bias(call.q_positions[..., start:stop], k_positions, call.length)
+    bias = pair_bias(call.encoding, call.q_positions[..., start:stop], k_positions, call.length, q.dtype)
     assert bias is not None
     closed, sees = (None, None) if allowed is None else closed_keys(allowed)
     bias = bias.to(q.dtype)

@@ -38,7 +38,7 @@ from whorl.encodings.bias import DistanceBias
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.graphs import held, value_of, with_text
 from whorl.position_checks import FLOATS, check_one_axis
-from whorl.position_ids import from_last_key
+from whorl.position_ids import difference, from_last_key
 from whorl.tracing import kept_in_graphs, making_graph
 
 RULES = ("press", "geometric")
@@ -247,6 +247,11 @@ class Alibi(DistanceBias):
             looks_right = head >= settings.sloped
             return split_bias(slopes[torch.where(looks_right, head - settings.sloped, head)], distance, looks_right)
         return offset_bias(slopes[head], distance, settings.offset or 0.0)
+
+    def line(self, q_positions: Tensor, k_positions: Tensor, dtype: torch.dtype) -> Tensor:
+        """The causal ``score_bias`` in a dtype: float32 rounds slopes that are no powers of two."""
+        i, j = self._grid(q_positions, k_positions)
+        return linear_bias(numbers_on(self._numbers, dtype, i.device)[:, None, None], difference(j, i).to(dtype))
 
     def key_bias(self, k_positions: Tensor) -> Tensor:
         """m j, (heads, keys) or (batch, heads, keys): the causal bias but for a number per query, which softmax drops.

@@ -4,8 +4,8 @@ Lin, Nikishin, He, Courville 2025, "Forgetting Transformer: Softmax Attention wi
     log f_t = log sigmoid(w_h . x_t + b_h),   F = cumsum(log f)
     score_ij += F_i - F_j        the sum of log f over the tokens after j, up to i
 A constant gate is ALiBi with slope -log f. Position enters in every layer, on the scores, and depends on no position
-ids: tokens are counted in the order of the keys, the last query standing at the last key. heads * (width + 1)
-parameters; one number per token and head to keep beside the keys, one addition per pair.
+ids: tokens are counted in the order of the keys, the last query standing at the last key, each document by itself.
+heads * (width + 1) parameters; one number per token and head to keep beside the keys, one addition per pair.
 """
 
 from __future__ import annotations
@@ -43,25 +43,37 @@ class ForgettingGateConfig(Config):
         self.check_magnitude("bias")
 
 
-def forgotten(log_gates: Tensor, queries: int) -> Tensor:
+def forgotten(log_gates: Tensor, queries: int, dtype: torch.dtype | None = None) -> Tensor:
     """F_i - F_j of the last ``queries`` tokens against all, from log f (…, tokens) to (…, queries, tokens)."""
-    total, *rest = summed(log_gates)
+    total, *rest = summed(log_gates, dtype or log_gates.dtype)
     found = _differences(total, queries)
     return found + _differences(rest[0], queries) if rest else found
 
 
-def summed(log_gates: Tensor) -> tuple[Tensor, ...]:
-    """F in float64; or for float32 as two of them, which add up to it.
+def summed(log_gates: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """F in float64, or in float32 as two of them, which add up to it.
 
     The running sum grows with the text and its differences do not, so it is kept in float64 and subtracted in two
     float32 pieces: near pairs are exact at any length, and nothing of the size of the scores is float64. Gradients
     go by the second piece alone.
     """
     total = log_gates.cumsum(-1, dtype=torch.float64)
-    if log_gates.dtype == torch.float64:
+    if dtype == torch.float64:
         return (total,)
     high = total.detach().float()
     return high, (total - high).float()  # in float64, as one of them is
+
+
+def by_document(log_gates: Tensor, documents: Tensor) -> Tensor:
+    """What log f (batch, heads, tokens) must be for a running sum to be over tokens of one document, float64.
+
+    F is summed where each document's tokens lie together, and put back; what it grows by from token to token is found
+    from that. Differences of F mean nothing between two documents, whose tokens do not see each other.
+    """
+    order = torch.atleast_2d(documents).argsort(dim=-1, stable=True)
+    together, back = (index[:, None].expand_as(log_gates) for index in (order, order.argsort(dim=-1)))
+    total = log_gates.gather(-1, together).cumsum(-1, dtype=torch.float64).gather(-1, back)
+    return total.diff(dim=-1, prepend=total.new_zeros(*total.shape[:-1], 1))
 
 
 def _differences(total: Tensor, queries: int) -> Tensor:
@@ -120,9 +132,13 @@ class ForgettingGate(ContentTerms):
             logits = linear(hidden.to(wide), self.gate.weight.to(wide), self.gate.bias.to(wide))
         return logsigmoid(logits).mT
 
+    def within_documents(self, kept: Tensor, documents: Tensor) -> Tensor:
+        """What was kept of tokens of these documents (tokens,) or (batch, tokens), so that each is summed by itself."""
+        return by_document(kept, documents)
+
     def running_sums(self, kept: Tensor) -> Tensor:
         """What kernels make the terms of, (batch * heads, 2 * tokens) in float32: F, and what it was rounded by."""
-        return torch.cat(summed(kept.float()), dim=-1).flatten(0, 1)
+        return torch.cat(summed(kept, torch.float32), dim=-1).flatten(0, 1)
 
     def add_terms(self, pairs: Pairs) -> Tensor:
         scores, hidden = pairs.scores, pairs.hidden
@@ -139,4 +155,4 @@ class ForgettingGate(ContentTerms):
                 f"ForgettingGate: {queries} queries cannot be the last of {keys} keys. "
                 "Gates lie between tokens of one text; attention to other tokens has none."
             )
-        return scores + forgotten(hidden, queries)
+        return scores + forgotten(hidden, queries, scores.dtype)

@@ -141,7 +141,7 @@ class Bias(Part):
 
     formula      whether ``bias_at`` gives the number of one head, query and key
     fold_dims    how many further dimensions of queries and keys ``fold`` makes of it in float32; 0 if it is no product
-    slopes       by head, where the number is slope * (key - query)
+    slopes       by head, where the number is slope * (key - query); ``line`` has it in any dtype
     not_in_flex  why FlexAttention's CUDA kernel cannot hold the formula, or None
     """
 
@@ -244,10 +244,14 @@ class ScoreTerm(Part):
 
 
 class RowLessColumn(ScoreTerm):
-    """A number of the query less one of the key: running sums of what was remembered of tokens (``running_sums``)."""
+    """A number of the query less one of the key: running sums of what was remembered of tokens (``running_sums``).
+
+    Where tokens are of several documents, ``within_documents`` of it is summed, the tokens between being of any.
+    """
 
     def without(self, written_over: set[str]) -> Part:
-        return ScoreTerm(self.encoding) if written_over & {"adjust_scores", "add_terms", "running_sums"} else self
+        hooks = {"adjust_scores", "add_terms", "running_sums", "within_documents"}
+        return ScoreTerm(self.encoding) if written_over & hooks else self
 
 
 class OutputTerm(Part):

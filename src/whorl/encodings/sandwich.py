@@ -20,9 +20,9 @@ from whorl.config import Config, config
 from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.bias import DistanceBias
-from whorl.encodings.sinusoidal import sinusoidal
+from whorl.encodings.sinusoidal import frequencies_on
 from whorl.position_checks import check_one_axis
-from whorl.position_ids import from_last_key
+from whorl.rotary.tables import by_distance
 
 
 @config
@@ -118,12 +118,12 @@ class Sandwich(DistanceBias):
         return (weights * queries).to(dtype), keys.to(dtype)
 
     def _codes(self, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
-        """The codes of queries and keys, counted from the last key: their products are of the distance alone."""
+        """The codes of queries and keys, in any order: products are of the distance alone, to the last bit."""
         for positions in (q_positions, k_positions):
             check_one_axis(type(self).__name__, positions)
-        own = self.config
+        frequencies = frequencies_on(self.config.code_width, self.config.base, q_positions.device)
         queries, keys = (
-            sinusoidal(positions, own.code_width, own.base, "concatenated", dtype=torch.float64)
-            for positions in from_last_key(q_positions, k_positions)
+            torch.cat(by_distance(positions, frequencies, torch.float64), dim=-1)
+            for positions in (q_positions, k_positions)
         )
         return queries, keys

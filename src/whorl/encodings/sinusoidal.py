@@ -68,7 +68,7 @@ def sinusoidal(
     >>> sinusoidal(torch.tensor([2]), 8)
     tensor([[ 0.9093, -0.4161,  0.1987,  0.9801,  0.0200,  0.9998,  0.0020,  1.0000]])
     """
-    frequencies = _frequencies_on(width, base, positions.device)
+    frequencies = frequencies_on(width, base, positions.device)
     if order == "interleaved":
         cos, sin = exact_tables(positions, frequencies, scale, dtype)
         return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :width]
@@ -77,7 +77,8 @@ def sinusoidal(
 
 
 @kept_where_plain  # on the device: copying them there would wait for it at every call
-def _frequencies_on(width: int, base: float, device: torch.device) -> Tensor:
+def frequencies_on(width: int, base: float, device: torch.device) -> Tensor:
+    """The frequency of each pair of a code, float64."""
     return Ladder(width, base).frequencies().to(device)
 
 

@@ -25,9 +25,8 @@ from whorl.encodings import parts
 from whorl.encodings.base import Claims
 from whorl.encodings.content import ContentTerms, Pairs, RowsByDistance
 from whorl.encodings.pairs import check_head, check_pairs, distances, over_heads, products
-from whorl.kernels.tables import exact_tables
-from whorl.position_ids import from_last_key
 from whorl.rotary.rotation import turn_pairs
+from whorl.rotary.tables import by_distance
 from whorl.tracing import kept_where_plain
 
 
@@ -59,7 +58,7 @@ class TransformerXLConfig(Config):
 
 def waves(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin of positions times each frequency of a code, shape (…, width // 2)."""
-    return exact_tables(positions, frequencies_on(width, base, positions.device), dtype=dtype)
+    return by_distance(positions, frequencies_on(width, base, positions.device), dtype)
 
 
 @kept_where_plain  # on the device: copying them there would wait for it at every call
@@ -80,7 +79,6 @@ def position_term(q: Tensor, weight: Tensor, q_positions: Tensor, k_positions: T
     width = weight.shape[-1]
     half = width // 2
     by_sine, by_cosine = (q @ weight[..., : 2 * half]).split(half, dim=-1)
-    q_positions, k_positions = from_last_key(q_positions, k_positions)  # only distances count, and these are small
     cos, sin = (_by_head(wave) for wave in waves(q_positions, width, base, q.dtype))
     turned = turn_pairs(torch.cat((by_cosine, -by_sine), dim=-1), cos, sin, "half")
     key = torch.cat(waves(k_positions, width, base, q.dtype), dim=-1)

@@ -13,11 +13,14 @@ take the same arithmetic, so the entry of a position is one value whatever else 
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from whorl.forks import uncut
 from whorl.position_checks import INTEGERS, first_of_consecutive
+from whorl.position_ids import FARTHEST
 from whorl.tracing import may_read_values, takes_derivatives, values_are_hidden
 
 # Fine positions per coarse step. One number for every head, so that an entry never depends on what is beside it.
@@ -45,6 +48,22 @@ def exact(positions: Tensor, frequencies: Tensor, factor: float = 1.0, dtype: to
         angles = positions.to(torch.float64).unsqueeze(-1) * frequencies.to(positions.device)
         return (angles.cos() * factor).to(dtype), (angles.sin() * factor).to(dtype)
     return _direct(positions, frequencies.to(positions.device), factor, dtype)
+
+
+def by_distance(positions: Tensor, frequencies: Tensor, dtype: torch.dtype = torch.float32) -> Tables:
+    """cos and sin of positions (…) times float64 frequencies (pairs,) of up to 1, for products of the distance alone.
+
+    Angles are whole numbers of 2^-64 turns, from which whole turns drop out as int64 wraps around. So two angles differ
+    by the angle of their distance to the last bit, wherever the positions are; ``exact`` rounds each by itself, by more
+    than a turn where a position is 2^53.
+    """
+    frequencies = frequencies.to(positions.device)
+    steps = (frequencies * (2.0**64 / math.tau)).round().long()
+    whole = positions.detach().floor().clamp(-FARTHEST, FARTHEST) if positions.is_floating_point() else positions
+    angles = (whole.long().unsqueeze(-1) * steps).double() * (math.tau / 2.0**64)
+    if positions.is_floating_point():
+        angles = angles + (positions.double() - whole).unsqueeze(-1) * frequencies
+    return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def float32(positions: Tensor, frequencies: Tensor, factor: float = 1.0) -> Tables:
