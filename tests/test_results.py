@@ -17,8 +17,12 @@ EXPERIMENTS = sorted((Path(__file__).parent.parent / "experiments").glob("*/comp
 
 
 def result(**more):
-    needed = [one.name for one in dataclasses.fields(RunResult) if one.default is dataclasses.MISSING]
-    return {"schema": RUN_SCHEMA, **dict.fromkeys(needed), "id": "abc", "label": "rope", "seed": 3, **more}
+    needed = {one.name: one.type for one in dataclasses.fields(RunResult) if one.default is dataclasses.MISSING}
+    empty = {"str": "", "int": 0, "float": 0.0, "dict[str, Any]": {}, "list[dict[str, Any]]": [], "list[str]": []}
+    plain = {name: empty.get(str(kind)) for name, kind in needed.items()}  # null where a field may be that
+    plain |= {"id": "abc", "label": "rope", "encoding": {"name": "rope"}, "seed": 3}
+    plain["config"] = {"encoding": plain["encoding"], "corpus": "stdlib", "corpus_digest": ""}
+    return {"schema": RUN_SCHEMA, **plain, **more}
 
 
 def test_a_run_is_written_as_it_was_read():

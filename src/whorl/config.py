@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import math
 import numbers
 import types
@@ -34,7 +35,10 @@ C = TypeVar("C", bound="type[Config]")
 MOST = {
     **dict.fromkeys(("heads", "head_dim", "rotary_dim", "width", "code_width", "hidden", "axes", "buckets"), 2**20),
     **dict.fromkeys(("length", "span", "clip", "max_position"), 2**40),
+    "layers": 2**12,
+    "vocab": 2**28,
 }
+MOST_TOKENS = 2**32  # made in one call: ids, or tokens that a model goes on with
 
 # The largest number that may multiply tables, scores or positions: float32, in which they are, has its square and its
 # product with every position, and room for what queries and keys bring.
@@ -72,8 +76,7 @@ class Config:
         hints = _hints(type(self))
         for field in dataclasses.fields(self):
             value = _coerce(self.call(), field.name, hints[field.name], getattr(self, field.name))
-            if isinstance(value, int) and value > MOST.get(field.name, value):
-                raise invalid(self.call(), field.name, f"at most {MOST[field.name]:,}", value)
+            check_most(self.call(), **{field.name: value})
             object.__setattr__(self, field.name, value)
         self.check()
 
@@ -161,6 +164,25 @@ class Config:
     def replace(self, **changes: Any) -> Self:
         """A copy with some settings changed, checked like a new one."""
         return type(self)(**{**{key: getattr(self, key) for key in self.fields()}, **changes})
+
+
+def written(text: str) -> Any:
+    """A value as it is written on a command line: what it says as JSON, or else the text itself.
+
+    >>> written("4"), written("half"), written("[" * 99_999)[:2]
+    (4, 'half', '[[')
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def check_most(call: str, **sizes: object) -> None:
+    """Raises a WhorlError for a size past the largest that a setting of its name may have."""
+    for name, value in sizes.items():
+        if isinstance(value, int) and value > MOST.get(name, value):
+            raise invalid(call, name, f"at most {MOST[name]:,}", value)
 
 
 def _plain(value: Any) -> Any:

@@ -7,13 +7,21 @@ A message reads: public call, what is wrong, what was given, and a remedy.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+# What a terminal obeys instead of showing it (controls, marks that turn the direction of a line), what begins another
+# line, and halves of a letter (surrogates), which no encoding of text has.
+UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 
 class WhorlError(ValueError):
-    """A request that cannot be met, with the reason and the remedy in its text."""
+    """A request that cannot be met, with the reason and the remedy in its text, which is one line and safe to print."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 def invalid(call: str, name: str, expected: str, got: object, remedy: str = "") -> WhorlError:
@@ -73,6 +81,16 @@ def shown(value: object) -> str:
     except Exception:  # a number of more digits than Python writes, or a class whose own text fails
         return f"an object of type {type(value).__name__}"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    """The text with all that is unsafe to print written as JSON writes it; ``lines`` keeps ends of lines and tabs.
+
+    >>> printable("a\\x1b[2J")
+    'a\\\\u001b[2J'
+    """
+    kept = "\n\t" if lines else ""
+    return UNSAFE.sub(lambda found: found[0] if found[0] in kept else f"\\u{ord(found[0]):04x}", text)
 
 
 def dtype_name(dtype: object) -> str:

@@ -10,7 +10,7 @@ import torch
 from whorl.dialects.processors import CALL, IMAGE, VIDEO, check_frames, check_image_grids, check_none_left, fill_runs
 from whorl.errors import invalid
 from whorl.multimodal_ids import Image, Rule, Segment, Text, Video, check_rule, decode_offset, frames_apart, multimodal
-from whorl.position_ids import Device, whole_number
+from whorl.position_ids import Device, place_of, whole_number
 
 Table = torch.Tensor | Sequence[Sequence[int]]
 
@@ -95,7 +95,7 @@ def multimodal_from_hf(
         ids[:, i, real[i].ne(0)] = row_ids
         offsets[i] = decode_offset(row_ids)
     home = token_types.device if isinstance(token_types, torch.Tensor) else "cpu"
-    where = home if device is None else device
+    where = home if device is None else place_of(CALL, device)
     return ids.to(where), offsets.to(where)
 
 

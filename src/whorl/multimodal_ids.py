@@ -27,10 +27,21 @@ import torch
 
 from whorl.config import as_float
 from whorl.errors import WhorlError, invalid, shown, unknown
-from whorl.position_ids import Device, Integers, grid, positions, whole_number, whole_numbers
+from whorl.position_ids import (
+    LAST,
+    Device,
+    Integers,
+    check_room,
+    grid,
+    place_of,
+    positions,
+    whole_number,
+    whole_numbers,
+)
 
 Rule = Literal["qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
 RULES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
+MOST_FRAMES = 2**20  # of a video, six days at 2 a second
 LONGEST = 10**9  # seconds of a frame and ids of a second: 32 years, and their product fits an id
 
 
@@ -80,6 +91,8 @@ class Video:
     def __post_init__(self) -> None:
         for name in ("frames", "height", "width"):
             whole_number("Video", name, getattr(self, name), least=1)
+        if self.frames > MOST_FRAMES:
+            raise invalid("Video", "frames", f"at most {MOST_FRAMES:,}", self.frames)
         if self.seconds_per_frame is not None:
             _fraction("Video", "seconds_per_frame", self.seconds_per_frame)
 
@@ -116,6 +129,8 @@ def multimodal(
     start = whole_number("multimodal", "offset", offset, least=None)
     check_rule("multimodal", rule)
     rate = _rate(segments, rule, tokens_per_second)
+    where = place_of("multimodal", device)
+    check_room("multimodal", "the number of tokens", sum(_tokens(segment, merge) for segment in segments))
     blocks = [torch.zeros(3, 0, dtype=torch.int64, device="cpu")]
     for segment in frames_apart(segments) if rule == "qwen3_vl" else segments:
         if isinstance(segment, Text):
@@ -124,11 +139,14 @@ def multimodal(
         else:
             rows, columns = _merged("multimodal", segment, merge)
             times = _times(segment, rate)
+            ids = max(times[-1] + 1, rows, columns)
+            if start + ids > LAST:
+                raise invalid("multimodal", "every id", "an integer of 64 bits", start + ids, "Pass a smaller offset.")
             block = grid(len(times), rows, columns, device="cpu")
             block[0] = torch.tensor(times, dtype=torch.int64, device="cpu")[block[0]]
             blocks.append(block + start)
-            start += max(times[-1] + 1, rows, columns)
-    return torch.cat(blocks, dim=1).to("cpu" if device is None else device)
+            start += ids
+    return torch.cat(blocks, dim=1).to(where)
 
 
 def timestamped(video: Video, *, before: int | Sequence[int], after: int = 0) -> list[Segment]:
@@ -225,6 +243,13 @@ def _times(segment: Image | Video, rate: Fraction | None) -> list[int]:
         return list(range(segment.frames))
     step = rate * _fraction("Video", "seconds_per_frame", segment.seconds_per_frame)
     return [math.floor(frame * step) for frame in range(segment.frames)]
+
+
+def _tokens(segment: Segment, merge: int) -> int:
+    if isinstance(segment, Text):
+        return segment.length
+    frames = segment.frames if isinstance(segment, Video) else 1
+    return frames * math.prod(_merged("multimodal", segment, merge))
 
 
 def _merged(call: str, segment: Image | Video, merge: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from whorl import registry
+from whorl.dialects.documents import kind_of, named
 from whorl.errors import WhorlError
 
 _files: dict[str, Path] = {}  # the file that registered an encoding, by name
@@ -23,8 +24,10 @@ def load_plugin(file: str | Path, *, call: str = "plugin") -> list[str]:
     known = [name for name, home in _files.items() if home == path.absolute() and name in registry.ENCODINGS]
     if known:
         return known
-    if not path.is_file():
-        raise WhorlError(f"{call}: there is no file {str(file)!r}. Pass a file that registers an encoding, or a name.")
+    if kind_of(path, call) != "file":
+        raise WhorlError(
+            f"{call}: there is no file {named(file)!r}. Pass a file that registers an encoding, or a name."
+        )
     before = set(registry.ENCODINGS)
     spec = importlib.util.spec_from_file_location(f"whorl_file_{path.stem}_{next(_numbers)}", path)
     if spec is None or spec.loader is None:

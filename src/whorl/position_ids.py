@@ -11,6 +11,7 @@ sizes are checked always, values only in host memory (lists, and CPU tensors out
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Iterable, Sequence
 from typing import TypeGuard
@@ -18,11 +19,13 @@ from typing import TypeGuard
 import torch
 from torch.nn.functional import pad
 
+from whorl.config import MOST_TOKENS
 from whorl.errors import WhorlError, invalid
 from whorl.tracing import making_graph
 
 Device = torch.device | str | None
 Integers = Sequence[int] | torch.Tensor
+LAST = 2**63 - 1  # the largest id
 
 # Whole positions reach so far from 0: their distances, and what follows them, are int64 as well.
 FARTHEST = 2**61
@@ -41,16 +44,21 @@ def positions(length: int, *, offset: int | Integers = 0, device: Device = None)
     [[0, 1, 2], [7, 8, 9]]
     """
     length = whole_number("positions", "length", length)
-    where = _device(device, offset)
+    check_room("positions", "length", length)
+    where = place_of("positions", device, offset)
     if isinstance(offset, torch.Tensor):
         if offset.ndim > 1 or not _counts(offset.dtype):
             remedy = "Pass an integer tensor of shape () or (rows,)."
             raise invalid("positions", "offset", "an integer or one integer per row", offset, remedy)
         starts = offset.to(where, torch.int64)
     elif _listed(offset):
-        starts = _tensor(whole_numbers("positions", "offset", offset, least=None), where)
+        given = whole_numbers("positions", "offset", offset, least=None)
+        check_room("positions", "length times rows", length * len(given))
+        check_last("positions", given, length)
+        starts = _tensor(given, where)
     else:
         start = whole_number("positions", "offset", offset, least=None)
+        check_last("positions", [start], length)
         return torch.arange(start, start + length, dtype=torch.int64, device=where)
     return starts.unsqueeze(-1) + torch.arange(length, dtype=torch.int64, device=where)
 
@@ -122,13 +130,15 @@ def packed(
     >>> packed(cu_seqlens=[0, 2, 5], offsets=[0, 10], total=6).tolist()
     [0, 1, 10, 11, 12, 0]
     """
-    where = _device(device, lengths, cu_seqlens, offsets)
+    where = place_of("packed", device, lengths, cu_seqlens, offsets)
     bounds, total = _bounds("packed", lengths, cu_seqlens, total, where)
     tokens, document = _document_of(bounds, total)
     ids = tokens - bounds[document]
     if offsets is None:
         return ids
-    added = _tensor(whole_numbers("packed", "offsets", offsets, least=None), where)
+    given = whole_numbers("packed", "offsets", offsets, least=None)
+    check_last("packed", given, total, "offsets")
+    added = _tensor(given, where)
     if added.shape[0] != bounds.shape[0] - 1:
         raise invalid("packed", "offsets", f"{bounds.shape[0] - 1} integers, one per document", offsets)
     return ids + pad(added, (0, 1))[document]  # the tokens after the last document get the 0
@@ -148,7 +158,7 @@ def documents(
     >>> documents([2, 0, 3], total=6).tolist()
     [0, 0, 2, 2, 2, 3]
     """
-    bounds, total = _bounds("documents", lengths, cu_seqlens, total, _device(device, lengths, cu_seqlens))
+    bounds, total = _bounds("documents", lengths, cu_seqlens, total, place_of("documents", device, lengths, cu_seqlens))
     return _document_of(bounds, total)[1]
 
 
@@ -160,10 +170,11 @@ def left_padded(lengths: Integers, *, total: int | None = None, device: Device =
     >>> left_padded([1, 3], total=4).tolist()
     [[0, 0, 0, 0], [0, 0, 1, 2]]
     """
-    where = _device(device, lengths)
+    where = place_of("left_padded", device, lengths)
     lengths = whole_numbers("left_padded", "lengths", lengths)
     longest = max(lengths, default=0) if isinstance(lengths, list) else None
     total = _total("left_padded", total, longest, "the longest length")
+    check_room("left_padded", "total times rows", total * len(lengths))
     padding = total - _tensor(lengths, where)
     return (torch.arange(total, dtype=torch.int64, device=where) - padding.unsqueeze(-1)).clamp(min=0)
 
@@ -201,6 +212,7 @@ def pad_rows(rows: Sequence[torch.Tensor], *, side: str = "left", total: int | N
     if odd is not None:
         raise invalid("pad_rows", "rows", f"alike in axes, as the first of shape {tuple(rows[0].shape)}", odd)
     total = _total("pad_rows", total, max(row.shape[-1] for row in rows), "the longest row")
+    check_room("pad_rows", "total times rows", total * len(rows))
     gaps = [total - row.shape[-1] for row in rows]
     padded = [pad(row, (gap, 0) if side == "left" else (0, gap)) for row, gap in zip(rows, gaps, strict=True)]
     return torch.stack(padded, dim=-2)
@@ -216,10 +228,11 @@ def grid(*sizes: int, offset: int | Integers = 0, device: Device = None) -> torc
     [[0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]]
     """
     _check_sizes("grid", sizes)
-    where = _device(device, offset)
+    where = place_of("grid", device, offset)
     starts = whole_numbers("grid", "offset", offset if _listed(offset) else [offset] * len(sizes), least=None)
     if len(starts) != len(sizes):
         raise invalid("grid", "offset", f"one integer or {len(sizes)}, one per axis", offset)
+    check_last("grid", starts, max(sizes))
     return _cells([positions(size, device=where) for size in sizes]) + _tensor(starts, where).unsqueeze(-1)
 
 
@@ -260,6 +273,34 @@ def whole_numbers(call: str, name: str, values: object, *, least: int | None = 0
     if not _listed(values):
         raise invalid(call, name, "a list of integers", values, f"For a single one pass {name}=[…].")
     return [whole_number(call, f"{name}[{i}]", value, least=least) for i, value in enumerate(values)]
+
+
+def check_room(call: str, what: str, count: int) -> None:
+    """Raises a WhorlError for more ids than any row of tokens has; a graph, which serves every size, asks nothing."""
+    if not making_graph() and count > MOST_TOKENS:
+        raise invalid(call, what, f"at most {MOST_TOKENS:,}", count)
+
+
+def check_last(call: str, starts: Iterable[int] | torch.Tensor, count: int, name: str = "offset") -> None:
+    """Raises a WhorlError where so many ids from one of the starts pass the largest integer; tensors are not read."""
+    for start in () if isinstance(starts, torch.Tensor) or making_graph() else starts:
+        if start > LAST - count:
+            raise invalid(call, name, f"at most {LAST - count}, so that the last id has 64 bits", start)
+
+
+def place_of(call: str, device: Device, *values: object) -> torch.device | str:
+    """The device asked for, or that of the first tensor, or the CPU; a WhorlError for one that is not there."""
+    if device is None:
+        return next((value.device for value in values if isinstance(value, torch.Tensor)), "cpu")
+    if making_graph() or torch.cuda.is_initialized():  # where it is, there is one, and asking takes time
+        return device
+    try:
+        kind = device.type if isinstance(device, torch.device) else torch.device(device).type
+    except (RuntimeError, TypeError):
+        raise invalid(call, "device", "a device of torch, as 'cpu' or 'cuda'", device) from None
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise WhorlError(f"{call}: device={str(device)!r} is not here: no CUDA device. Use device='cpu'.")
+    return device
 
 
 def _bounds(
@@ -308,10 +349,12 @@ def _total(call: str, total: int | None, known: int | None, what: str) -> int:
                 f"{call}: total must be given for values on a device or in a graph, got None. "
                 f"Reading them would wait for the device; pass total=…, {what}."
             )
+        check_room(call, what, known)
         return known
     total = whole_number(call, "total", total)
     if known is not None and total < known:
         raise invalid(call, "total", f"{known} or more, {what}", total)
+    check_room(call, "total", total)
     return total
 
 
@@ -324,18 +367,13 @@ def _check_sizes(call: str, sizes: tuple[int, ...]) -> None:
         raise WhorlError(f"{call}: at least one size must be given, got none. Write {call}(height, width).")
     for axis, size in enumerate(sizes):
         whole_number(call, f"size of axis {axis}", size, least=1)
+    check_room(call, "the product of the sizes", math.prod(sizes))
 
 
 def _tensor(values: list[int] | torch.Tensor, where: torch.device | str) -> torch.Tensor:
     if isinstance(values, torch.Tensor):
         return values.to(where, torch.int64)
     return torch.tensor(values, dtype=torch.int64, device=where)
-
-
-def _device(device: Device, *values: object) -> torch.device | str:
-    if device is not None:
-        return device
-    return next((value.device for value in values if isinstance(value, torch.Tensor)), "cpu")
 
 
 def _listed(values: object) -> TypeGuard[Iterable[object]]:

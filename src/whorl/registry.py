@@ -5,11 +5,12 @@ The tables hold import paths, so that listing names needs no torch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from whorl.errors import WhorlError, shown, unknown
+from whorl.errors import WhorlError, invalid, shown, unknown
 from whorl.forks import uncut
 
 if TYPE_CHECKING:
@@ -65,6 +66,10 @@ DEEPEST = 16  # levels of a dict: joined encodings, their parts, a scaling insid
 
 # Made of other encodings: read back from a dict, but not built by name.
 JOINED: dict[str, str | type] = {"combined": "whorl.encodings.combined:Combined"}
+PLAN = "plan"  # what runs call encodings that differ between layers
+
+# What whorl can take as a name: no mark that command lines read (: , = + / *), no option, no formula of a table.
+NAME = re.compile(r"[^\W\d_]\w*(?:[.-]\w+)*")
 
 
 def names() -> list[str]:
@@ -120,7 +125,12 @@ def register(cls: type[Encoding]) -> type[Encoding]:
     name = cls.Config.name
     if not name:
         raise WhorlError(f"register: {cls.__name__}.Config has no name. Set name: ClassVar[str] = '…' in it.")
-    if ENCODINGS.get(name, cls) is not cls:
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name.endswith(".py"):
+        expected = "a letter with letters, digits and _ behind it, and - or . between them"
+        remedy = "Command lines, tables and file names take such a name as it is."
+        raise invalid("register", f"the name of {cls.__name__}", expected, name, remedy)
+    known = {**ENCODINGS, **JOINED, **SCALINGS, PLAN: None}
+    if known.get(name, cls) is not cls:
         raise WhorlError(f"register: the name {name!r} is taken. Choose another name for {cls.__name__}.")
     ENCODINGS[name] = cls
     return cls

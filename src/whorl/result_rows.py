@@ -21,6 +21,7 @@ WINDOW = "window"
 PROTOCOLS = ("same_last", "sliding", "non_overlapping")  # bits per byte; verdicts read the first one measured
 RECALL = ("repeated_text_accuracy", "retrieval_accuracy")
 TASK = ("exact_match", "token_accuracy")
+LARGEST = 1e100
 WHOLE = 0.5  # bits per byte that a model may lose past the trained length and still be whole, not broken
 
 
@@ -102,16 +103,14 @@ def lengths_of(rows: Iterable[Row], measures: Iterable[str]) -> tuple[int, ...]:
 
 
 def finite(value: object) -> float | None:
-    """The value as a float, or None where it is no finite number."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
+    """The value as a float, or None where it is no number, or so large that what is computed of it may be none."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
-    return float(value)
+    return float(value) if -LARGEST <= value <= LARGEST else None  # pyright: ignore[reportOperatorIssue]
 
 
-def read_rows(row: Any, call: str) -> list[Row]:
+def read_rows(row: Mapping[str, Any], call: str) -> list[Row]:
     """The row, and the window that stands beside it where it carries one."""
-    if not isinstance(row, Mapping) or not isinstance(row.get("label"), str):
-        raise invalid(call, "comparison['rows']", "rows that are dicts with a label", row)
     made = [_row(row, row.get("by_length"), str(row.get("variant") or AS_TRAINED), call)]
     window = row.get("window_baseline")
     if isinstance(window, Mapping) and made[0].as_trained:

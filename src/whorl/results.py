@@ -15,14 +15,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
-from whorl.errors import WhorlError, invalid
-from whorl.result_rows import PROTOCOLS, RECALL, TASK, Row, lengths_of, mapping, read_rows
+from whorl.dialects.documents import read_whole, value_of
+from whorl.errors import WhorlError, invalid, printable
+from whorl.result_rows import PROTOCOLS, RECALL, TASK, Row, finite, lengths_of, mapping, read_rows
+from whorl.result_shapes import COMPARED, DIFFERENCE, RUN, misfit
 
 RUN_SCHEMA = "whorl-lab-result/1"
 COMPARISON_SCHEMA = "whorl-lab-comparison/1"
 COMPARISON = "comparison.json"
+LARGEST = 2**27  # bytes of a result or a comparison; one of ten rows has some hundred kilobytes
 
 LEVEL = 0.05  # the rate of false calls, over all differences that are judged together
 
@@ -67,11 +70,10 @@ class RunResult:
         """The record of what a result.json holds; a WhorlError for anything else."""
         if not isinstance(data, dict) or data.get("schema") != RUN_SCHEMA:
             raise WhorlError(f"a result of a run needed, schema {RUN_SCHEMA!r}.")
-        known = {one.name: one for one in dataclasses.fields(cls)}
-        missing = [name for name, one in known.items() if name not in data and one.default is dataclasses.MISSING]
-        if missing:
-            raise WhorlError(f"the result of a run has no {', '.join(missing)}.")
-        return cls(**{name: data[name] for name in known if name in data})
+        why = misfit(data, RUN, "the result of a run")
+        if why is not None:
+            raise WhorlError(f"{why}.")
+        return cls(**{one.name: data[one.name] for one in dataclasses.fields(cls) if one.name in data})
 
     def to_dict(self) -> dict[str, Any]:
         """The content of result.json; what is optional and absent is not in it."""
@@ -172,6 +174,12 @@ class ComparisonResult:
         trained = comparison.get("train_length")
         if not isinstance(trained, int) or isinstance(trained, bool) or trained < 1:
             raise invalid(call, "comparison['train_length']", "a positive integer", trained)
+        why = misfit(comparison, COMPARED, "comparison")
+        if why is not None:
+            raise WhorlError(f"{call}: {why}. Pass the {COMPARISON} that whorl compare writes.")
+        asked = comparison.get("interval")
+        if asked not in (None, "seeds", "documents"):
+            raise invalid(call, "comparison['interval']", "'seeds' or 'documents'", asked)
         rows = tuple(made for row in given for made in read_rows(row, call))
         counts = [cell.n for row in rows for by_length in row.cells.values() for cell in by_length.values()]
         return cls(
@@ -180,8 +188,10 @@ class ComparisonResult:
             trained=trained,
             lengths=tuple(comparison.get("lengths") or lengths_of(rows, (*PROTOCOLS, *RECALL, *TASK))),
             rows=rows,
-            interval=str(comparison.get("interval") or ("seeds" if max(counts, default=1) > 1 else "documents")),
-            differences=tuple(_difference(one) for one in comparison.get("differences") or ()),
+            interval=asked or ("seeds" if max(counts, default=1) > 1 else "documents"),
+            differences=tuple(
+                _difference(one) for one in comparison.get("differences") or () if finite(one["mean"]) is not None
+            ),
             baseline=_text(comparison.get("baseline")),
             named=bool(comparison.get("baseline_named")),
             unequal=mapping(comparison.get("unequal")),
@@ -196,19 +206,19 @@ class ComparisonResult:
     @classmethod
     def read(cls, path: str | Path) -> ComparisonResult:
         """The comparison in a file, or a WhorlError that says why there is none."""
-        call = "read_comparison"
-        try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise WhorlError(f"{call}: cannot read {path}: {error.strerror}. Pass a {COMPARISON}.") from None
-        except ValueError as error:
-            raise WhorlError(f"{call}: {path} is no JSON ({error}). Pass a {COMPARISON}.") from None
+        call, remedy = "read_comparison", f"Pass a {COMPARISON}."
+
+        def refuse(why: str) -> NoReturn:
+            raise WhorlError(f"{call}: {path} is no JSON ({why}). {remedy}")
+
+        found = value_of(read_whole(path, "a comparison", at_most=LARGEST, call=call, remedy=remedy), refuse)
         check_comparison(found)
         return cls.of(found, call)
 
     def to_json(self) -> str:
         """The text of comparison.json: what it was made of, null for what is no finite number."""
-        return json.dumps(_finite(self.data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(_finite(self.data), indent=2, ensure_ascii=False, allow_nan=False)
+        return printable(text, lines=True) + "\n"
 
     def measured(self, measures: Iterable[str]) -> tuple[str, ...]:
         """Those of the measures that some row has."""
@@ -267,11 +277,11 @@ def check_comparison(comparison: Any) -> None:
         )
 
 
-def _difference(found: Any) -> Difference:
+def _difference(found: Mapping[str, Any]) -> Difference:
     """The record of an entry of ``differences``."""
-    data = dict(found)
-    data["row"], data["other"] = tuple(data["row"]), tuple(data["other"])
-    return Difference(**data)
+    data = {key: found[key] for key in DIFFERENCE.needed}
+    (label, variant), (other, its_variant) = found["row"], found["other"]
+    return Difference(**{**data, "row": (label, variant), "other": (other, its_variant)})
 
 
 def _finite(value: Any) -> Any:

@@ -25,7 +25,8 @@ from dialects import (
 from gguf_files import SIZES, write_gguf
 from mutations import mutated
 from whorl import WhorlError
-from whorl.dialects.safetensors import LARGEST_HEADER, MOST_COMMAS
+from whorl.dialects.documents import MOST_COMMAS
+from whorl.dialects.safetensors import LARGEST_HEADER
 
 SAMPLE, ALL, LIMIT = 1_000, 20_000, 1.0
 NUMBERS = (0, 1, 2**7, 2**8 - 1, 2**15, 2**16, 2**31 - 1, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1)

@@ -1082,7 +1082,7 @@ def test_missing_folders_are_made_and_the_path_comes_back(tmp_path):
         ({"train_length": 64}, "a list with a row for each encoding"),
         ({"rows": [{"label": "rope"}]}, "train_length'] must be a positive integer, got None"),
         ({"train_length": 0, "rows": [{"label": "rope"}]}, "must be a positive integer, got 0"),
-        ({"train_length": 64, "rows": [{"variant": "ntk"}]}, "dicts with a label"),
+        ({"train_length": 64, "rows": [{"variant": "ntk"}]}, "comparison.rows[0] has no label"),
         ({"train_length": 64, "rows": [{"label": "rope", "by_length": [{"length": "x"}]}]}, "a positive length"),
     ],
 )

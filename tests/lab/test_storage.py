@@ -222,7 +222,8 @@ def test_what_a_dying_process_left_behind_is_cleared_and_its_half_line_is_no_row
     folder.mkdir(parents=True)
     (folder / ".checkpoint.safetensors-abc").write_bytes(b"half")
     (folder / ".tmpzufm86").write_bytes(b"half")  # as safetensors calls what it writes
-    (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "lo')
+    row = {"step": 1, "stage": 0, "tokens": 64, "loss": 1.0, "accuracy": 0.5}
+    (folder / "metrics.jsonl").write_text(json.dumps(row) + '\n{"step": 2, "lo')
     assert [row["step"] for row in read_metrics(folder)] == [1]
     run_one(config, folder)
     assert not list(folder.glob(".*"))

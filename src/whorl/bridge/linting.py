@@ -11,7 +11,7 @@ from typing import Any
 from whorl.bridge.rules import RULES
 from whorl.bridge.rules.facts import Facts, Severity
 from whorl.dialects.detect import TRANSFORMERS, Loaded, dialect_of, load, read_config, read_loaded
-from whorl.dialects.documents import PIPE, check_inside, read_json
+from whorl.dialects.documents import PIPE, check_inside, kind_of, read_json
 from whorl.dialects.reading import Reading
 from whorl.errors import WhorlError
 
@@ -70,7 +70,7 @@ def _params_beside(source: object, loaded: Loaded, assume: str | None) -> Readin
     if not isinstance(source, (str, Path)) or not isinstance(loaded, dict) or dialect_of(loaded) != TRANSFORMERS:
         return None
     path = Path(source)
-    if str(source) == PIPE or not path.is_dir() or not (path / PARAMS).is_file():
+    if str(source) == PIPE or kind_of(path) != "folder" or kind_of(path / PARAMS) != "file":
         return None
     try:
         check_inside(path, path / PARAMS)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from whorl.cli.options import Assume, Json, ModelFile
-from whorl.cli.output import say, say_json, warnings_as_notes
+from whorl.cli.output import say, say_json, say_lines, warnings_as_notes
 
 
 def advise(
@@ -45,7 +45,7 @@ def advise(
             if program in (None, name):
                 say()
                 say(f"{name}:")
-                say(text)
+                say_lines(text)
         for name, text in found.refusals.items():
             if program in (None, name):
                 say()

@@ -5,7 +5,6 @@ of commands import annotations from the future: typer evaluates each one that is
 before any of them runs.
 """
 
-import sys
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from typer.main import get_command
 
 from whorl import __version__
 from whorl.cli import advise, bench, compare, diff, doctor, export, families, inspect, lab, listing, plot, show, verify
+from whorl.cli.output import note
 from whorl.errors import WhorlError
 
 app = typer.Typer(
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     try:
         ended = command.main(args=None if arguments is None else list(arguments), prog_name="whorl")
     except WhorlError as error:
-        print(error, file=sys.stderr)
+        note(str(error))
         return 2
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -9,7 +9,7 @@ import typer
 from whorl.benchmarks import registry
 from whorl.cli.lists import completing
 from whorl.cli.options import Json
-from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest
+from whorl.cli.output import json_text, note, refuse_existing, say, say_json, say_table, suggest, write_out
 from whorl.cli.show import parse_settings
 from whorl.errors import unknown
 
@@ -43,7 +43,7 @@ def bench(
     given = parse_settings(settings or [], "bench")
     report = run(name, repeats=repeats, settings=given, tell=note, show=show).to_dict()
     if out is not None:
-        out.write_text(json_text(report) + "\n", encoding="utf-8")
+        write_out(out, json_text(report) + "\n", "bench")
         note(f"written to {out}")
     if as_json:
         say_json(report)

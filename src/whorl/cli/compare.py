@@ -135,7 +135,7 @@ def show(found: "Comparison", *, as_json: bool) -> None:
     for text in dict.fromkeys(text for row in found.result.rows for text in row.warnings):
         note(text)
     for run, message in found.failed.items():
-        note(f"run {run} failed: {message}")
+        note(f"run {run} failed: {message}", lines=True)  # the last words of a process that died
     if found.failed:
         raise typer.Exit(1)
 

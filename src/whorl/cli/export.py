@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from whorl.cli.options import Assume, ModelFile
-from whorl.cli.output import note, refuse_existing, say, say_json, warnings_as_notes
+from whorl.cli.output import note, refuse_existing, say_json, say_lines, warnings_as_notes, write_out
 from whorl.errors import WhorlError
 
 
@@ -45,11 +45,11 @@ def export(
         if not as_json:
             note(f"note: {text}")
     if out is not None:
-        out.write_text(draft.text + "\n", encoding="utf-8")
+        write_out(out, draft.text + "\n", "export")
     if as_json:
         say_json({"target": draft.target, "data": draft.data, "text": draft.text, "notes": list(draft.notes)})
     elif out is None:
-        say(draft.text)
+        say_lines(draft.text)
 
 
 def _write_onnx(path: str, length: int | None, out: Path | None, assume: str | None) -> None:
@@ -57,4 +57,4 @@ def _write_onnx(path: str, length: int | None, out: Path | None, assume: str | N
 
     if out is None:
         raise WhorlError("export: onnx is a binary file. Pass --out rotary.onnx.")
-    out.write_bytes(export_onnx(path, length=length, assume=assume).SerializeToString())
+    write_out(out, export_onnx(path, length=length, assume=assume).SerializeToString(), "export")

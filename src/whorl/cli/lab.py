@@ -11,7 +11,7 @@ import typer
 from whorl.cli import options, roformer
 from whorl.cli.compare import goes_on, run_options, run_settings, show, this_command
 from whorl.cli.lists import complete_encoding, names_in, numbers_in
-from whorl.cli.output import note, say, say_json, say_table
+from whorl.cli.output import note, say, say_json, say_lines, say_table
 from whorl.cli.plugins import Plugin, named
 from whorl.errors import WhorlError
 
@@ -191,10 +191,11 @@ def report(
     """Write the report of the finished runs in a folder again."""
     from whorl.lab.aggregate import aggregate, collect, corpus_facts
     from whorl.lab.compare import write_out
+    from whorl.lab.storage import is_there
     from whorl.results import COMPARISON, ComparisonResult
 
     results = collect(folder)
-    before = ComparisonResult.read(folder / COMPARISON) if (folder / COMPARISON).exists() else None
+    before = ComparisonResult.read(folder / COMPARISON) if is_there(folder / COMPARISON) else None
     found = aggregate(
         results,
         corpus=corpus_facts(folder, [one.config for one in results]),
@@ -275,7 +276,7 @@ def generate(
     """Print a text and how a trained run goes on with it."""
     from whorl.lab import generate as make_text
 
-    say(make_text(run, prompt, count=count, temperature=temperature, top_k=top_k, seed=seed))
+    say_lines(make_text(run, prompt, count=count, temperature=temperature, top_k=top_k, seed=seed))
 
 
 lab.command("match")(roformer.match)

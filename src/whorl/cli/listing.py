@@ -11,7 +11,7 @@ import typer
 from whorl import registry
 from whorl.cli import examples
 from whorl.cli.options import Json
-from whorl.cli.output import on_terminal, say, say_json, say_table, suggest
+from whorl.cli.output import on_terminal, say, say_json, say_lines, say_table, suggest
 from whorl.cli.plugins import Plugin
 from whorl.errors import WhorlError
 
@@ -75,7 +75,7 @@ def compare(as_json: bool) -> None:
             say(line)
         suggest("whorl list --table | cat, which has every column")
     else:
-        say(overview.markdown(rows))
+        say_lines(overview.markdown(rows))
 
 
 def cut(text: str, width: int) -> str:

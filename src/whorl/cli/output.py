@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from whorl.errors import WhorlError
+from whorl.dialects.documents import kind_of, named, open_at_once
+from whorl.errors import WhorlError, printable
 
 GAP = "…"  # a row of this alone stands for rows left out
 
@@ -25,13 +26,18 @@ def on_terminal() -> bool:
 
 
 def say(text: str = "") -> None:
-    """A line of the answer, on stdout."""
-    print(text)
+    """A line of the answer, on stdout; what in it a terminal would obey, as texts of files may have, is spelled out."""
+    print(printable(text))
 
 
-def note(text: str) -> None:
-    """A line beside the answer, on stderr."""
-    print(text, file=sys.stderr)
+def say_lines(text: str) -> None:
+    """A text of several lines, on stdout."""
+    print(printable(text, lines=True))
+
+
+def note(text: str, *, lines: bool = False) -> None:
+    """A line beside the answer, or several, on stderr."""
+    print(printable(text, lines=lines), file=sys.stderr)
 
 
 @contextlib.contextmanager
@@ -56,19 +62,31 @@ def say_json(data: Any) -> None:
 
 
 def json_text(data: Any) -> str:
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+    return printable(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False), lines=True)
 
 
 def refuse_existing(out: Path | None, call: str) -> None:
     """Raises, before any work is done, where the JSON could not be written after it."""
     if out is None:
         return
-    if out.exists():
-        raise WhorlError(f"{call}: {out} exists, and recorded results are kept. Choose another name for --out.")
+    if kind_of(out, call) is not None or out.is_symlink():  # one that leads nowhere
+        raise WhorlError(f"{call}: {named(out)} exists, and recorded results are kept. Choose another name for --out.")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise WhorlError(f"{call}: cannot make {out.parent}: {error.strerror}. Choose another --out.") from None
+        raise WhorlError(f"{call}: cannot make {named(out.parent)}: {error.strerror}. Choose another --out.") from None
+
+
+def write_out(out: Path, content: str | bytes, call: str, option: str = "--out") -> None:
+    """Writes an answer to the file that was asked for."""
+    kind_of(out, call, f"Choose another {option}.")  # which refuses names that no file can have
+    data = content if isinstance(content, bytes) else printable(content, lines=True).encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with open(out, "wb", opener=open_at_once) as file:
+            file.write(data)
+    except OSError as error:
+        raise WhorlError(f"{call}: cannot write {named(out)}: {error.strerror}. Choose another {option}.") from None
 
 
 def mean_text(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
@@ -87,6 +105,7 @@ def mean_text(value: dict[str, Any] | None, digits: int, sign: str = "") -> str:
 def say_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
     """A table; the columns named in ``right`` hold numbers."""
     aligned = [name in right for name in header]
+    rows = [[printable(cell) for cell in row] for row in rows]
     if on_terminal():
         _say_rich(header, rows, aligned)
         return

@@ -1,7 +1,6 @@
 """``whorl show NAME``: one encoding or scaling from the inside: formula, settings, frequencies, factors."""
 
 import itertools
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -10,8 +9,9 @@ import typer
 from whorl import registry
 from whorl.cli import examples, listing
 from whorl.cli.lists import completing
-from whorl.cli.output import GAP, note, say, say_json, say_table, suggest
+from whorl.cli.output import GAP, note, say, say_json, say_lines, say_table, suggest
 from whorl.cli.plugins import Plugin
+from whorl.config import written
 from whorl.errors import WhorlError, invalid, unknown
 
 if TYPE_CHECKING:
@@ -97,13 +97,9 @@ def parse_settings(pairs: list[str], call: str) -> dict[str, Any]:
         key, equals, text = pair.partition("=")
         if not equals or not key:
             raise invalid(call, "--set", "key=value", pair, "As in --set layout=interleaved.")
-        try:
-            value = json.loads(text)
-        except json.JSONDecodeError:
-            value = text
         if key in out:
             raise WhorlError(f"{call}: --set {key} is given twice. Leave one out.")
-        out[key] = value
+        out[key] = written(text)
     return out
 
 
@@ -188,7 +184,7 @@ def pair_rows(encoding: "Rotary", length: int | None, context: int) -> list[dict
 def print_description(name: str, answer: dict[str, Any], every: bool) -> None:
     described = [answer] if name == answer["config"]["name"] else []
     for part in (*described, *([answer["scaling"]] if "scaling" in answer else [])):
-        say(f"{part['description']}\n")
+        say_lines(f"{part['description']}\n")
     config = dict(answer["config"])
     scaling = config.pop("scaling", None)
     say(f"settings          {_settings(config)}")

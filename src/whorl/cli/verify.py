@@ -8,7 +8,7 @@ import typer
 from whorl import registry
 from whorl.cli.lists import complete_encoding
 from whorl.cli.options import Json
-from whorl.cli.output import json_text, note, say, say_json, say_table, suggest
+from whorl.cli.output import json_text, note, say, say_json, say_table, suggest, write_out
 from whorl.errors import WhorlError, unknown
 from whorl.plugins import load_plugin
 
@@ -38,7 +38,8 @@ def verify(
 
     document = schema.document(run(asked or None))
     if report is not None:
-        _write(report, json_text(document) + "\n" if report.suffix == ".json" else markdown(document, lang))
+        text = json_text(document) + "\n" if report.suffix == ".json" else markdown(document, lang)
+        write_out(report, text, "verify", "--report")
         note(f"written to {report}")
     if as_json:
         say_json(document)
@@ -61,11 +62,3 @@ def encodings_of(name: str) -> list[str]:
         registry.encoding_class(name)  # an unknown name is answered before anything is computed
         return [name]
     return load_plugin(name, call="verify")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WhorlError(f"verify: cannot write {path}, {error.strerror}. Choose another --report.") from error

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from whorl.dialects.documents import check_inside
+from whorl.dialects.documents import check_inside, kind_of, names_in
 from whorl.dialects.gguf_file import read_gguf
 from whorl.errors import WhorlError, shown
 
@@ -33,13 +33,14 @@ class Found:
 
 def find_document(path: Path) -> Found:
     """The file to read: ``path`` itself, or that of the folder it names."""
-    if path.is_dir():
+    kind = kind_of(path)
+    if kind == "folder":
         return find_in_folder(path)
-    if not path.exists():
+    if kind is None:
         raise WhorlError(
             f"read: there is no {shown(str(path))}. Pass a config.json, a folder with one, or '-' for a pipe."
         )
-    if not path.is_file():
+    if kind == "other":
         raise WhorlError(f"read: {shown(str(path))} is neither a file nor a folder. Pass a config.json.")
     return Found(path=path)
 
@@ -48,11 +49,12 @@ def find_in_folder(folder: Path) -> Found:
     """The file that says what the model of a folder does with positions."""
     for name in CONFIG_FILES:
         found = folder / name
-        if found.is_file():
+        if kind_of(found) == "file":
             check_inside(folder, found)
             return Found(path=found)
+    names = names_in(folder)
     for ending in (".gguf", ".safetensors"):
-        weights = sorted(one for one in folder.glob(f"*{ending}") if one.is_file())
+        weights = [folder / name for name in names if name.endswith(ending) and kind_of(folder / name) == "file"]
         if len(weights) > MOST_FILES:
             raise WhorlError(f"read: {shown(str(folder))} holds {len(weights)} {ending} files. Pass one of them.")
         for one in weights:

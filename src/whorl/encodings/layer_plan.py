@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import nn
 
+from whorl.config import check_most
 from whorl.encodings.base import Encoding
 from whorl.encodings.parts import Input, first
 from whorl.errors import WhorlError, invalid
@@ -45,18 +46,18 @@ class LayerPlan(nn.Module):
     @classmethod
     def shared(cls, encoding: Encoding, *, layers: int) -> LayerPlan:
         """One instance for all layers."""
-        return cls([encoding] * _count("shared", layers))
+        return cls([encoding] * _layers("shared", layers))
 
     @classmethod
     def own(cls, build: Callable[[], Encoding], *, layers: int) -> LayerPlan:
         """A new instance for each layer, so that each has parameters of its own."""
-        return cls([build() for _ in range(_count("own", layers))])
+        return cls([build() for _ in range(_layers("own", layers))])
 
     @classmethod
     def every(cls, step: int, special: Encoding, usual: Encoding, *, layers: int) -> LayerPlan:
         """``special`` in layers step, 2 * step, … counted from 1, and ``usual`` in the others."""
         _count("every", step)
-        return cls([special if (layer + 1) % step == 0 else usual for layer in range(_count("every", layers))])
+        return cls([special if (layer + 1) % step == 0 else usual for layer in range(_layers("every", layers))])
 
     def __len__(self) -> int:
         return len(self.order)
@@ -76,6 +77,11 @@ def _count(call: str, value: int) -> int:
         raise invalid(
             f"LayerPlan.{call}", "layers" if call != "every" else "step and layers", "positive integers", value
         )
+    return value
+
+
+def _layers(call: str, value: int) -> int:
+    check_most(f"LayerPlan.{call}", layers=_count(call, value))
     return value
 
 

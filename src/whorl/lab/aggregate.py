@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from whorl import WhorlError, from_dict
+from whorl.dialects.documents import kind_of, names_in
 from whorl.lab.corpus import packed_facts
 from whorl.lab.differences import EXACT, LOSS, PROBED, Scores, best_label, check_baseline, differences, score_of
 from whorl.lab.fairness import STAGE, check_fair
 from whorl.lab.settings import in_full
 from whorl.lab.statistics import interval, share_interval
-from whorl.lab.storage import RESULT, read_result
+from whorl.lab.storage import RESULT, is_there, read_result
 from whorl.result_rows import AS_TRAINED, PROTOCOLS, RECALL, TASK, WINDOW
 from whorl.results import COMPARISON, COMPARISON_SCHEMA, ComparisonResult, Difference, RunResult
 
@@ -40,7 +41,9 @@ Found = dict[str, Any]
 
 def collect(out: Path) -> list[RunResult]:
     """Every finished result under OUT/runs, in the order of the last comparison there; new ones after it, by label."""
-    results = [read_result(path.parent) for path in sorted(Path(out).glob(f"runs/*/{RESULT}"))]
+    home = Path(out) / "runs"
+    folders = [home / name for name in names_in(home, "lab")] if kind_of(home, "lab") == "folder" else []
+    results = [read_result(folder) for folder in folders if is_there(folder / RESULT)]
     if not results:
         raise WhorlError(f"lab: no finished run under {out}. Give the folder that `whorl compare --out` wrote to.")
     before: list[str] = []
@@ -75,6 +78,8 @@ def aggregate(
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(result)
     labels = labels_of([(group[0].label, group[0].config, group[0].id) for group in groups.values()])
     check_baseline(baseline, labels)
+    for group in groups.values():
+        _check_alike(group)
     named = dict(zip(labels, groups.values(), strict=True))
     rows = [row for label, group in named.items() for row in _rows(label, group, factors)]
     fewest = min(len(_scored_seeds(group)) for group in groups.values())
@@ -177,6 +182,33 @@ def labels_of(runs: Sequence[tuple[str, Mapping[str, Any], str]]) -> list[str]:
     if len(set(labels)) < len(labels):  # something else differs, and the id tells
         labels = [f"{label} {run}" for label, (_, _, run) in zip(labels, runs, strict=True)]
     return labels
+
+
+def _check_alike(group: Sequence[RunResult]) -> None:
+    """Raises a WhorlError where runs that differ in their seed alone were not scored in the same places."""
+    scored = {one.id: _places(one) for one in group if one.evaluations or one.task}
+    odd = next((run for run, places in scored.items() if places != next(iter(scored.values()))), None)
+    if odd is not None:
+        raise WhorlError(
+            f"lab: runs/{odd} was not scored as other seeds of {group[0].label} were, so that they make no mean. "
+            f"Delete its {RESULT}, and repeat the command that made it."
+        )
+
+
+def _places(result: RunResult) -> list[Any]:
+    """What a run was scored on: its variants, their lengths and the bins of positions, and the lengths of its task."""
+    tables = [(_variant(one), one["by_length"], one.get("task"), one.get("per_position")) for one in result.evaluations]
+    tables += [("window", result.window_baseline["by_length"], None, None)] if result.window_baseline else []
+    tables += [("task", [], result.task, None)] if result.task else []
+    return [
+        (
+            variant,
+            [cell["length"] for cell in cells],
+            [cell["length"] for cell in task["by_length"]] if task else [],
+            (len(bins["positions"]), len(bins["bits_per_byte"])) if bins else (),
+        )
+        for variant, cells, task, bins in tables
+    ]
 
 
 def _rows(label: str, group: list[RunResult], factors: Sequence[str]) -> list[Found]:
@@ -308,12 +340,13 @@ def _trained(result: RunResult) -> list[Found]:
     """The loss by step in nats, of a text for each byte whatever its tokens are, of a task for each token."""
     if not result.config.get("tokenizer"):
         return result.metrics
-    return [{"step": row["step"], "loss": row["bits_per_byte"] * math.log(2)} for row in result.metrics]
+    rows = [row for row in result.metrics if "bits_per_byte" in row]
+    return [{"step": row["step"], "loss": row["bits_per_byte"] * math.log(2)} for row in rows]
 
 
 def _curve(runs: Sequence[list[Found]], key: str) -> list[Found]:
     """The mean over seeds at the steps that every one of them logged."""
-    by_seed = [{row["step"]: row[key] for row in rows} for rows in runs]
+    by_seed = [{row["step"]: row[key] for row in rows if row.get(key) is not None} for rows in runs]
     shared = sorted(set.intersection(*(set(rows) for rows in by_seed)))
     return [{"step": step, key: statistics.fmean(rows[step] for rows in by_seed)} for step in shared]
 

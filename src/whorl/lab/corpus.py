@@ -9,25 +9,28 @@ the Python source installed beside it. Any other name is a file, a folder of tex
 
 from __future__ import annotations
 
-import glob
+import contextlib
 import hashlib
 import json
 import os
 import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from whorl.dialects.documents import kind_of, named, read_bytes, size_of
 from whorl.errors import WhorlError, invalid
-from whorl.lab.storage import MAKE_ANEW, whole_folder
+from whorl.lab.storage import MAKE_ANEW, is_there, read_json, whole_folder
 
 MOST_BYTES = 128 * 2**20  # of a folder or file; files are taken in the order of a hash of their path
 TEST_SHARE = 0.1
 LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-SNIFF = 8192  # bytes that tell a binary file
+MARKS = "*?["  # of a pattern
+SNIFF, FIRST = 2**13, 2**17  # bytes that tell a binary file, and those read before it is known to be text
 FACTS = "corpus.json"
 
 
@@ -98,7 +101,7 @@ def open_corpus(source: str, store: Path, digest: str = "") -> Corpus:
     (True, dtype('uint8'))
     >>> del corpus; folder.cleanup()
     """
-    if digest and (store / digest / FACTS).exists():
+    if digest and is_there(store / digest / FACTS):
         return _mapped(store / digest)
     corpus = read_corpus(source)
     if digest and corpus.digest != digest:
@@ -127,7 +130,7 @@ def read_corpus(source: str) -> Corpus:
 def pack(corpus: Corpus, store: Path) -> Corpus:
     """The same corpus, memory-mapped from files under ``store``, which are written unless they are there."""
     place = store / corpus.digest
-    if not (place / FACTS).exists():
+    if not is_there(place / FACTS):
         with whole_folder(place, "the text", FACTS) as made:
             corpus.train.tofile(made / "train.bin")
             corpus.test.tofile(made / "test.bin")
@@ -143,19 +146,20 @@ def read_documents(source: str) -> tuple[list[bytes], int]:
     if source in ("stdlib", "site-packages"):
         path = Path(sysconfig.get_paths()["stdlib" if source == "stdlib" else "purelib"])
         files = _files(path, LEFT_OUT if source == "stdlib" else {"__pycache__"}, ".py")
-    elif any(mark in source for mark in "*?[") and not os.path.exists(Path(source).expanduser()):
-        path = Path(source)
-        files = iter(sorted(name for name in glob.glob(source, recursive=True) if os.path.isfile(name)))
+    elif any(mark in source for mark in MARKS) and not os.path.exists(Path(source).expanduser()):
+        files = _matching(source)
     else:
         path = Path(source).expanduser()
         if not os.path.exists(path):  # which no name is too long for
-            raise WhorlError(f"lab: no corpus at {source}. Give a file or a folder of text, or leave --corpus out.")
-        if path.is_file():
+            raise WhorlError(
+                f"lab: no corpus at {named(source)}. Give a file or a folder of text, or leave --corpus out."
+            )
+        if kind_of(path, "lab") != "folder":
             return _one_file(path)
         files = _files(path, {"__pycache__"}, "")
     texts, left_out = _read(files)
     if not texts:
-        raise WhorlError(f"lab: no text in {source}. Give a file or a folder with files of text.")
+        raise WhorlError(f"lab: no text in {named(source)}. Give a file or a folder with files of text.")
     return texts, left_out
 
 
@@ -181,9 +185,56 @@ def split(documents: list[bytes]) -> tuple[list[bytes], list[bytes]]:
 
 
 def _files(folder: Path, left_out: set[str], ending: str) -> Iterator[str]:
-    for home, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in left_out and not name.startswith("."))
-        yield from (os.path.join(home, name) for name in sorted(names) if name.endswith(ending) and name[0] != ".")
+    for home in _folders(str(folder), left_out):
+        yield from (
+            entry.path
+            for entry in _entries(home)
+            if entry.name.endswith(ending) and entry.name[0] != "." and not _is_folder(entry)
+        )
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """What a pattern names: ``*``, ``?`` and ``[]`` inside a name, ``**`` for any folders between."""
+    parts = Path(pattern).parts
+    fixed = next((place for place, part in enumerate(parts) if any(mark in part for mark in MARKS)), len(parts))
+    homes = [str(Path(*parts[:fixed]))]
+    for part in (*parts[fixed:], *(["*"] if parts[-1] == "**" else [])):
+        if part == "**":
+            homes = list(dict.fromkeys(below for home in homes for below in _folders(home, set())))
+        else:
+            homes = [
+                entry.path
+                for home in homes
+                for entry in _entries(home)
+                if fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == ".")
+            ]
+    return iter(homes)
+
+
+def _folders(home: str, left_out: set[str]) -> Iterator[str]:
+    """A folder and those below it. Links are not followed: two that lead back up would never end."""
+    todo = [home]
+    while todo:
+        folder = todo.pop()
+        yield folder
+        todo += [
+            entry.path
+            for entry in _entries(folder)
+            if entry.name not in left_out and entry.name[0] != "." and _is_folder(entry) and not entry.is_symlink()
+        ]
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    """What lies in a folder; nothing where it is none, or not ours to look into."""
+    with contextlib.suppress(OSError, ValueError), os.scandir(folder) as found:
+        return list(found)
+    return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    with contextlib.suppress(OSError):  # links in a circle
+        return entry.is_dir()
+    return False
 
 
 def _read(files: Iterator[str]) -> tuple[list[bytes], int]:
@@ -192,16 +243,17 @@ def _read(files: Iterator[str]) -> tuple[list[bytes], int]:
     size = left_out = 0
     for name in sorted(files, key=lambda name: hashlib.sha256(os.fsencode(name)).digest()):
         try:
-            own = os.path.getsize(name)
+            own = size_of(name, "lab")
             if size + own > MOST_BYTES:
                 left_out += own
                 continue
-            with open(name, "rb") as file:
-                start = file.read(SNIFF)
-                if not start.strip() or is_binary(start):
-                    continue
-                text = start + file.read()
-        except OSError:  # gone or not ours to read
+            # no more than it says to have: files that the system makes up as they are read say 0, and some never end
+            text = read_bytes(name, at_most=min(FIRST, own), call="lab")
+            if not text[:SNIFF].strip() or is_binary(text[:SNIFF]):
+                continue
+            if own > FIRST:
+                text += read_bytes(name, at_most=own - FIRST, start=FIRST, call="lab")
+        except WhorlError:  # gone, not ours to read, or no file but a pipe
             continue
         if not is_binary(text):
             texts.setdefault(hashlib.sha256(text).digest(), text)
@@ -210,16 +262,14 @@ def _read(files: Iterator[str]) -> tuple[list[bytes], int]:
 
 
 def _one_file(path: Path) -> tuple[list[bytes], int]:
-    try:
-        with path.open("rb") as file:
-            text = file.read(MOST_BYTES)
-    except OSError as error:
-        raise WhorlError(f"lab: cannot read {path}: {error.strerror}. Give a file that can be read.") from None
+    remedy = "Give a file of text, or a folder of them."
+    own = size_of(path, "lab", remedy)
+    text = read_bytes(path, at_most=min(own, MOST_BYTES), call="lab", remedy=remedy)
     if is_binary(text):
-        raise WhorlError(f"lab: {path} is a binary file. Give a file of text, or a folder of them.")
+        raise WhorlError(f"lab: {path} is a binary file. {remedy}")
     if not text.strip():
         raise WhorlError(f"lab: {path} is empty. Give a file with text.")
-    return [text], path.stat().st_size - len(text)
+    return [text], own - len(text)
 
 
 def is_binary(data: bytes) -> bool:
@@ -242,7 +292,7 @@ def _digest(train: list[bytes], test: list[bytes]) -> str:
 
 def packed_facts(source: str, store: Path, digest: str) -> dict[str, Any]:
     """What is known of a text packed under ``store``: of a folder that was moved without it, its facts are enough."""
-    if not (store / digest / FACTS).exists():
+    if not is_there(store / digest / FACTS):
         return open_corpus(source, store, digest).facts()
     facts = _read_facts(store / digest)
     return {key: value for key, value in facts.items() if key != "test_documents"}
@@ -250,9 +300,25 @@ def packed_facts(source: str, store: Path, digest: str) -> dict[str, Any]:
 
 def _read_facts(folder: Path) -> dict[str, Any]:
     try:
-        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except ValueError:
+        facts = read_json(folder / FACTS)
+    except WhorlError:
         raise _damaged(folder) from None
+    if not _are_facts(facts):
+        raise _damaged(folder)
+    return facts
+
+
+def _are_facts(facts: Any) -> bool:
+    """Whether this is what ``pack`` wrote: names, counts of bytes, and where each test document starts and stops."""
+    if not isinstance(facts, dict) or not all(isinstance(facts.get(name), str) for name in ("name", "digest")):
+        return False
+    counts = [facts.get(name) for name in ("train_bytes", "test_bytes", "documents", "left_out_bytes")]
+    spans = facts.get("test_documents")
+    if not isinstance(spans, list) or not spans or not all(isinstance(span, list) and len(span) == 2 for span in spans):
+        return False
+    if not all(type(number) is int and number >= 0 for number in (*counts, *(end for span in spans for end in span))):
+        return False
+    return all(start <= stop <= facts["test_bytes"] for start, stop in spans)
 
 
 def _damaged(folder: Path) -> WhorlError:
@@ -276,8 +342,11 @@ def _mapped(folder: Path) -> Corpus:
 
 
 def _map(path: Path) -> np.ndarray:
-    if not path.exists():
+    if kind_of(path, "lab") != "file":
         raise _damaged(path.parent)
     if not path.stat().st_size:
         return np.empty(0, dtype=np.uint8)
-    return np.memmap(path, dtype=np.uint8, mode="r")
+    try:
+        return np.memmap(path, dtype=np.uint8, mode="r")
+    except OSError:  # not ours to read
+        raise _damaged(path.parent) from None

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -29,6 +28,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from whorl.dialects.documents import LARGEST_JSON, read_whole, value_of
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.batches import open_batches
 from whorl.lab.context_parallel import own_share, sum_gradients
@@ -39,7 +39,7 @@ from whorl.lab.processes import from_first
 from whorl.lab.recipe import autocast
 from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig
-from whorl.lab.storage import RESULT, begin, check_output, locked, space_needed
+from whorl.lab.storage import RESULT, begin, check_output, is_there, locked, space_needed
 from whorl.lab.train import SAVE_SECONDS, Loss, Pass, Tell, train
 from whorl.lab.validation import loss_options
 from whorl.models.decoder import Decoder
@@ -68,7 +68,7 @@ def run_distributed(
     _check(config, world, parallel)
     out = Path(out)
     folder = out / "runs" / config.id
-    finished = from_first((folder / RESULT).exists())
+    finished = from_first(is_there(folder / RESULT))
     if not finished:
         with contextlib.ExitStack() as held:
             if rank == 0:
@@ -205,12 +205,11 @@ def group_of_torchrun(device: str) -> Iterator[None]:
 
 def read_config(path: str | Path) -> RunConfig:
     """The config of a run from a JSON file, with the digest of its text filled in."""
-    try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WhorlError(f"lab: cannot read {path}: {error.strerror}.") from None
-    except ValueError as error:
-        raise WhorlError(f"lab: {path} is no JSON: {error}.") from None
+
+    def refuse(why: str) -> NoReturn:
+        raise WhorlError(f"lab: {path} is no JSON: {why}. Pass the config of a run, as whorl lab plan prints it.")
+
+    data = value_of(read_whole(path, "a config", at_most=LARGEST_JSON, call="lab"), refuse)
     if not isinstance(data, dict):
         raise invalid(f"lab {path}", "the config", "a JSON object", data)
     config = RunConfig.from_dict(data)

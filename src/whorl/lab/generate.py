@@ -10,6 +10,7 @@ from whorl.errors import WhorlError, invalid
 from whorl.lab.evaluate import reach
 from whorl.lab.load import LabRun, load
 from whorl.lab.tokens import text_of, tokens_of
+from whorl.position_ids import whole_number
 
 
 def generate(
@@ -37,6 +38,8 @@ def generate(
     config = found.config
     if not config.text:
         raise WhorlError(f"generate: a run on {config.corpus} has no text to go on with. Give a run on text.")
+    count = whole_number("generate", "count", count)
+    seed = whole_number("generate", "seed", seed)
     given = tokens_of(config, prompt)
     if not given:
         raise invalid("generate", "prompt", "at least one letter", prompt, "Begin the text that is to go on.")

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
+from typing import Any, NoReturn
 
+from whorl.dialects.documents import read_whole, value_of
 from whorl.errors import WhorlError, invalid
 
 Pieces = list[tuple[str, int]]  # texts and their labels
 
+LARGEST = 2**28  # bytes of such a file
 TESTED = 5  # of so many texts one is to test on
 
 
 def read_lines(file: str | Path, call: str, wanted: str) -> list[tuple[str, str]]:
     """The lines of a file that are not empty, each behind its place: the file and the number of the line."""
+    data = read_whole(file, wanted, at_most=LARGEST, call=call, remedy=f"Give a file of {wanted}.")
     try:
-        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise WhorlError(f"{call}: cannot read {file}: {error.strerror}. Give a file of {wanted}.") from None
+        lines = data.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
         raise WhorlError(f"{call}: {file} is not UTF-8 at byte {error.start}. Convert it to UTF-8.") from None
     return [(f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+
+
+def object_of(call: str, line: str) -> dict[str, Any]:
+    """The object that a line of JSON holds."""
+
+    def refuse(why: str) -> NoReturn:
+        raise WhorlError(f"{call}: no JSON, {why.replace('in line 1, column', 'at column')}. Write one object a line.")
+
+    row = value_of(line, refuse)
+    if not isinstance(row, dict):
+        raise invalid(call, "a line", "one object", row)
+    return row
 
 
 def read_labelled(file: str | Path) -> tuple[Pieces, Pieces, list[str]]:
@@ -46,10 +59,7 @@ def read_labelled(file: str | Path) -> tuple[Pieces, Pieces, list[str]]:
 
 def _row(call: str, line: str) -> tuple[str, str]:
     if line.lstrip().startswith("{"):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise WhorlError(f"{call}: no JSON, {error.msg} at column {error.colno}.") from None
+        row = object_of(call, line)
         text, label = row.get("text"), row.get("label")
     else:
         label, _, text = line.partition("\t")

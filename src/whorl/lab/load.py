@@ -12,9 +12,19 @@ import torch
 from torch import nn
 
 from whorl import Encoding, LayerPlan, WhorlError, from_dict
-from whorl.lab.settings import RunConfig
-from whorl.lab.storage import CHECKPOINT, CONFIG, RESULT, read_checkpoint, read_config, read_json
+from whorl.lab.settings import RunConfig, leaves
+from whorl.lab.storage import (
+    CHECKPOINT,
+    CONFIG,
+    RESULT,
+    check_weights,
+    is_there,
+    read_checkpoint,
+    read_config,
+    read_json,
+)
 from whorl.models.decoder import Decoder
+from whorl.registry import ENCODINGS
 
 
 @dataclass(frozen=True)
@@ -36,13 +46,26 @@ def make_model(config: RunConfig) -> Decoder:
     >>> parameters(model)["encoding"]
     0
     """
+    return _made(config).to(config.device)
+
+
+def check_device(config: RunConfig) -> None:
+    """Raises a WhorlError where this machine has not what a run computes on."""
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise WhorlError(
+            "lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu, or device='cpu' in Python."
+        )
+
+
+def _made(config: RunConfig) -> Decoder:
+    """The untrained model of a run, where torch makes tensors now."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # settings.cautions says the same, and the result keeps it
         torch.manual_seed(config.seed)
         plan = make_plan(config.encoding, config.layers)
     torch.manual_seed(config.seed)
     more: dict[str, Any] = {key: getattr(config, key) for key in ("kv_heads", "activation", "dropout")}
-    return Decoder(config.vocab, config.layers, config.width, config.heads, plan, **more).to(config.device)
+    return Decoder(config.vocab, config.layers, config.width, config.heads, plan, **more)
 
 
 def make_plan(encoding: dict[str, Any], layers: int) -> LayerPlan:
@@ -73,16 +96,23 @@ def load(run: str | Path, *, device: str | None = None) -> LabRun:
     A run that was stopped midway is loaded as it was last saved.
     """
     folder = Path(run)
-    if not (folder / CONFIG).exists():
+    if not is_there(folder / CONFIG):
         raise WhorlError(
             f"load: {run} is no run folder, it has no {CONFIG}. Give OUT/runs/ID, as `whorl compare` makes."
         )
-    if not (folder / CHECKPOINT).exists():
+    if not is_there(folder / CHECKPOINT):
         raise WhorlError(f"load: {run} has no {CHECKPOINT} yet. Wait until the run has saved one.")
     config = read_config(folder)
     if device is not None:
         config = config.replace(device=device)
+    check_device(config)
+    saved = read_checkpoint(folder, device=config.device)
+    if all(isinstance(ENCODINGS.get(one["name"]), str) for one in leaves(config.encoding)):
+        # whorl's own can be made without memory, so that a config that asks for too much is found before it is taken
+        with torch.device("meta"):
+            check_weights(folder, _made(config).state_dict(), saved.model)
     model = make_model(config)
-    model.load_state_dict(read_checkpoint(folder, device=config.device).model)
-    result = read_json(folder / RESULT) if (folder / RESULT).exists() else None
+    check_weights(folder, model.state_dict(), saved.model)
+    model.load_state_dict(saved.model)
+    result = read_json(folder / RESULT) if is_there(folder / RESULT) else None
     return LabRun(model.eval(), config, result)

@@ -10,7 +10,6 @@ strewn over a short span; A and the right candidate share it. The span lies past
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -25,7 +24,7 @@ from torch import Tensor
 
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.corpus import read_documents, split
-from whorl.lab.labelled_texts import read_lines
+from whorl.lab.labelled_texts import object_of, read_lines
 from whorl.position_ids import whole_number
 
 Kind = Literal["char", "word"]
@@ -67,14 +66,7 @@ def read_triples(path: str | Path, *, seed: int = 0) -> list[Triple]:
 
 def _row(place: str, line: str) -> dict[str, Any]:
     call = f"read_triples: {place}"
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise WhorlError(
-            f"{call}: no JSON, {error.msg} at column {error.colno}. Each line must be one object."
-        ) from None
-    if not isinstance(row, dict):
-        raise WhorlError(f"{call}: a {type(row).__name__} where an object with A, B and C must be.")
+    row = object_of(call, line)
     for field in "ABC":
         if not isinstance(row.get(field), str) or not row[field].strip():
             raise invalid(call, field, "a text", row.get(field))

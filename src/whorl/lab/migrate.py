@@ -25,7 +25,7 @@ from whorl.lab.load import LabRun, load, make_model, parameters
 from whorl.lab.monitor import group_of
 from whorl.lab.plan import read_name, with_usual
 from whorl.lab.settings import RunConfig, cautions, identity, label_of
-from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, make_once, read_json, space_needed
+from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, is_there, make_once, read_json, space_needed
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 from whorl.result_rows import PROTOCOLS
@@ -71,7 +71,7 @@ def migrate(
     # where the weights come from, and what is done with them
     known = {"from": folder.absolute().name, "of": source.config.id, "to": config.id, "frozen": frozen}
     made = out / "migrations" / identity(known)
-    if (made / RESULT).exists():
+    if is_there(made / RESULT):
         return read_json(made / RESULT) | {"folder": str(made)}
     check_output(out, 2 * space_needed(config))
     batches, corpus = open_batches(config, out)

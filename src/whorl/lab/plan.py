@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from whorl.config import written
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab import repairs as known_repairs
 from whorl.lab.corpus import Corpus, pack, read_corpus
-from whorl.lab.load import make_model
+from whorl.lab.load import check_device, make_model
 from whorl.lab.presets import Preset, lengths_for, preset
-from whorl.lab.run_one import check_device, check_text
+from whorl.lab.run_one import check_text
 from whorl.lab.settings import MADE_OF, PLAN, RunConfig, leaves
-from whorl.lab.storage import RESULT, check_output, space_needed
+from whorl.lab.storage import RESULT, check_output, is_there, space_needed
 from whorl.lab.tasks import task
 from whorl.lab.tokens import Tokenizer, open_tokens, tokenized
 from whorl.registry import encoding_class, scaling_class
@@ -67,10 +67,7 @@ def read_name(text: str) -> dict[str, Any]:
         key, equals, value = pair.partition("=")
         if not equals:
             raise WhorlError(f"compare: {pair!r} of {text!r} is no setting. Write {name}:key=value,key=value.")
-        try:
-            settings[key] = json.loads(value)
-        except json.JSONDecodeError:
-            settings[key] = value
+        settings[key] = written(value)
     return _with_scaling(settings)
 
 
@@ -312,7 +309,7 @@ def prepare(configs: Sequence[RunConfig], out: str | Path, *, on: str = "here") 
                 tokens[key] = read = tokens.get(key) or tokenized(corpus, Tokenizer(config.tokenizer))
             check_text(config, read)
         found.append(config)
-    unfinished = [config for config in found if not (out / "runs" / config.id / RESULT).exists()]
+    unfinished = [config for config in found if not is_there(out / "runs" / config.id / RESULT)]
     needed = sum(len(corpus.train) + len(corpus.test) for corpus in texts.values())
     check_output(out, needed + sum(space_needed(config) for config in unfinished) if unfinished else 0)
     for corpus in texts.values():

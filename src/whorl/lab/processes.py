@@ -10,6 +10,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from whorl.dialects.documents import kind_of
 from whorl.lab.storage import CHECKPOINT
 
 
@@ -25,7 +26,7 @@ def folder_of_first(folder: Path) -> Iterator[Path]:
     """The folder in the first process; in each other one a folder with a copy of its checkpoint, for a while."""
     if dist.get_rank() == 0:
         saved = folder / CHECKPOINT
-        from_first(saved.read_bytes() if saved.exists() else None)
+        from_first(saved.read_bytes() if kind_of(saved, "lab") == "file" else None)
         yield folder
         return
     data = from_first(None)

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from whorl.errors import printable
 from whorl.lab.cost import cost_of
 from whorl.lab.settings import RunConfig, label_of
 
@@ -95,11 +96,8 @@ class Progress:
             run.said = now
             done = sum(run.over for run in self.runs.values())
             left = "" if run.over else f", {_time(run.left(now))} left"
-            print(
-                f"{run.label}: {run.text}{left}; {done} of {len(self.runs)} runs done, {_time(self.left(now))} left",
-                file=self.stream,
-                flush=True,
-            )
+            whole = f"{done} of {len(self.runs)} runs done, {_time(self.left(now))} left"
+            print(printable(f"{run.label}: {run.text}{left}; {whole}"), file=self.stream, flush=True)
 
     def left(self, now: float) -> float | None:
         """Seconds until all runs are done, from the share done since this sweep began."""
@@ -123,7 +121,7 @@ class Progress:
             table.add_column(name, justify="right" if name in ("done", "left") else "left", no_wrap=name != "now")
         for run in self.runs.values():
             left = "" if run.over or run.began is None else _time(run.left(now))
-            table.add_row(Text(run.label), f"{100 * run.share:.0f} %", left, Text(run.text))
+            table.add_row(Text(printable(run.label)), f"{100 * run.share:.0f} %", left, Text(printable(run.text)))
         return table
 
 

@@ -25,7 +25,7 @@ from whorl import registry
 from whorl.errors import WhorlError, check_counts
 from whorl.lab.run_one import run_one
 from whorl.lab.settings import RunConfig, leaves
-from whorl.lab.storage import RESULT, BusyError, check_output, forget_diverged, read_result, space_needed
+from whorl.lab.storage import RESULT, BusyError, check_output, forget_diverged, is_there, read_result, space_needed
 from whorl.machine import cores
 from whorl.plugins import file_of
 from whorl.results import RunResult
@@ -61,7 +61,7 @@ def run_many(
     configs = list({config.id: config for config in configs}.values())
     for config in configs if retry else ():
         forget_diverged(out / "runs" / config.id)
-    todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    todo = [config for config in configs if not is_there(out / "runs" / config.id / RESULT)]
     check_output(out, sum(space_needed(config) for config in todo))
     for config in configs:
         if config not in todo:
@@ -74,7 +74,7 @@ def run_many(
         more = {} if workers is None else {"workers": workers}
         failed = _runner(on)(configs, out, tell=tell, **more, **options)
     folders = [out / "runs" / config.id for config in configs]
-    return [read_result(folder) for folder in folders if (folder / RESULT).exists()], failed
+    return [read_result(folder) for folder in folders if is_there(folder / RESULT)], failed
 
 
 def check_workers(workers: int | None) -> None:
@@ -104,7 +104,7 @@ def run_here(
         workers = 1 if any(config.device == "cuda" for config in configs) else min(cores(), len(configs))
     # of all runs, finished or not, so that a sweep that is taken up again computes as it did before
     threads = max(1, cores() // min(workers, len(configs)))
-    todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    todo = [config for config in configs if not is_there(out / "runs" / config.id / RESULT)]
     todo.sort(key=lambda config: -len(config.repairs))  # the longest first, so that none is left alone at the end
     if workers == 1 or any(_registered_here(config.encoding) for config in todo):
         return _in_turn(todo, out, tell, options)

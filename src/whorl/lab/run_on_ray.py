@@ -21,7 +21,7 @@ from typing import Any
 from whorl import WhorlError
 from whorl.lab.run_many import Event, Tell, attempt, plugins_of
 from whorl.lab.settings import RunConfig
-from whorl.lab.storage import RESULT
+from whorl.lab.storage import RESULT, is_there
 from whorl.machine import cores
 from whorl.plugins import load_plugin
 
@@ -45,7 +45,7 @@ def run_on_ray(
     a cluster of this machine is started and stopped again. A run takes one CPU, or with ``workers`` the cluster's CPUs
     by so many, and a GPU where it is on CUDA. ``options`` are those of ``run_one``.
     """
-    todo = [config for config in configs if not (out / "runs" / config.id / RESULT).exists()]
+    todo = [config for config in configs if not is_there(out / "runs" / config.id / RESULT)]
     with cluster(address) as ray:
         there = max(1, int(ray.cluster_resources().get("CPU", 1)))
         cpus = max(1, there // min(workers, len(todo))) if workers else 1

@@ -9,18 +9,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from whorl import LayerPlan, WhorlError
 from whorl.lab.batches import TextBatches, open_batches
 from whorl.lab.corpus import Corpus
 from whorl.lab.evaluate import Evaluation, sees_part, serving, settings_of
 from whorl.lab.fine_tune import TUNED, fine_tuned, tuning
 from whorl.lab.language import language_loss
-from whorl.lab.load import make_model, parameters
+from whorl.lab.load import check_device, make_model, parameters
 from whorl.lab.repairs import repaired_plan
 from whorl.lab.settings import RunConfig, cautions, label_of
-from whorl.lab.storage import CONFIG, ENVIRONMENT, RESULT, PeakMemory, make_once, read_config, read_json, read_result
+from whorl.lab.storage import (
+    CONFIG,
+    ENVIRONMENT,
+    RESULT,
+    PeakMemory,
+    is_there,
+    make_once,
+    read_config,
+    read_json,
+    read_result,
+)
 from whorl.lab.tasks import score, task
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.lab.validation import generated_texts, loss_options, one_head
@@ -46,9 +54,9 @@ def run_one(
     Where another process has the run, BusyError is raised, or with ``wait`` its end awaited.
     """
     folder = Path(folder)
-    if not (folder / RESULT).exists():
+    if not is_there(folder / RESULT):
         check_device(config)
-        if (folder / CONFIG).exists() and read_config(folder).id != config.id:
+        if is_there(folder / CONFIG) and read_config(folder).id != config.id:
             raise WhorlError(
                 f"run_one: {folder} holds another run. Use a folder named after the run's id, {config.id}."
             )
@@ -59,12 +67,6 @@ def run_one(
     make_once(folder, config, make, device=config.device, wait=wait)
     shutil.rmtree(folder / TUNED, ignore_errors=True)  # what was tuned is scored by now
     return read_result(folder).to_dict()
-
-
-def check_device(config: RunConfig) -> None:
-    """Raises a WhorlError where this machine has not what a run computes on."""
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise WhorlError("lab: device='cuda' cannot run here: no CUDA device. Use --set device=cpu.")
 
 
 def _made(config: RunConfig, folder: Path, tell: Tell | None, save_seconds: float, tensorboard: bool) -> RunResult:

@@ -19,9 +19,9 @@ from whorl.config import config
 from whorl.errors import WhorlError, invalid
 from whorl.lab.recipe import Recipe
 from whorl.models.layers import Activation
+from whorl.registry import PLAN
 from whorl.result_rows import PROTOCOLS
 
-PLAN = "plan"  # the name of an encoding that differs between layers
 MADE_OF = {"parts": "combined", "layers": PLAN}  # what encodings made of others hold them under, and their names
 Protocol = Literal["same_last", "sliding", "non_overlapping"]
 

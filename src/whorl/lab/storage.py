@@ -13,26 +13,34 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from whorl import Config, WhorlError
+from whorl.dialects.documents import kind_of, open_at_once, parse_json, read_whole, size_of, value_of
+from whorl.errors import dtype_name, is_finite_number, printable, shown
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
-from whorl.results import RunResult
+from whorl.results import LARGEST, RunResult
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
 CHECKPOINT, RESULT, LOCK = "checkpoint.safetensors", "result.json", "lock"
 MAKE_ANEW = "Delete it, and repeat the command that made it."
+ANOTHER_OUT = "Choose another --out."
+BEGIN_ANEW = "Delete it, and the run begins anew."
+NOTHING = torch.empty(0)
+STATE = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps for a parameter
+ROW = ("step", "stage", "tokens", "loss", "accuracy")  # the numbers that every row of metrics has
 
 
 class BusyError(WhorlError):
@@ -57,11 +65,9 @@ class Checkpoint:
 def check_output(out: Path, needed_bytes: int) -> None:
     """Raises a WhorlError where runs cannot be kept under ``out``; writes nothing."""
     out = Path(out)
-    try:
-        there = _nearest(out)
-        files = [place for place in (there, out / "runs", out / "corpus") if place.exists() and not place.is_dir()]
-    except OSError as error:  # a name that is too long
-        raise WhorlError(f"lab: cannot write to {out}: {error.strerror}. Choose another --out.") from None
+    there = _nearest(out)
+    places = (there, out / "runs", out / "corpus")
+    files = [place for place in places if kind_of(place, "lab", ANOTHER_OUT) not in (None, "folder")]
     if files:
         raise WhorlError(f"lab: {files[0]} is a file, and runs are kept in a folder. Choose another --out.")
     if not os.access(there, os.W_OK | os.X_OK) or os.statvfs(there).f_flag & os.ST_RDONLY:
@@ -76,7 +82,7 @@ def check_output(out: Path, needed_bytes: int) -> None:
 
 def _nearest(out: Path) -> Path:
     """The path, or the nearest folder above it that exists."""
-    while not out.exists() and out != out.parent:
+    while kind_of(out, "lab", ANOTHER_OUT) is None and out != out.parent:
         if out.is_symlink():
             raise WhorlError(f"lab: {out} is a link that leads nowhere. Choose another --out.")
         out = out.parent
@@ -99,7 +105,7 @@ def locked(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / LOCK, "a", encoding="utf-8")  # noqa: SIM115  # closed below
+        file = open(folder / LOCK, "a", encoding="utf-8", opener=open_at_once)  # noqa: SIM115  # closed below
     except OSError as error:
         raise WhorlError(f"lab: cannot write to {folder}: {error.strerror}. Choose another --out.") from error
     with file:
@@ -114,10 +120,10 @@ def make_once(
     folder: Path, config: Config, make: Callable[[], dict[str, Any]], *, device: str = "cpu", wait: bool = False
 ) -> None:
     """Makes the result of a run and writes it, unless it is there; one process at a time does (``locked``)."""
-    if (folder / RESULT).exists():
+    if is_there(folder / RESULT):
         return
     with locked(folder, wait=wait):
-        if not (folder / RESULT).exists():  # another process may have finished it while this one waited
+        if not is_there(folder / RESULT):  # another process may have finished it while this one waited
             begin(folder, config, device)
             write_json(folder / RESULT, make())
 
@@ -125,9 +131,18 @@ def make_once(
 def begin(folder: Path, config: Config, device: str = "cpu") -> None:
     """Makes a locked folder ready for a run: leftovers cleared, its config and the machine written down."""
     for left in folder.glob(".*"):  # what a killed process was writing when it died, safetensors' own files among it
-        left.unlink(missing_ok=True)
+        if kind_of(left, "lab") != "folder":  # which is somebody else's, as .ipynb_checkpoints
+            remove(left)
     write_json(folder / CONFIG, config.to_dict())
     write_json(folder / ENVIRONMENT, environment(device))
+
+
+def remove(path: Path) -> None:
+    """Deletes a file, where there is one."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise WhorlError(f"lab: cannot delete {path}: {error.strerror}. Delete it, and repeat the command.") from None
 
 
 def write_atomic(path: Path, data: bytes) -> None:
@@ -137,15 +152,22 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, data: Any) -> None:
     """Writes JSON whole or not at all."""
-    write_atomic(path, (json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode())
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomic(path, (printable(text, lines=True) + "\n").encode())
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path names anything; a WhorlError where that cannot be told."""
+    return kind_of(path, "lab") is not None
 
 
 def read_json(path: Path) -> Any:
     """What a JSON file of the lab holds; one that is damaged raises a WhorlError."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no JSON, or no text at all
-        raise WhorlError(f"lab: {path} is damaged: {error}. {MAKE_ANEW}") from None
+
+    def refuse(why: str) -> NoReturn:
+        raise WhorlError(f"lab: {path} is damaged: {why}. {MAKE_ANEW}")
+
+    return value_of(read_whole(path, "the lab", at_most=LARGEST, call="lab", remedy=MAKE_ANEW), refuse)
 
 
 def read_config(folder: Path) -> RunConfig:
@@ -161,17 +183,20 @@ def read_result(folder: Path) -> RunResult:
     """The result of the finished run in a folder."""
     data = read_json(folder / RESULT)
     try:
-        return RunResult.of(data)
-    except WhorlError as error:
+        found = RunResult.of(data)
+        # all of its config but what may be of an encoding that is not at hand
+        RunConfig.from_dict({**found.config, "encoding": {"name": "none"}, "repairs": ()})
+        return found
+    except (WhorlError, TypeError, ValueError) as error:
         raise WhorlError(f"lab: {folder / RESULT} is no result of a run: {error} {MAKE_ANEW}") from None
 
 
 def forget_diverged(folder: Path) -> None:
     """Clears a run whose loss was no number, so that it is made anew; any other is left as it is."""
-    if (folder / RESULT).exists() and read_result(folder).stopped_early is not None:
+    if is_there(folder / RESULT) and read_result(folder).stopped_early is not None:
         with locked(folder):
             for name in (RESULT, CHECKPOINT, METRICS):
-                (folder / name).unlink(missing_ok=True)
+                remove(folder / name)
 
 
 def replace_whole(path: Path, write: Callable[[Path], object]) -> None:
@@ -219,7 +244,7 @@ def whole_folder(place: Path, what: str, proof: str = "") -> Iterator[Path]:
         yield made
         made.rename(place)
     except OSError as error:
-        if not (place / proof).exists():
+        if not is_there(place / proof):
             raise WhorlError(
                 f"lab: cannot write {what} to {place.parent}: {error.strerror or error}. "
                 "Free some space, or choose another --out."
@@ -264,6 +289,7 @@ def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
     """What ``write_checkpoint`` saved; a file that is damaged raises a WhorlError."""
     from safetensors import SafetensorError, safe_open
 
+    size_of(folder / CHECKPOINT, "lab", BEGIN_ANEW)  # which refuses what is no file
     parts: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "random": {}, "pending": {}}
     try:
         with safe_open(folder / CHECKPOINT, framework="pt", device=device) as file:
@@ -271,30 +297,50 @@ def read_checkpoint(folder: Path, *, device: str = "cpu") -> Checkpoint:
             for name in file.keys():  # noqa: SIM118  # it is no dict
                 part, _, rest = name.partition(".")
                 parts[part][rest] = file.get_tensor(name)
-        return Checkpoint(
-            int(metadata["step"]),
-            parts["model"],
-            parts["optimizer"],
-            parts["random"][""].cpu(),
-            parts["pending"].get("", torch.empty(0)),
-            float(metadata["seconds"]),
-        )
-    except (SafetensorError, KeyError, TypeError) as error:
-        raise WhorlError(
-            f"lab: {folder / CHECKPOINT} is damaged: {error}. Delete it, and the run begins anew."
-        ) from error
+        step, seconds, pending = int(metadata["step"]), float(metadata["seconds"]), parts["pending"].get("", NOTHING)
+        if step < 0 or not 0 <= seconds < math.inf or pending.ndim != 1 or not pending.is_floating_point():
+            raise ValueError("its step, its seconds or its pending losses are none")
+        random = parts["random"][""].cpu()
+        torch.Generator().set_state(random)  # raises for what is no state
+        return Checkpoint(step, parts["model"], parts["optimizer"], random, pending, seconds)
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise WhorlError(f"lab: {folder / CHECKPOINT} is damaged: {error}. {BEGIN_ANEW}") from error
+
+
+def check_weights(folder: Path, wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Raises a WhorlError unless the weights of a checkpoint are those that its config asks for, each of its shape."""
+    for name in sorted(wanted.keys() | saved.keys()):
+        own, found = (tuple(one[name].shape) if name in one else None for one in (wanted, saved))
+        if own != found or not saved[name].is_floating_point():
+            raise WhorlError(
+                f"lab: {folder / CHECKPOINT} does not belong to the config beside it. {shown(name)} is "
+                f"{'missing' if found is None else f'{dtype_name(saved[name].dtype)} of shape {found}'} in it, where "
+                f"the config asks for {'no such weight' if own is None else f'floating numbers of shape {own}'}. "
+                f"{BEGIN_ANEW}"
+            )
+
+
+def check_optimizer(folder: Path, parameters: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Raises a WhorlError unless the optimizer's state in a checkpoint is that of AdamW for these parameters."""
+    wanted = {}
+    for key in saved:
+        name, _, part = key.rpartition(".")
+        if name in parameters and part in STATE:
+            wanted |= {f"{name}.{one}": parameters[name] if one != "step" else NOTHING.sum() for one in STATE}
+    check_weights(folder, wanted, saved)
 
 
 def read_metrics(folder: Path, *, until: int | None = None) -> list[dict[str, Any]]:
     """The logged steps of a run, up to ``until``; a line that a dying process left unfinished is no row."""
     path = folder / METRICS
     rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+    data = read_whole(path, "the lab", at_most=LARGEST, call="lab", remedy=BEGIN_ANEW) if is_there(path) else b""
+    for line in data.splitlines():
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            row = parse_json(line, METRICS)
+        except WhorlError:
             break
-        if until is not None and row["step"] > until:
+        if not all(is_finite_number(row.get(name)) for name in ROW) or (until is not None and row["step"] > until):
             break
         rows.append(row)
     return rows

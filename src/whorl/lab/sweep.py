@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from whorl.dialects.documents import read_whole
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid, unknown
 from whorl.lab.aggregate import check_lengths
@@ -28,6 +29,8 @@ from whorl.lab.fairness import ROTARY
 from whorl.lab.plan import check_names, configure, prepare, read_names
 from whorl.lab.run_many import Tell
 from whorl.registry import JOINED, encoding_class
+
+LARGEST = 2**24  # bytes of a sweep file
 
 
 def sweep(
@@ -78,11 +81,11 @@ def _takes(encoding: dict[str, Any], setting: str) -> bool:
 
 def read_grid(file: str | Path) -> dict[str, Any]:
     """What a sweep file says: settings that all runs share under ``run``, encodings, seeds and grid."""
-    path = Path(file)
+    text = read_whole(file, "a sweep", at_most=LARGEST, call="sweep", remedy="Pass a file of TOML.")
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise WhorlError(f"sweep: cannot read {file}: {error.strerror}.") from None
+        data = tomllib.loads(text.decode())
+    except RecursionError:
+        raise WhorlError(f"sweep: {file} is no TOML: it is nested too deeply.") from None
     except ValueError as error:  # no TOML, or no text at all
         raise WhorlError(f"sweep: {file} is no TOML: {error}.") from None
     known = {"title", "encodings", "seeds", "grid", "run"}

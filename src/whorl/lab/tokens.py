@@ -18,11 +18,14 @@ from typing import Any
 import numpy as np
 
 from whorl import WhorlError
+from whorl.dialects.documents import kind_of, read_whole
+from whorl.errors import invalid
 from whorl.lab.corpus import Corpus
 from whorl.lab.probes import Letters
 from whorl.lab.settings import RunConfig
-from whorl.lab.storage import whole_folder
+from whorl.lab.storage import MAKE_ANEW, is_there, whole_folder
 
+LARGEST = 2**28  # bytes of a tokenizer's file
 CHUNK = 2**16  # bytes encoded at a time, up to the end of a line
 ARRAYS = ("train", "test", "test_sizes", "test_documents")
 
@@ -39,12 +42,7 @@ class Tokenizer:
         except ImportError:
             raise WhorlError("lab: a tokenizer needs the tokenizers library. Run: pip install tokenizers.") from None
         path = Path(file).expanduser()
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise WhorlError(
-                f"lab: cannot read the tokenizer {file}: {error.strerror}. Pass a tokenizer.json."
-            ) from None
+        data = read_whole(path, "a tokenizer", at_most=LARGEST, call="lab", remedy="Pass a tokenizer.json.")
         self.digest = hashlib.sha256(data).hexdigest()[:16]
         if digest not in ("", self.digest):
             raise WhorlError(
@@ -129,15 +127,36 @@ def open_tokens(corpus: Corpus, config: RunConfig, store: Path, *, made: Corpus 
     if not config.tokenizer:
         return corpus
     place = store / f"{corpus.digest}-{config.tokenizer_digest}"
-    if not place.exists():
+    if not is_there(place):
         made = made or tokenized(corpus, Tokenizer(config.tokenizer, config.tokenizer_digest))
         with whole_folder(place, "the tokens") as folder:
             for name in ARRAYS:
                 np.save(folder / f"{name}.npy", np.asarray(getattr(made, name)))
-    found = {name: np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-    documents = tuple((int(start), int(stop)) for start, stop in found.pop("test_documents"))
+    found = {name: _array(place / f"{name}.npy") for name in ARRAYS}
+    spans, size = found.pop("test_documents"), len(found["test"])
+    ordered = (spans[:, 0] >= 0) & (spans[:, 0] <= spans[:, 1]) & (spans[:, 1] <= size)
+    if size != len(found["test_sizes"]) or not ordered.all():
+        raise _damaged(place)
+    documents = tuple((int(start), int(stop)) for start, stop in spans)
     ratio = len(corpus.train) / max(1, len(found["train"]))
     return dataclasses.replace(corpus, **found, test_documents=documents, bytes_per_token=ratio)
+
+
+def _array(path: Path) -> np.ndarray:
+    if kind_of(path, "lab") != "file":
+        raise _damaged(path.parent)
+    try:
+        found = np.load(path, mmap_mode="r")
+    except (OSError, ValueError, EOFError):  # not ours to read, cut short, or no array
+        raise _damaged(path.parent) from None
+    axes = found.shape[1:] == (2,) if path.stem == "test_documents" else found.ndim == 1
+    if found.dtype.kind not in "iu" or not axes:
+        raise _damaged(path.parent)
+    return found
+
+
+def _damaged(folder: Path) -> WhorlError:
+    return WhorlError(f"lab: the tokens in {folder} are damaged. {MAKE_ANEW}")
 
 
 def text_of(config: RunConfig, tokens: list[int]) -> str:
@@ -148,7 +167,11 @@ def text_of(config: RunConfig, tokens: list[int]) -> str:
 
 
 def tokens_of(config: RunConfig, text: str) -> list[int]:
-    """The tokens of a text, as a run reads it."""
+    """The tokens of a text, as a run reads it; bytes that a command line could not decode are bytes again."""
+    try:
+        data = text.encode(errors="surrogateescape")
+    except (AttributeError, UnicodeEncodeError):  # no text, or halves of letters
+        raise invalid("generate", "prompt", "a text that UTF-8 can hold", text) from None
     if config.tokenizer:
-        return Tokenizer(config.tokenizer, config.tokenizer_digest).encode(text.encode())[0].tolist()
-    return list(text.encode())
+        return Tokenizer(config.tokenizer, config.tokenizer_digest).encode(data)[0].tolist()
+    return list(data)

@@ -26,7 +26,18 @@ from whorl.lab.interrupts import heard_later
 from whorl.lab.monitor import gradient_norms, group_of
 from whorl.lab.processes import folder_of_first
 from whorl.lab.recipe import ROWS, Recipe, make_optimizer, set_rate
-from whorl.lab.storage import CHECKPOINT, METRICS, read_checkpoint, read_metrics, write_atomic, write_checkpoint
+from whorl.lab.storage import (
+    CHECKPOINT,
+    METRICS,
+    check_optimizer,
+    check_weights,
+    is_there,
+    read_checkpoint,
+    read_metrics,
+    remove,
+    write_atomic,
+    write_checkpoint,
+)
 
 Tell = Callable[[dict[str, Any]], None]  # hears what happens
 
@@ -173,16 +184,19 @@ def resume(
     if folder is not None and world > 1:
         with folder_of_first(folder) as own:
             return resume(model, optimizer, recipe, own)
-    if folder is None or not (folder / CHECKPOINT).exists():
+    if folder is None or not is_there(folder / CHECKPOINT):
         if folder is not None:
-            (folder / METRICS).unlink(missing_ok=True)
+            remove(folder / METRICS)
         return Trained(0, 0.0)
     saved = read_checkpoint(folder, device=recipe.device)
+    check_weights(folder, model.state_dict(), saved.model)
     model.load_state_dict(saved.model)
-    names = dict(model.named_parameters())
+    parameters = dict(model.named_parameters())
+    check_optimizer(folder, parameters, saved.optimizer)
     for key, value in saved.optimizer.items():
         name, _, part = key.rpartition(".")
-        optimizer.state[names[name]][part] = value.to(names[name].device)  # of this process, which has its own
+        # of this process, which has its own
+        optimizer.state[parameters[name]][part] = value.to(parameters[name].device)
     torch.set_rng_state(saved.random)
     rows = read_metrics(folder, until=saved.step)
     write_atomic(folder / METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())

@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from whorl import Encoding, LayerPlan
 from whorl.attend.cache import KVCache
 from whorl.attend.together import together
+from whorl.config import MOST_TOKENS
 from whorl.errors import WhorlError, check_flags, invalid, is_finite_number
 from whorl.models.layers import (
     Activation,
@@ -259,6 +260,8 @@ def _check_sampling(
     call = "Decoder.generate"
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise invalid(call, "count", "0 or more", count)
+    if tokens.shape[1] + count > MOST_TOKENS:
+        raise invalid(call, "tokens and count", f"at most {MOST_TOKENS:,} together", tokens.shape[1] + count)
     if not is_finite_number(temperature) or temperature < 0:
         raise invalid(call, "temperature", "0 or more", temperature, "0 takes the likeliest token.")
     if temperature == 0 and (top_k is not None or generator is not None):

@@ -15,6 +15,7 @@ from torch.nn.functional import gelu, relu, silu
 
 from whorl import Encoding, KVCache, LayerPlan, attention, build_for
 from whorl.attend.inputs import check_device
+from whorl.config import check_most
 from whorl.encodings.parts import Input
 from whorl.errors import WhorlError, check_counts, invalid, is_finite_number, unknown
 from whorl.graphs import equals_any
@@ -148,7 +149,9 @@ def check_settings(
     if not is_finite_number(dropout) or not 0 <= dropout < 1:
         raise invalid(call, "dropout", "at least 0 and below 1", dropout)
     given = {name: count for name, count in {"head_dim": head_dim, **own}.items() if count is not None}
-    check_counts(call, width=width, heads=heads, **counts, **given)
+    counts |= {"width": width, "heads": heads, **given}
+    check_counts(call, **counts)
+    check_most(call, **counts)
     if head_dim is None and width % heads:
         raise invalid(call, "width", f"a multiple of heads={heads}", width)
     return {"heads": heads, "head_dim": width // heads if head_dim is None else head_dim, "width": width}

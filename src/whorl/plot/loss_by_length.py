@@ -51,7 +51,7 @@ def losses(
             markersize=4,
             markerfacecolor="none" if look.hollow else colour,
             linewidth=1.6,
-            label=curve.label,
+            label=style.plain(curve.label),
             **drawn,
         )
     trained = found.trained

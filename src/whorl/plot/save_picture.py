@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from whorl.dialects.documents import kind_of, named
 from whorl.errors import WhorlError, invalid
 
 if TYPE_CHECKING:
@@ -27,7 +29,7 @@ def check_path(path: str | Path, call: str = "save") -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise invalid(call, "the file's suffix", "one of .png, .svg, .pdf", path.suffix or str(path))
-    if not path.parent.is_dir():
+    if kind_of(path.parent, call) != "folder":
         raise WhorlError(f"{call}: there is no folder {path.parent}. Make it first.")
     return path
 
@@ -52,7 +54,10 @@ def save(ax: Axes, path: str | Path, *, dpi: int = DOTS_PER_INCH) -> Path:
             figure.savefig(part, format=suffix[1:], dpi=dpi, metadata=UNDATED[suffix])
         part.replace(path)
     except OSError as error:
-        raise WhorlError(f"save: cannot write {path}: {error.strerror}. Choose another place.") from None
+        raise WhorlError(f"save: cannot write {named(path)}: {error.strerror}. Choose another place.") from None
+    except ValueError as error:  # between two dollars in a title stands no formula
+        raise WhorlError(f"save: a text cannot be drawn: {error}. Write \\$ for a dollar.") from None
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # never made
+            part.unlink()
     return path

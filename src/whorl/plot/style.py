@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from whorl import Config, Encoding
-from whorl.errors import WhorlError, invalid
+from whorl.errors import WhorlError, invalid, printable
 from whorl.result_rows import AS_TRAINED, WINDOW
 
 if TYPE_CHECKING:
@@ -102,6 +102,15 @@ def key(ax: Axes, *, inside: str | None = None) -> None:
     place: dict[str, Any] = {"loc": inside} if inside else {"loc": "upper left", "bbox_to_anchor": (1.01, 1.0)}
     legend = ax.legend(fontsize=SMALL, frameon=False, handlelength=2.6, borderaxespad=0.3, **place)
     legend.set_alignment("left")
+
+
+def plain(text: str) -> str:
+    """A text that matplotlib draws letter by letter: no formula in it, and nothing that has no letter.
+
+    >>> plain("a$b")
+    'a\\\\$b'
+    """
+    return printable(text).replace("$", r"\$")
 
 
 def line_style(index: int, points: int = 0) -> dict[str, Any]:

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from whorl import WhorlError
+from whorl.dialects.documents import kind_of
+from whorl.errors import printable
 from whorl.lab.report.page import page
 from whorl.lab.report.sentences import Sentences
 from whorl.lab.report.verdict import Findings
 from whorl.lab.report.words import LANGUAGES, Words
-from whorl.lab.storage import replace_whole
+from whorl.lab.storage import is_there, replace_whole
 from whorl.result_rows import PROTOCOLS, RECALL, TASK
 from whorl.results import COMPARISON, ComparisonResult
 
@@ -26,6 +28,7 @@ __all__ = ["write_all", "write_csv", "write_json", "write_report"]
 Comparison = Mapping[str, Any] | ComparisonResult  # what a comparison.json holds, or the record of it
 TABLE, PAGE = "comparison.csv", "report.html"
 EARLIER = "reports"  # the folder of those that were written before, each in one named after its date
+FORMULA = ("=", "+", "-", "@")  # what one begins with
 COLUMNS = ("label", "variant", "length", "ratio", "protocol", "unit", "mean", "low", "high", "n")
 
 
@@ -42,16 +45,21 @@ def write_all(comparison: Comparison, out: Path, lang: str = "en") -> tuple[Comp
 
 
 def _keep_earlier(out: Path) -> None:
-    there = [out / name for name in (PAGE, TABLE, COMPARISON) if (out / name).exists()]
+    there = [out / name for name in (PAGE, TABLE, COMPARISON) if is_there(out / name)]
     if not there:
         return
-    written = datetime.fromtimestamp(max(path.stat().st_mtime for path in there), UTC)
-    base = out / EARLIER / written.strftime("%Y-%m-%dT%H%M%SZ")
-    names = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
-    folder = next(path for path in names if not path.exists())
-    folder.mkdir(parents=True)
-    for path in there:  # the JSON last: where it is, the others were
-        path.rename(folder / path.name)
+    try:
+        written = datetime.fromtimestamp(max(path.stat().st_mtime for path in there), UTC)
+        base = out / EARLIER / written.strftime("%Y-%m-%dT%H%M%SZ")
+        names = itertools.chain([base], (base.with_name(f"{base.name}-{i}") for i in itertools.count(2)))
+        folder = next(path for path in names if not path.exists())
+        folder.mkdir(parents=True)
+        for path in there:  # the JSON last: where it is, the others were
+            path.rename(folder / path.name)
+    except (OSError, ValueError, OverflowError) as error:  # no place to move them to, or a date that no calendar has
+        raise WhorlError(
+            f"lab: cannot move what an earlier comparison left in {out}: {error}. Move it, or choose another --out."
+        ) from None
 
 
 def write_report(comparison: Comparison, path: str | os.PathLike[str], *, lang: str = "en") -> Path:
@@ -100,17 +108,23 @@ def _lines(result: ComparisonResult) -> Iterator[tuple[object, ...]]:
             for length in sorted({n for other in same for n in other.cells.get(measure, {})}):
                 cell = row.cells[measure].get(length)
                 numbers = (cell.mean, cell.low, cell.high, cell.n) if cell else ("", "", "", 0)
-                yield row.label, row.variant, length, length / result.trained, protocol, unit, *numbers
+                ratio = length / result.trained
+                yield _text(row.label), _text(row.variant), length, ratio, _text(protocol), unit, *numbers
+
+
+def _text(cell: str) -> str:
+    """A text as a cell that no program of tables takes for a formula to compute."""
+    return f"'{cell}" if cell[:1] in FORMULA else cell
 
 
 def _write(path: str | os.PathLike[str], content: str, call: str) -> Path:
     """Writes a file whole or not at all, so that no reader ever meets half of it."""
     target = Path(path)
-    if target.is_dir():
+    if kind_of(target, call) == "folder":
         raise WhorlError(f"{call}: {target} is a folder. Name a file in it, as in {target / 'report.html'}.")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        replace_whole(target, lambda made: made.write_bytes(content.encode(errors="replace")))
+        replace_whole(target, lambda made: made.write_bytes(printable(content, lines=True).encode()))
     except OSError as error:
         raise WhorlError(
             f"{call}: cannot write {target}: {error.strerror or error}. Choose a path that can be written."

@@ -148,7 +148,8 @@ class Panel:
 
     def y(self, value: float) -> float:
         """Where a value stands, in pixels."""
-        return self.bottom + (value - self.low) / (self.high - self.low) * (self.top + 6 - self.bottom)
+        share = (value - self.low) / (self.high - self.low) if self.high > self.low else 0.5
+        return self.bottom + share * (self.top + 6 - self.bottom)
 
     def y_ticks(self) -> list[tuple[float, str]]:
         """The place and the text of each tick."""
