@@ -56,12 +56,13 @@ class Visibility:
     def _other_rules(self) -> bool:
         return first(self.encoding, parts.Visibility) is not None or self.given
 
-    def rows(self, start: int = 0, stop: int | None = None, among: slice = slice(None)) -> Tensor | None:
+    def rows(self, start: int = 0, stop: int | None = None, among: slice | None = None) -> Tensor | None:
         """The mask of queries [start, stop) among some keys, broadcasting against (batch, heads, rows, keys).
 
         None where all of them are seen.
         """
         stop = self.queries if stop is None else stop
+        among = slice(None) if among is None else among  # as a default, torch 2.11 cannot compile it
         if self.everything:
             return None
         rules: list[Tensor] = []
