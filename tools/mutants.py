@@ -22,7 +22,7 @@ CARRIERS = ("base.py", "parts.py", "combined.py", "layer_plan.py", "from_hf.py",
 # Functions that check, build modules, keep results, say what is so, or serve a device that is not there.
 NO_FORMULAS = (
     *("__init__", "_apply", "_restore", "replace", "claims", "declare", "reset_parameters", "extra_repr"),
-    *("_ready_turn", "counted_tables", "_shared_tables", "_constants", "_frequencies_on", "by_tables", "constants"),
+    *("_ready_turn", "counted_tables", "_shared_tables", "_constants", "_frequencies_on", "by_tables", "_slopes_on"),
     *("need_base", "served", "_served", "length_dependent", "transposed", "causal_only", "chunk_rows", "_splits"),
 )
 

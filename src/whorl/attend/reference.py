@@ -98,7 +98,7 @@ def pair_bias(
         and type(source).score_bias is DistanceBias.score_bias  # and not made in a way of its own
         and takes_derivatives(*source.parameters())
     ):
-        return source.bias_where_seen(q_positions, k_positions, allowed)
+        return source._bias_where_seen(q_positions, k_positions, allowed)
     return encoding.score_bias(q_positions, k_positions, length)
 
 

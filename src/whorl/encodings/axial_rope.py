@@ -35,7 +35,8 @@ import torch
 from torch import Tensor
 
 from whorl.config import config
-from whorl.encodings.rotary import Rotary, RotaryConfig
+from whorl.encodings.rotary import Rotary
+from whorl.encodings.rotary_config import RotaryConfig
 from whorl.errors import WhorlError
 from whorl.position_checks import check_positions
 from whorl.rotary.frequencies import Ladder
@@ -113,6 +114,10 @@ class AxialRopeConfig(RotaryConfig):
         return CONVENTIONS[self.convention]
 
     @property
+    def unit(self) -> float:
+        return self.fixed.unit
+
+    @property
     def pairs(self) -> int:
         return self.head_dim // (2 * self.axes) * self.axes
 
@@ -179,11 +184,8 @@ class AxialRope(Rotary):
     def layout(self) -> Layout:
         return self.config.fixed.layout
 
-    def frequencies(self, length: int | None = None) -> Tensor:
-        return super().frequencies(length) * self.config.fixed.unit
-
     def tables(self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32) -> Tables:
-        unit = self.config.fixed.unit
+        unit = self.config.unit
         if unit != 1.0:
             # on the positions and not on the frequencies: the order in which DINOv3 rounds in float32
             axes_first = check_positions(type(self).__name__, positions, self.config.axes)

@@ -7,7 +7,7 @@ declares as parts (``encodings/parts.py``), and everything that follows from par
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -29,6 +29,8 @@ from whorl.encodings.parts import (
     first,
     settled,
 )
+from whorl.errors import WhorlError
+from whorl.graphs import Function
 
 HOOKS = ("add_to_input", "transform_qk", "score_bias", "adjust_scores", "adjust_output", "branches", "mask")
 
@@ -52,6 +54,28 @@ class Claims:
     extrapolates: bool  # quality holds at 4 times the trained length
 
 
+def follows_from(*sources: str) -> Callable[[Function], Function]:
+    """Marks a method that no subclass can write over: others decide it, and some paths ask those."""
+
+    def mark(function: Function) -> Function:
+        function._follows_from = sources  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    return mark
+
+
+def _check_written_over(cls: type, name: str) -> None:
+    """Raises a WhorlError where a class writes over what follows from other methods."""
+    for base in cls.__mro__[1:]:
+        given = base.__dict__.get(name)
+        sources = getattr(getattr(given, "fget", given), "_follows_from", None)
+        if sources:
+            raise WhorlError(
+                f"{cls.__name__}: {name} follows from {' and '.join(sources)}, and some paths would not ask for one of "
+                f"its own. Write {' or '.join(sources)} over."
+            )
+
+
 class EncodingType(type):
     """Settles the parts of an encoding once it is built: graphs and steps find them ready."""
 
@@ -70,6 +94,8 @@ class Encoding(nn.Module, metaclass=EncodingType):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        for name in cls.__dict__:
+            _check_written_over(cls, name)
         if "Config" in cls.__dict__:
             cls.__signature__ = inspect.signature(cls.Config)  # so that help() shows the settings
 
@@ -125,16 +151,19 @@ class Encoding(nn.Module, metaclass=EncodingType):
         return any(encoding.causal_only for encoding in self.joined)
 
     @property
+    @follows_from("declare")
     def counts_tokens(self) -> bool:
         """Whether scores depend on the order in which keys are given, which is that of the text."""
         return any(term.counts_tokens for term in every(self, ScoreTerm))
 
     @property
+    @follows_from("declare")
     def scales_queries_only(self) -> bool:
         """Whether ``transform_qk`` only multiplies queries by numbers, so that it commutes with a rotation."""
         return first(self, QueryScale) is not None and not self.joined
 
     @property
+    @follows_from("remember")
     def reads_hidden(self) -> bool:
         """Whether ``adjust_scores`` needs something of the hidden states."""
         return type(self).remember is not Encoding.remember or any(encoding.reads_hidden for encoding in self.joined)
@@ -191,11 +220,13 @@ class Encoding(nn.Module, metaclass=EncodingType):
         return next((bias for bias in biases if bias is not None), None)
 
     @property
+    @follows_from("declare")
     def folds(self) -> bool:
         """Whether the bias is separable, so that ``fold`` can put it into further dimensions of queries and keys."""
         return self.fold_dims > 0
 
     @property
+    @follows_from("declare")
     def fold_dims(self) -> int:
         """How many further dimensions ``fold`` adds in float32."""
         bias = first(self, Bias)
@@ -250,6 +281,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
         found = (encoding.branches(q_positions, k_positions) for encoding in self.joined)
         return next((branches for branches in found if branches is not None), None)
 
+    @follows_from("declare")
     def one_branch(self, keys: int) -> bool:
         """Whether the first branch, placed by ``transform_qk``, holds every pair of ``keys`` consecutive positions."""
         branches = first(self, Branches)
@@ -297,6 +329,7 @@ class Encoding(nn.Module, metaclass=EncodingType):
         return allowed
 
     @property
+    @follows_from("declare")
     def reach(self) -> Reach | None:
         """How far ``mask`` lets a query see, so that keys beyond are not looked at; None where it is not known."""
         known = [part.reach for part in every(self, Visibility) if part.reach is not None]

@@ -72,7 +72,7 @@ class DistanceBias(Bias):
     def bias_at(self, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return self.bias_of(head, difference(i, j))
 
-    def bias_where_seen(self, q_positions: Tensor, k_positions: Tensor, seen: Tensor) -> Tensor:
+    def _bias_where_seen(self, q_positions: Tensor, k_positions: Tensor, seen: Tensor) -> Tensor:
         """As ``score_bias``, but where nobody sees the key that of a distance which somebody does see.
 
         A formula may have no number for keys after the query, and one that is hidden still makes every gradient NaN.

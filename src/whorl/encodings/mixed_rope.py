@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import config
-from whorl.encodings.rotary import Rotary, RotaryConfig
+from whorl.encodings.rotary import Rotary
+from whorl.encodings.rotary_config import RotaryConfig
 from whorl.errors import WhorlError, invalid
-from whorl.kernels.choose import Impl
 from whorl.position_checks import check_positions
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout, Order
@@ -126,28 +126,19 @@ class MixedRope(Rotary):
     def layout(self) -> Layout:
         return "interleaved"
 
-    def frequencies(self, length: int | None = None) -> Tensor:
+    def _frequencies(self, length: int | None, device: torch.device | None = None) -> Tensor:
         """The learned frequencies of rows and of columns, float64, shape (2, heads, pairs)."""
         self._served(length)
-        return self.frequencies_2d.double()
+        return self.frequencies_2d.double().to(device or self.frequencies_2d.device)
 
     def tables(self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32) -> Tables:
         """cos and sin for these positions, shape (1 or batch, heads, length, pairs)."""
         axes_first = check_positions(type(self).__name__, positions, AXES)
-        angles = mixed_angles(axes_first, self.frequencies(length).to(positions.device))
-        return angles.cos().to(dtype), angles.sin().to(dtype)
-
-    def turn(
-        self, x: Tensor, tables: Tables, *, inverse: bool = False, order: Order = "bhld", impl: Impl = "auto"
-    ) -> Tensor:
-        if x.ndim == 3:  # tables by head have a batch axis, so x gets one
-            whole: Order = "bhld" if order == "bhld" else "blhd"
-            return super().turn(x.unsqueeze(0), tables, inverse=inverse, order=whole, impl=impl).squeeze(0)
-        return super().turn(x, tables, inverse=inverse, order=order, impl=impl)
-
-    def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> Tables:
-        # trained frequencies change from step to step: nothing to keep
-        return self.tables(positions, length, dtype=dtype)
+        angles = mixed_angles(axes_first, self._table_frequencies(length, positions.device))
+        cos, sin, factor = angles.cos(), angles.sin(), self.attention_factor(length)
+        if factor != 1.0:  # of a class that writes it over
+            cos, sin = cos * factor, sin * factor
+        return cos.to(dtype), sin.to(dtype)
 
     def _check_head(self, name: str, x: Tensor, positions: Tensor, order: Order) -> None:
         super()._check_head(name, x, positions, order)

@@ -5,7 +5,8 @@ numbers, and what is known of that hook without calling it: that a rotation is a
 far a mask lets a query see. Attention, caches, kernels and claims ask for parts and never for a class.
 
 What is known holds as long as the hook is the one that was declared. ``settled`` drops it where a class below the
-declaring one has written the hook over, so that the new hook is called and not passed by.
+declaring one has written the hook over, so that the new hook is called and not passed by. Methods that only tell
+kernels what the hook computes cannot be written over without it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar, d
 import torch
 from torch import Tensor, nn
 
-from whorl.errors import invalid
+from whorl.errors import WhorlError, invalid
 
 if TYPE_CHECKING:
     from whorl.encodings.base import Encoding
@@ -43,12 +44,14 @@ class Part:
     encoding   the module whose hook computes it
     hook       the public method that does
     known      by the name of a method: the fields that say nothing any more once a subclass has written it over
+    restated   by the name of a method that tells kernels what the hook computes: the field that says it does
     shared     whether two encodings may both have such a part
     """
 
     encoding: Encoding
     hook: ClassVar[str]
     known: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    restated: ClassVar[Mapping[str, str]] = MappingProxyType({})
     shared: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -84,10 +87,20 @@ class Part:
         return (type(self), *((type(fact), fact.config) if isinstance(fact, nn.Module) else fact for fact in facts))
 
     def without(self, written_over: set[str]) -> Part:
-        """The part with what it still knows after these methods were written over."""
+        """The part with what it still knows after these methods were written over.
+
+        Raises a WhorlError where kernels would be told something else than the hook computes.
+        """
         dropped = {field for method, known in self.known.items() if method in written_over for field in known}
         default = {field.name: field.default for field in fields(self)}
-        return replace(self, **{field: default[field] for field in dropped}) if dropped else self
+        part = replace(self, **{field: default[field] for field in dropped}) if dropped else self
+        for method, field in self.restated.items():
+            if method in written_over and getattr(part, field) != default[field]:
+                raise WhorlError(
+                    f"{self.name}: {method} tells kernels what {self.hook} computes, which is not written over. "
+                    f"Write that or what it is made of over too, or say in declare() what holds of {self.name}."
+                )
+        return part
 
 
 def numbers_of(call: str, bias: object) -> Tensor:
@@ -120,7 +133,7 @@ class Placement(Part):
     """Where queries and keys are put. ``rotary`` turns them, where they are turned and nothing else but faded."""
 
     hook = "transform_qk"
-    known = MappingProxyType({"transform_qk": ("rotary",)})
+    known = dict.fromkeys(("transform_qk", "linear_qk", "rotate", "turn"), ("rotary",))
     rotary: Rotary | None = None
 
 
@@ -150,6 +163,7 @@ class Bias(Part):
         dict.fromkeys(("bias_at", "bias_of", "slopes"), ("fold_dims", "slopes"))
         | {"score_bias": ("formula", "fold_dims", "slopes")}
     )
+    restated = dict.fromkeys(("fold", "fold_fits"), "fold_dims")
     formula: bool = False
     fold_dims: int = 0
     slopes: tuple[float, ...] | None = None
@@ -166,6 +180,7 @@ class BiasByPair(Bias):
     known = MappingProxyType(
         {**Bias.known} | {method: (*Bias.known[method], "lines") for method in ("bias_at", "score_bias")}
     )
+    restated = MappingProxyType({**Bias.restated, **dict.fromkeys(("line_numbers", "formed_lines"), "lines")})
     lines: int = 0
 
 
@@ -182,9 +197,10 @@ class BiasByDistance(Bias):
         {**Bias.known}
         | {
             method: (*Bias.known.get(method, ()), "curve", "flat_beyond", "bucketed")
-            for method in ("bias_of", "bias_at", "score_bias", "bucket")
+            for method in ("bias_of", "bias_at", "score_bias")
         }
     )
+    restated = MappingProxyType({**Bias.restated, "curve_numbers": "curve", "bias_between": "bucketed"})
     curve: str | None = None
     flat_beyond: int | None = None
     bucketed: bool = False
@@ -229,6 +245,7 @@ class ScoreTerm(Part):
 
     hook = "adjust_scores"
     known = MappingProxyType({"adjust_scores": ("whole_row", "form"), "add_terms": ("form",)})
+    restated = dict.fromkeys(("rows_by_distance", "rows_by_count", "running_sums"), "form")
     whole_row: bool = False
     form: Literal["rows", "counts", "sums"] | None = None
 
@@ -250,8 +267,9 @@ class RowLessColumn(ScoreTerm):
     """
 
     def without(self, written_over: set[str]) -> Part:
-        hooks = {"adjust_scores", "add_terms", "running_sums", "within_documents"}
-        return ScoreTerm(self.encoding) if written_over & hooks else self
+        part = super().without(written_over)
+        hooks = {"adjust_scores", "add_terms", "within_documents"}
+        return ScoreTerm(self.encoding) if written_over & hooks else part
 
 
 class OutputTerm(Part):
@@ -259,6 +277,7 @@ class OutputTerm(Part):
 
     hook = "adjust_output"
     known = MappingProxyType({"adjust_output": ("form",)})
+    restated = MappingProxyType({"rows_by_distance": "form"})
     form: Literal["rows"] | None = None
 
 

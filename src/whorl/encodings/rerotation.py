@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from whorl.encodings.parts import lone_rotation
 from whorl.encodings.rotary import Rotary
 from whorl.errors import WhorlError, invalid
 from whorl.kernels.rotate import rotate
@@ -44,11 +45,16 @@ def rerotate(
     for name, encoding in (("old", old), ("new", new)):
         if not isinstance(encoding, Rotary):
             raise invalid("rerotate", name, "a rotary encoding", encoding, "Other encodings leave keys as they are.")
+        if not encoding._own_rotation and lone_rotation(encoding) is None:
+            raise WhorlError(
+                f"rerotate: {name} is {type(encoding).__name__}, whose transform_qk does more than its rotation, and "
+                "cannot be undone. Write rotate over in its place."
+            )
     if new_positions is None:
         new_positions = on_axes("rerotate", positions, old.axes, new.axes)
-    old_tables = old.tables(positions, old_length, dtype=torch.float64)
-    new_tables = new.tables(new_positions, new_length, dtype=torch.float64)
     if _turn_the_same_pairs(old, new):
+        old_tables = old.tables(positions, old_length, dtype=torch.float64)
+        new_tables = new.tables(new_positions, new_length, dtype=torch.float64)
         # keys lie as old wrote them, and stay so
         written = "half" if layout_ends(old.layout)[1] == "half" else "interleaved"
         return rotate(
@@ -60,8 +66,8 @@ def rerotate(
             heads=old.config.rotated_heads,
             order=order,
         )
-    raw = old.turn(keys.double(), old_tables, inverse=True, order=order)
-    return new.turn(raw, new_tables, order=order).to(keys.dtype)
+    raw = old.rotate(keys.double(), positions, old_length, inverse=True, order=order)
+    return new.rotate(raw, new_positions, new_length, order=order).to(keys.dtype)
 
 
 def on_axes(call: str, positions: Tensor, old_axes: int, new_axes: int) -> Tensor:
@@ -89,4 +95,4 @@ def _turn_the_same_pairs(old: Rotary, new: Rotary) -> bool:
         own = rope.config
         return own.pairs, own.start, own.blocks, own.rotated_heads, rope.layout
 
-    return place(old) == place(new)
+    return place(old) == place(new) and not (old._own_rotation or new._own_rotation)

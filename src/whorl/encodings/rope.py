@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from whorl.config import config
-from whorl.encodings.rotary import Rotary, RotaryConfig
+from whorl.encodings.rotary import Rotary
+from whorl.encodings.rotary_config import RotaryConfig
 from whorl.errors import WhorlError, invalid
 from whorl.rotary.frequencies import Ladder
 from whorl.rotary.rotation import Layout
 from whorl.rotary.scalings.base import Factors, Scaling
-from whorl.rotary.tables import Tables
 
 DEFAULT_BASE = 10_000.0
 
@@ -181,17 +181,8 @@ class Rope(Rotary):
     def length_dependent(self) -> bool:
         return self.config.scaling is not None and self.config.scaling.length_dependent
 
-    def frequencies(self, length: int | None = None) -> Tensor:
+    def _frequencies(self, length: int | None, device: torch.device | None = None) -> Tensor:
         if not self.config.learnable:
-            return super().frequencies(length)
-        return self._table_frequencies(length, self.log_scale.device).double()
-
-    def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
-        if not self.config.learnable:
-            return super()._table_frequencies(length, device)
+            return super()._frequencies(length, device)
+        device = device or self.log_scale.device
         return self._constants(length, device) * self.log_scale.to(device).double().exp()
-
-    def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> Tables:
-        if self.config.learnable:  # trained frequencies change from step to step: nothing to keep
-            return self.tables(positions, length, dtype=dtype)
-        return super()._shared_tables(positions, length, dtype)

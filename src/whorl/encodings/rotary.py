@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
-from whorl.config import Config, config
 from whorl.encodings import parts
-from whorl.encodings.base import Claims, Encoding
+from whorl.encodings.base import Claims, Encoding, follows_from
 from whorl.encodings.pairs import check_head
+from whorl.encodings.rotary_config import RotaryConfig
 from whorl.errors import WhorlError, invalid
 from whorl.graphs import held, value_of, with_text
 from whorl.kernels.axes import HEADS_AXIS, length_of
@@ -27,84 +27,24 @@ from whorl.position_checks import check_positions, first_of_consecutive
 from whorl.rotary import tables as table
 from whorl.rotary.cache import current_table_cache
 from whorl.rotary.rotation import Layout, Order, Rotation, layout_ends
-from whorl.rotary.scalings.base import Factors
 from whorl.tracing import is_symbol, kept_in_graphs, may_keep_tensors
 
 
-@config
-class RotaryConfig(Config):
-    """What every rotary config has and answers.
+class Rotary(Encoding):
+    """Base of the rotary encodings: one frequency and one position axis per pair of dimensions.
 
-    head_dim       dimensions of a head
-    angles         "exact" (float64), or "float32": what most frameworks compute, bit for bit
-    rotated_heads  the heads that are rotated; None for all
+    ``frequencies`` make ``tables``, by which ``turn`` turns, as ``rotate`` and ``transform_qk`` have it do. A class
+    that writes one of them over decides for all that follow.
     """
 
-    head_dim: int
-    angles: Literal["exact", "float32"] = "exact"
-    rotated_heads: tuple[int, ...] | None = None
-
-    def check(self) -> None:
-        self.check_positive("head_dim")
-        heads = self.rotated_heads
-        distinct = heads is None or (heads and min(heads) >= 0 and len(set(heads)) == len(heads))
-        self.must(distinct, "rotated_heads", "distinct head indices from 0", remedy="Use None for all heads.")
-
-    def check_base(self, base: float, remedy: str) -> None:
-        """Raises a WhorlError unless frequencies can be made of a base."""
-        self.must(base > 1, "base", "larger than 1", base, remedy)
-        largest = torch.finfo(self.dtype).max
-        self.must(
-            base <= largest, "base", f"at most {largest:.3g}", base, "Use angles='exact' for more than float32 has."
-        )
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The precision of frequencies and angles."""
-        return torch.float64 if self.angles == "exact" else torch.float32
-
-    @property
-    def pairs(self) -> int:
-        """How many pairs of dimensions are rotated."""
-        return self.head_dim // 2
-
-    @property
-    def start(self) -> int:
-        """The first rotated dimension."""
-        return 0
-
-    @property
-    def blocks(self) -> int:
-        """Into how many equal parts of the rotated dimensions the layout is applied one by one."""
-        return 1
-
-    @property
-    def axes(self) -> int:
-        """How many position axes a token has."""
-        return 1
-
-    @property
-    def axis_of_pair(self) -> tuple[int, ...]:
-        """Which position axis turns each pair."""
-        return (0,) * self.pairs
-
-    def scaled_frequencies(self, length: int | None = None) -> Tensor:
-        """The frequency of each pair in the precision of ``angles``, on the CPU."""
-        raise NotImplementedError
-
-    def served(self, length: int | None) -> int | None:
-        """The length, or one that stands for all that have the same frequencies."""
-        return length
-
-    def factors(self, length: int | None = None) -> Factors:
-        """The factors on cos and sin and on the softmax scale."""
-        return Factors()
-
-
-class Rotary(Encoding):
-    """Base of the rotary encodings: one frequency and one position axis per pair of dimensions."""
-
     config: RotaryConfig
+    _own_frequencies: ClassVar[bool] = False  # whether a class has written ``frequencies`` over
+    _own_rotation: ClassVar[bool] = False  # whether a class has written ``turn`` or ``rotate`` over
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._own_frequencies = cls.frequencies is not Rotary.frequencies
+        cls._own_rotation = cls.turn is not Rotary.turn or cls.rotate is not Rotary.rotate
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -122,6 +62,7 @@ class Rotary(Encoding):
         raise NotImplementedError
 
     @property
+    @follows_from("config.axes")
     def axes(self) -> int:
         return self.config.axes
 
@@ -133,7 +74,7 @@ class Rotary(Encoding):
 
     def frequencies(self, length: int | None = None) -> Tensor:
         """w_i of each pair after scaling for this length, float64, shape (pairs,)."""
-        return self._constants(length, torch.device("cpu")).to(torch.float64, copy=True)  # who asks may write into it
+        return self._frequencies(length).double() * self.config.unit  # a new tensor: who asks may write into it
 
     def attention_factor(self, length: int | None = None) -> float:
         """What multiplies cos and sin."""
@@ -197,11 +138,15 @@ class Rotary(Encoding):
         self._check_head("q", q, q_positions, order)
         self._check_head("k", k, k_positions, order)
         check_heads(type(self).__name__, self.config.rotated_heads, q, k, order)
+        if self._own_rotation:
+            turned_q = self.rotate(q, q_positions, length, order=order, impl=impl)
+            return turned_q, self.rotate(k, k_positions, length, order=order, impl=impl)
         if may_keep_tensors() and not (q.numel() or k.numel()):  # a cache asks whether its tokens would be refused
             check_positions(type(self).__name__, q_positions, self.axes)
             return q, k
         q_tables = self._shared_tables(q_positions, length, wide_dtype(q))
-        if k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None:
+        apart = k_positions is not q_positions or k.dtype != q.dtype or self.config.rotated_heads is not None
+        if apart or q.ndim < q_tables[0].ndim:
             k_tables = self._shared_tables(k_positions, length, wide_dtype(k))
             return self.turn(q, q_tables, order=order, impl=impl), self.turn(k, k_tables, order=order, impl=impl)
         start, blocks = self.config.start, self.config.blocks
@@ -219,9 +164,9 @@ class Rotary(Encoding):
         self._check_head("k", k, positions, order)
         check_positions(type(self).__name__, positions, self.axes)
         learned = next(self.parameters(), None) is not None
-        own = type(self).tables is Rotary.tables and not learned and self.config.angles == "exact"
-        plain = own and self.axes == 1 and self.config.rotated_heads is None and impl in ("auto", "triton")
-        plain = plain and not positions.requires_grad
+        own = type(self).tables is not Rotary.tables or self._own_rotation or learned
+        plain = not own and self.config.angles == "exact" and self.axes == 1 and not positions.requires_grad
+        plain = plain and self.config.rotated_heads is None and impl in ("auto", "triton")
         if not plain or q.dtype == torch.float64 or why_not_rotate("triton", q, positions, positions):
             return PLANS.keep(key, by_tables)
         rotation = checked_rotation("transform_qk", self.layout, False, self.config.start, self.config.blocks, order)
@@ -231,6 +176,8 @@ class Rotary(Encoding):
 
     def _shared_tables(self, positions: Tensor, length: int | None, dtype: torch.dtype) -> table.Tables:
         """The tables through the cache that all layers share."""
+        if self._parameters or self._modules:  # what is trained changes from step to step: nothing to keep
+            return self.tables(positions, length, dtype=dtype)
         axes_first = check_positions(type(self).__name__, positions, self.axes)
         served = self._served(length)
         kept = current_table_cache().prefix(
@@ -251,10 +198,12 @@ class Rotary(Encoding):
 
         return by_axis(axes_first, self.config.axis_of_pair, look_up)
 
+    @follows_from("layout")
     def rotation(self) -> Rotation:
         """What is done to tensors (batch, heads, length, dim), but for the angles."""
         return Rotation("bhld", *layout_ends(self.layout), self.config.start, self.config.blocks)
 
+    @follows_from("tables")
     def counted_tables(self, count: int, length: int | None, device: torch.device) -> Counted | None:
         """The float32 tables of positions 0, 1, 2, …, at least ``count`` of them, the same on every axis.
 
@@ -278,7 +227,13 @@ class Rotary(Encoding):
         return kept
 
     def _table_frequencies(self, length: int | None, device: torch.device) -> Tensor:
-        return self._constants(length, device)
+        if not self._own_frequencies:
+            return self._frequencies(length, device)
+        return (self.frequencies(length) / self.config.unit).to(device, self.config.dtype)
+
+    def _frequencies(self, length: int | None, device: torch.device | None = None) -> Tensor:
+        """The frequencies before the unit, in the precision of tables; where they are kept unless a device is given."""
+        return self._constants(length, device or torch.device("cpu"))
 
     def _constants(self, length: int | None, device: torch.device) -> Tensor:
         served = self._served(length)
@@ -297,6 +252,9 @@ class Rotary(Encoding):
         self, x: Tensor, tables: table.Tables, *, inverse: bool = False, order: Order = "bhld", impl: Impl = "auto"
     ) -> Tensor:
         """x turned by tables already made, in this encoding's layout and slice."""
+        if x.ndim == 3 and tables[0].ndim == 4:  # tables by head have a batch axis, so x gets one
+            whole: Order = "bhld" if order == "bhld" else "blhd"
+            return self.turn(x.unsqueeze(0), tables, inverse=inverse, order=whole, impl=impl).squeeze(0)
         return rotate(
             x,
             *tables,

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from whorl.config import Config, config
 from whorl.constants import WholeNumbers
 from whorl.encodings import parts
-from whorl.encodings.base import Claims
+from whorl.encodings.base import Claims, follows_from
 from whorl.encodings.bias import DistanceBias
 from whorl.encodings.buckets import reached, widening
 from whorl.position_ids import difference
@@ -160,6 +160,7 @@ class T5(DistanceBias):
     def softmax_scale(self, head_dim: int, length: int | None = None) -> float:
         return super().softmax_scale(head_dim, length) if self.config.scaled else 1.0
 
+    @follows_from("bias_of")
     def bucket(self, i: Tensor, j: Tensor) -> Tensor:
         """The bucket of a key at j for a query at i, int64; the two broadcast."""
         return buckets_of(difference(i, j), self.config, self._edges)
