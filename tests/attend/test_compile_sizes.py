@@ -224,7 +224,7 @@ def test_the_default_compiler_has_a_free_length(angles):
 
 
 def test_scores_in_blocks_take_few_graphs(monkeypatch):
-    monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 2**11)
+    monkeypatch.setitem(blocks.MOST_SCORES, "graph on the cpu", 2**11)
     e = build("t5")
 
     def attend(q):

@@ -94,19 +94,18 @@ def test_positions_of_padding_change_nothing_in_alibi(dtype, number):
             assert float((got[row : row + 1, :, rows].double() - expected[row]).abs().max()) <= ROUNDED[dtype]
 
 
-def test_alibi_is_folded_where_positions_are_known_to_be_near():
-    """Left-padded and packed texts are everyday calls: no bias of all pairs is formed for them."""
-    q, alibi = normal(2, 2, 6, 8, dtype=torch.float32), whorl.Alibi(heads=2)
-    real = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], dtype=torch.bool)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_alibi_is_folded_where_positions_are_known_to_be_consecutive_alone(dtype):
+    """Whatever they are: a graph cannot look at them, and must take the path of a call outside."""
+    q, alibi = normal(1, 2, 6, 8, dtype=dtype), whorl.Alibi(heads=2)
+    both = whorl.Combined(whorl.Rope(head_dim=8), alibi)
 
-    def path(**options):
-        return whorl.explain_attention(q, q, q, encoding=alibi, **options).split(":")[0]
+    def path(encoding, **options):
+        return whorl.explain_attention(q, q, q, encoding=encoding, **options).split(":")[0]
 
-    assert path() == path(positions=whorl.from_mask(real), key_mask=real) == "folded"
-    assert path(positions=whorl.packed([2, 4]), documents=whorl.documents([2, 4])) == "folded"
-    assert path(positions=torch.where(real, whorl.from_mask(real), 2**40), key_mask=real) == "folded"
-    assert path(positions=torch.tensor([0, 1, 2, 3, 4, 6])) == "masked"
-    assert path(positions=torch.tensor([0, 1, 2, 3, 4, math.nan])) == "masked"
+    for encoding in (alibi, both):
+        assert path(encoding) == path(encoding, documents=whorl.documents([2, 4])) == "folded"
+        assert path(encoding, positions=torch.arange(6)) == path(encoding, positions=torch.arange(6.0)) == "masked"
 
 
 def test_fractions_of_positions_are_kept_far_from_the_last_key():

@@ -106,7 +106,7 @@ def checked(
     check_flags("attention", return_lse=return_lse, return_weights=return_weights)
     queries, keys = q.shape[2], k.shape[2]
     consecutive = positions is None and key_positions is None
-    apart = positions is not None and key_positions is not None and positions is not key_positions
+    one = positions is None or key_positions is None or positions is key_positions
     check_key_mask("attention", key_mask, k)
     positions, key_positions = _positions(q, queries, keys, positions, key_positions)
     for name, ids in (("positions", positions), ("key_positions", key_positions)):
@@ -117,7 +117,7 @@ def checked(
                 "Pass positions of shape (length,) or (batch, length), with axes in front where there are several."
             )
     if not consecutive:
-        same_tokens = queries <= keys and (causal is True or not apart)
+        same_tokens = queries <= keys and (causal is True or one)
         positions, key_positions = _settled(encoding, q, positions, key_positions, key_mask, same_tokens)
     if documents is not None and key_documents is None:
         if queries != keys:
@@ -125,6 +125,8 @@ def checked(
         key_documents = documents
     if documents is None and key_documents is not None:
         raise WhorlError("attention: key_documents would be ignored without documents. Pass both.")
+    documents = _documents("documents", documents, q, queries)
+    key_documents = _documents("key_documents", key_documents, q, keys)
     if remembered is None:
         remembered = _remembered(encoding, hidden, q, keys, key_mask)
     if key_mask is not None:  # what padding holds may be NaN, and 0 * NaN is NaN
@@ -134,12 +136,12 @@ def checked(
     mask = _mask(mask, q, keys)
     if mask is not None and queries and q.shape[1]:
         unseen = _unseen(mask, q, k, causal)
-        if not may_read_values(unseen) or bool(unseen.any()):
+        if not may_read_values(unseen) or bool(unseen.any()):  # NaN in such a key is like NaN in padding
             k, v = (x.masked_fill(unseen, 0.0) for x in (k, v))
-    gate = first(encoding, RowLessColumn)
-    if gate is not None and remembered is not None and key_documents is not None and causal is True:
-        source: Any = gate.encoding
-        remembered = source.within_documents(remembered, key_documents)
+    if remembered is not None and key_documents is not None and causal is True:
+        gate = first(encoding, RowLessColumn)
+        source: Any = None if gate is None else gate.encoding
+        remembered = remembered if source is None else source.within_documents(remembered, key_documents)
     visible = Visibility(
         queries=queries,
         keys=keys,
@@ -149,8 +151,8 @@ def checked(
         encoding=encoding,
         mask=mask,
         key_mask=key_mask,
-        q_documents=_documents("documents", documents, q, queries),
-        k_documents=_documents("key_documents", key_documents, q, keys),
+        q_documents=documents,
+        k_documents=key_documents,
     )
     try:
         own_scale = encoding.softmax_scale(q.shape[-1], length) if scale is None else float(scale)
@@ -270,12 +272,12 @@ def _mask(mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
 def _unseen(mask: Tensor, q: Tensor, k: Tensor, causal: Causal) -> Tensor:
     """Which keys (batch or 1, key heads or 1, keys or 1, 1) a mask hides from every query."""
     mask = mask.reshape(*(1,) * (4 - mask.ndim), *mask.shape)
-    if causal is True and mask.shape[2] != 1 and mask.shape[3] != 1:  # below the diagonal it hides nothing more
+    if causal is True and mask.shape[2] != 1 and mask.shape[3] != 1:  # causal order hides the rest
         mask = mask.tril(k.shape[2] - q.shape[2])
-    seen = mask.to(torch.uint8).amax(2) > 0  # a tenth of the time of ``any``
+    seen = mask.to(torch.uint8).amax(2)  # in a tenth of the time of ``any``
     if seen.shape[1] not in (1, k.shape[1]):
-        seen = seen.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).any(2)
-    return ~seen.unsqueeze(-1)
+        seen = seen.unflatten(1, (k.shape[1], q.shape[1] // k.shape[1])).amax(2)
+    return (seen == 0).unsqueeze(-1)
 
 
 def _documents(name: str, ids: Tensor | None, q: Tensor, count: int) -> Tensor | None:

@@ -30,13 +30,13 @@ def settled(
 ) -> Tensor:
     """Given positions, checked, with padding where it does no harm: the tensor itself, where there is nothing to do.
 
-    All of a row are within ``apart`` of each other where that is given and real tokens are. Where nobody can look,
-    positions beyond 2^61 stand there, so that no distance wraps around.
+    All of a row are within ``apart`` of each other where that is given and those of real tokens are. Where nobody may
+    look, positions beyond 2^61 stand there, so that no distance wraps around.
     """
-    real = None if key_mask is None else real_tokens(key_mask, positions, axes)
+    real, bounds = None if key_mask is None else real_tokens(key_mask, positions, axes), None
     if positions.is_floating_point():
         positions = positions if real is None else tamed(positions, real)
-    elif may_read_values(positions):
+    elif positions.dtype == torch.int64 and may_read_values(positions):
         bounds = bounds_of(positions)
         if real is not None and beyond_reach(bounds):
             positions = tamed(positions, real)
@@ -44,7 +44,9 @@ def settled(
         check_reach(call, name, bounds)
     else:
         positions = within_reach(positions)
-    return positions if real is None or apart is None else near_real(positions, real, apart)
+    if real is None or apart is None or (bounds is not None and bounds[1] - bounds[0] <= apart):
+        return positions
+    return near_real(positions, real, apart)
 
 
 def tamed(positions: Tensor, real: Tensor) -> Tensor:

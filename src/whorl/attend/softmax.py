@@ -71,10 +71,10 @@ def attention(
     of a cached text need none. ``causal=True`` goes by the order of tokens, the last query standing at the
     last key; ``"positions"`` goes by positions, for shards of a sequence: encodings that count tokens count them
     in that order then, and queries are among the keys. ``mask`` is True where a key may be
-    seen and broadcasts against (batch, heads, queries, keys), ``key_mask`` (batch, keys) leaves out padding, and
-    tokens see their own document only where ``documents`` (length,) or (batch, length) are given. ``hidden``
-    are the hidden states of the keys' tokens, for encodings that read them. A query that may see nothing
-    gets zeros.
+    seen and broadcasts against (batch, heads, queries, keys), ``key_mask`` (batch, keys) leaves out padding, whose
+    positions may be anything, and tokens see their own document only where ``documents`` (length,) or (batch, length)
+    are given. ``hidden`` are the hidden states of the keys' tokens, for encodings that read them. A query that may see
+    nothing gets zeros.
 
     >>> import torch, whorl
     >>> q, k, v = torch.randn(1, 8, 5, 64), torch.randn(1, 2, 5, 64), torch.randn(1, 2, 5, 64)

@@ -18,7 +18,7 @@ from whorl.encodings.base import Encoding
 from whorl.encodings.combined import Combined
 from whorl.encodings.layer_plan import LayerPlan
 from whorl.encodings.none import NoPE
-from whorl.errors import WhorlError
+from whorl.errors import WhorlError, printable
 from whorl.registry import encoding_class, scaling_class
 
 MOST_NUMBERS = 2**28  # of a learned table: 1 GiB, a hundred times that of GPT-2
@@ -86,7 +86,7 @@ class Group:
         return built[0] if len(built) == 1 else Combined(*built)
 
     def __repr__(self) -> str:
-        return f"Group({self.kind}, {len(self.indices) if self.indices is not None else '?'} layers)"
+        return f"Group({printable(self.kind)}, {len(self.indices) if self.indices is not None else '?'} layers)"
 
 
 class Model:
@@ -149,7 +149,7 @@ class Model:
         return self
 
     def __repr__(self) -> str:
-        return f"Model({self.family or '?'}, {self.standing}, {self.dialect}, {list(self.groups)})"
+        return f"Model({printable(self.family) or '?'}, {self.standing}, {self.dialect}, {list(self.groups)})"
 
 
 def _built(described: Described) -> Encoding:

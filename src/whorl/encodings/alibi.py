@@ -283,7 +283,8 @@ class Alibi(DistanceBias):
         """Extra dimensions whose product, times scale, is the bias: (…, heads, queries, e) and (…, 1, keys, e).
 
         ``scale`` is what the kernel multiplies all scores by. Positions are counted from the last key, so that those
-        of the keys that weigh most are small numbers wherever the text stands.
+        of the keys that weigh most are small numbers wherever the text stands. Rows of queries far before that key are
+        made of large numbers, whose rounding content shares: ``attention`` folds consecutive positions alone.
 
         float32 and float64 have e = 3, queries (m i, m, m) and keys (-1, j, what the dtype rounded off j), the whole
         bias. Put them in front of the head: the products then cancel before anything else is added, and what is left

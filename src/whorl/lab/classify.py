@@ -31,6 +31,7 @@ from whorl.lab.matching_data import PAD, Vocabulary, tokenize
 from whorl.lab.statistics import share_interval
 from whorl.lab.train import Pass, backward
 from whorl.models.roformer import RoFormerClassifier
+from whorl.result_shapes import Has
 
 Dataset = Literal["source", "order"]
 
@@ -38,6 +39,15 @@ PACKAGES = ("asyncio", "email", "importlib", "multiprocessing", "unittest", "xml
 LABELS = {"source": len(PACKAGES), "order": 2}
 ENCODINGS = ("learned", "sinusoidal", "rope", "none")
 ROWS_AT_ONCE = 128
+
+# What a finished classification is known by; one of 0.1.0 has not all of it.
+RESULT = Has(
+    {
+        "config": Has({"dataset": str, "seed": int, "test": int}, {}),
+        **dict.fromkeys(("accuracy", "chance", "train_seconds"), float),
+    },
+    {"most_frequent": float, "tested": int},
+)
 
 
 @config
@@ -137,7 +147,7 @@ def classify(settings: ClassifyConfig, *, out: str | Path | None = None) -> dict
         train = pieces(settings.dataset, settings.train, side="train", **sizes)
         test = pieces(settings.dataset, settings.test, side="test", **sizes)
         labels = LABELS[settings.dataset]
-    return made_once(settings, [train, test], out, partial(_classified, settings, train, test, labels))
+    return made_once(settings, [train, test], out, partial(_classified, settings, train, test, labels), RESULT)
 
 
 class Classifier(RoFormerClassifier):

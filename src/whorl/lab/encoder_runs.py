@@ -15,9 +15,10 @@ from whorl.encodings.parts import Input, first
 from whorl.lab.load import parameters
 from whorl.lab.recipe import Recipe
 from whorl.lab.settings import identity, resolve
-from whorl.lab.storage import RESULT, make_once, read_json
+from whorl.lab.storage import make_once, read_made
 from whorl.lab.train import Loss, Tell, Trained, train
 from whorl.models.roformer import RoFormer
+from whorl.result_shapes import Has
 
 # Weights of 0.02, as BERT starts from, are meant for this width. In a narrow model they leave attention all but
 # uniform, and it takes long to find out that positions matter.
@@ -118,14 +119,21 @@ def share_right(model: nn.Module, tokens: Tensor, wanted: Tensor, at_once: int) 
 
 
 def made_once(
-    settings: EncoderConfig, data: Any, out: str | Path | None, make: Callable[[Path | None], dict[str, Any]]
+    settings: EncoderConfig,
+    data: Any,
+    out: str | Path | None,
+    make: Callable[[Path | None], dict[str, Any]],
+    shape: Has,
 ) -> dict[str, Any]:
-    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none."""
+    """The result of a run on some data: made in a folder of its own under ``out``, unless it is there; or in none.
+
+    ``shape`` is what a result that is there must look like.
+    """
     if out is None:
         return make(None)
     folder = folder_of(settings, data, out)
     make_once(folder, settings, lambda: make(folder))
-    return read_json(folder / RESULT)
+    return read_made(folder, shape)
 
 
 def folder_of(settings: EncoderConfig, data: Any, out: str | Path) -> Path:

@@ -33,7 +33,7 @@ def object_of(call: str, line: str) -> dict[str, Any]:
 
     row = value_of(line, refuse)
     if not isinstance(row, dict):
-        raise invalid(call, "a line", "one object", row)
+        raise WhorlError(f"{call}: a {type(row).__name__} where an object must be. Write one object a line.")
     return row
 
 

@@ -40,9 +40,11 @@ from whorl.lab.tasks import generator_of
 from whorl.lab.train import Pass, backward
 from whorl.models.layers import start_weights
 from whorl.models.roformer import RoFormer
+from whorl.result_shapes import Has
 
 START_FACTOR = 10.0  # of the cosines
 TRIPLES_AT_ONCE = 8  # scored in one pass
+RESULT = Has(dict.fromkeys(("accuracy", "train_seconds", "test_seconds"), float), {})  # what a finished run has
 
 # What is run on the stand-in: RoFormer reading half and all, and two other encodings reading half.
 VARIANTS = (("rope", 512), ("rope", 1024), ("learned", 512), ("shaw", 512))
@@ -116,7 +118,7 @@ def match(
     if not train or not test:
         raise WhorlError("match: no triples to train on or to test on. Give at least one of each.")
     data = [[asdict(one) for one in side] for side in (train, test)]
-    return made_once(settings, data, out, partial(_matched, settings, train, test))
+    return made_once(settings, data, out, partial(_matched, settings, train, test), RESULT)
 
 
 def _matched(

@@ -25,12 +25,26 @@ from whorl.lab.load import LabRun, load, make_model, parameters
 from whorl.lab.monitor import group_of
 from whorl.lab.plan import read_name, with_usual
 from whorl.lab.settings import RunConfig, cautions, identity, label_of
-from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, is_there, make_once, read_json, space_needed
+from whorl.lab.storage import ENVIRONMENT, RESULT, check_output, is_there, make_once, read_json, read_made, space_needed
 from whorl.lab.train import SAVE_SECONDS, Tell, Trained, train
 from whorl.models.decoder import Decoder
 from whorl.result_rows import PROTOCOLS
+from whorl.result_shapes import Each, Has, Maybe
 
 SCHEMA = "whorl-lab-migration/1"
+SCORED = Maybe([Has({"length": int, "bits_per_byte": Has({"non_overlapping": Maybe(float)}, {})}, {})])
+STORY = Has(  # what its result must look like
+    {
+        "keys": Each([str]),
+        "frozen": [str],
+        "warnings": [str],
+        "stopped_early": Maybe(str),
+        "config": Has({"stages": [(int, int, int)]}, {}),
+        "losses": Each(Maybe(float)),
+        "by_length": Has({"before": SCORED, "right_after": SCORED, "after": SCORED, "from_scratch": SCORED}, {}),
+    },
+    {},
+)
 GENTLE = 0.2  # of the rate the run was trained at
 PARTS = {"embeddings": "embeddings", "attention": "attention", "ffn": "feed_forward", "norm": "norm"}
 
@@ -72,7 +86,7 @@ def migrate(
     known = {"from": folder.absolute().name, "of": source.config.id, "to": config.id, "frozen": frozen}
     made = out / "migrations" / identity(known)
     if is_there(made / RESULT):
-        return read_json(made / RESULT) | {"folder": str(made)}
+        return read_made(made, STORY) | {"folder": str(made)}
     check_output(out, 2 * space_needed(config))
     batches, corpus = open_batches(config, out)
     assert corpus is not None  # a run on a task has no text to score, and was refused
@@ -119,7 +133,7 @@ def migrate(
         }
 
     make_once(made, config, make, device=config.device)
-    return read_json(made / RESULT) | {"folder": str(made)}  # which is where it is now, and may be moved
+    return read_made(made, STORY) | {"folder": str(made)}  # which is where it is now, and may be moved
 
 
 def check_parts(freeze: Iterable[str]) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from whorl.dialects.documents import kind_of, open_at_once, parse_json, read_who
 from whorl.errors import dtype_name, is_finite_number, printable, shown
 from whorl.lab.settings import RunConfig
 from whorl.machine import load, machine_facts
+from whorl.result_shapes import Has, misfit
 from whorl.results import LARGEST, RunResult
 
 CONFIG, ENVIRONMENT, METRICS = "config.json", "environment.json", "metrics.jsonl"
@@ -168,6 +169,15 @@ def read_json(path: Path) -> Any:
         raise WhorlError(f"lab: {path} is damaged: {why}. {MAKE_ANEW}")
 
     return value_of(read_whole(path, "the lab", at_most=LARGEST, call="lab", remedy=MAKE_ANEW), refuse)
+
+
+def read_made(folder: Path, shape: Has) -> dict[str, Any]:
+    """The result that ``make_once`` left in a folder; a WhorlError where it has not this shape."""
+    data = read_json(folder / RESULT)
+    why = misfit(data, shape, "it")
+    if why is not None:
+        raise WhorlError(f"lab: {folder / RESULT} is no result of a run: {why}. {MAKE_ANEW}")
+    return data
 
 
 def read_config(folder: Path) -> RunConfig:

@@ -30,7 +30,7 @@ def differences(compared: Iterable[tuple[str, Difference]], *, ax: style.Axes | 
         ax.plot(
             [positions for positions, _ in cosines],
             [value for _, value in cosines],
-            label=label,
+            label=style.plain(label),
             **style.line_style(index),
         )
     ax.set_xscale("log", base=8)
