@@ -286,6 +286,7 @@ def test_layers_share_tables_in_cuda_graphs_too(mode):
 
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:The CUDA Graph is empty:UserWarning")
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")  # torch's advice on products in float32
 @pytest.mark.parametrize("impl", ["auto", "torch"])
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 def test_constants_of_several_encodings_are_on_the_gpu_once(mode, impl):

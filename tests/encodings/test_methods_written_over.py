@@ -41,6 +41,8 @@ REFUSED |= {
     "fold",
     "fold_fits",
     "formed_lines",
+    "line",
+    "within_documents",
     "line_numbers",
 }
 REFUSED |= {"rotation", "rows_by_count", "rows_by_distance", "running_sums"}
@@ -50,9 +52,11 @@ def altered(value):
     """Another value of the same kind; None where there is none."""
     if isinstance(value, torch.Tensor):
         if value.shape[-1:] == (HEAD_DIM,) and value.ndim == 4:  # queries, keys: not what a sum of weights divides away
-            return value * torch.linspace(0.75, 1.25, HEAD_DIM)
+            return value * torch.linspace(0.75, 1.25, HEAD_DIM, device=value.device)
         if value.dtype == torch.bool:  # fewer keys, never the query's own
-            near = torch.ones(value.shape[-2:], dtype=torch.bool).tril(value.shape[-1] - value.shape[-2])
+            near = torch.ones(value.shape[-2:], dtype=torch.bool, device=value.device).tril(
+                value.shape[-1] - value.shape[-2]
+            )
             return value & ~near.tril(value.shape[-1] - value.shape[-2] - 3)
         return value * 1.25 if value.is_floating_point() else value // 2
     if isinstance(value, Branch):

@@ -163,7 +163,7 @@ class Bias(Part):
         dict.fromkeys(("bias_at", "bias_of", "slopes"), ("fold_dims", "slopes"))
         | {"score_bias": ("formula", "fold_dims", "slopes")}
     )
-    restated = dict.fromkeys(("fold", "fold_fits"), "fold_dims")
+    restated = MappingProxyType({"fold": "fold_dims", "fold_fits": "fold_dims", "line": "slopes"})
     formula: bool = False
     fold_dims: int = 0
     slopes: tuple[float, ...] | None = None
@@ -245,7 +245,7 @@ class ScoreTerm(Part):
 
     hook = "adjust_scores"
     known = MappingProxyType({"adjust_scores": ("whole_row", "form"), "add_terms": ("form",)})
-    restated = dict.fromkeys(("rows_by_distance", "rows_by_count", "running_sums"), "form")
+    restated = dict.fromkeys(("rows_by_distance", "rows_by_count", "running_sums", "within_documents"), "form")
     whole_row: bool = False
     form: Literal["rows", "counts", "sums"] | None = None
 
@@ -268,8 +268,7 @@ class RowLessColumn(ScoreTerm):
 
     def without(self, written_over: set[str]) -> Part:
         part = super().without(written_over)
-        hooks = {"adjust_scores", "add_terms", "within_documents"}
-        return ScoreTerm(self.encoding) if written_over & hooks else part
+        return ScoreTerm(self.encoding) if written_over & {"adjust_scores", "add_terms"} else part
 
 
 class OutputTerm(Part):
