@@ -130,7 +130,7 @@ def test_words_have_no_letters_to_hide_a_key_in(texts, tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"tokenizer": "/nowhere.json"}, "cannot read the tokenizer /nowhere.json: No such file"),
+        ({"tokenizer": "/nowhere.json"}, "cannot read /nowhere.json: No such file"),
         ({"tokenizer": "BAD"}, "is no tokenizer"),
         ({"tokenizer": "GOOD", "vocab": 300}, "vocab comes from the tokenizer"),
         ({"tokenizer": "GOOD", "recall": 0.5}, "a tokenizer would be ignored, recall marks bytes"),

@@ -91,7 +91,8 @@ def test_a_mutant_is_put_in_wherever_the_function_is_held(mutants, mutate, monke
         put(mutants, mutate, monkeypatch, sys.modules[Kerple.__module__].log_kernel, *where, kind="sign", old="-p")
         assert torch.equal(kerple.bias_of(torch.tensor([0]), torch.tensor([3])), -before)
     # a function below a memo, whose results are forgotten
-    text = Alibi(heads=6)._text
+    six = Alibi(heads=6)  # whose text lives as long
+    text = six._text
     assert alibi.slope_numbers(text)[3:] == (2.0**-8, 2.0**-1, 2.0**-3)
     slopes = {"kind": "dropped term", "old": "2 * lower", "new": "lower"}
     put(mutants, mutate, monkeypatch, alibi.press_slopes, "encodings/alibi.py", "press_slopes", **slopes)

@@ -104,7 +104,7 @@ def blocks_alike(call: Call, start: int, rows: int) -> int:
 def seen(call: Call, start: int, stop: int) -> tuple[Tensor | None, Keys]:
     """What queries [start, stop) may see of the keys that they can see at all, and which keys those are."""
     runs = _runs(call, start, stop)
-    allowed = [call.visible.rows(start, stop, run) for run in runs]
+    allowed = [call.visible.rows_among(start, stop, run) for run in runs]
     if allowed[0] is None:
         return None, runs
     return torch.cat([one for one in allowed if one is not None], dim=-1), runs

@@ -56,13 +56,15 @@ class Visibility:
     def _other_rules(self) -> bool:
         return first(self.encoding, parts.Visibility) is not None or self.given
 
-    def rows(self, start: int = 0, stop: int | None = None, among: slice | None = None) -> Tensor | None:
-        """The mask of queries [start, stop) among some keys, broadcasting against (batch, heads, rows, keys).
+    def rows(self, start: int = 0, stop: int | None = None) -> Tensor | None:
+        """The mask of queries [start, stop) among all keys, broadcasting against (batch, heads, rows, keys).
 
         None where all of them are seen.
         """
-        stop = self.queries if stop is None else stop
-        among = slice(None) if among is None else among  # as a default, torch 2.11 cannot compile it
+        return self.rows_among(start, self.queries if stop is None else stop, slice(None))
+
+    def rows_among(self, start: int, stop: int, among: slice) -> Tensor | None:
+        """The same among some keys. They have no default: torch 2.11 compiles none that is a slice."""
         if self.everything:
             return None
         rules: list[Tensor] = []
