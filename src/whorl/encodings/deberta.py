@@ -187,8 +187,9 @@ class Deberta(ContentTerms):
         return out
 
     def rows_by_distance(self, count: int, first: int = 0) -> RowsByDistance:
-        own, stop = self.config, min(first + count, self._flat_beyond + 1)
-        place = self._place(torch.arange(first, stop, device=self.relative.device))
+        own, flat, count = self.config, self._flat_beyond, first + count
+        place = torch.arange(min(flat + 1, count), device=self.relative.device)
+        place = self._place(place[first:])
         query = key = None
         if self.position_key is not None:
             query = self._by_head(self.position_key)[:, row_index(place, own.span)]

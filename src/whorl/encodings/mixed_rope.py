@@ -134,7 +134,7 @@ class MixedRope(Rotary):
     def tables(self, positions: Tensor, length: int | None = None, *, dtype: torch.dtype = torch.float32) -> Tables:
         """cos and sin for these positions, shape (1 or batch, heads, length, pairs)."""
         axes_first = check_positions(type(self).__name__, positions, AXES)
-        angles = mixed_angles(axes_first, self._table_frequencies(length, positions.device))
+        angles = mixed_angles(axes_first, self.frequencies(length).to(positions.device))
         cos, sin, factor = angles.cos(), angles.sin(), self.attention_factor(length)
         if factor != 1.0:  # of a class that writes it over
             cos, sin = cos * factor, sin * factor

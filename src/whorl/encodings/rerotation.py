@@ -95,4 +95,6 @@ def _turn_the_same_pairs(old: Rotary, new: Rotary) -> bool:
         own = rope.config
         return own.pairs, own.start, own.blocks, own.rotated_heads, rope.layout
 
-    return place(old) == place(new) and not (old._own_rotation or new._own_rotation)
+    if old._own_rotation or new._own_rotation:
+        return False
+    return place(old) == place(new)
