@@ -848,7 +848,8 @@ def longrope_with_the_root_of_one_model(patch: Patch) -> None:
     fixed = {"factor": 32.0, "original_length": 4096}
 
     def factors(self, length=None):
-        return own(self if self.factor is None else self.replace(**fixed), length)
+        other = self.factor is not None and (self.factor, self.original_length) != tuple(fixed.values())
+        return own(self.replace(**fixed) if other else self, length)  # a config asks for its factors to check them
 
     patch.setattr(longrope.LongRope, "factors", factors)
 
